@@ -1,0 +1,51 @@
+# `make demo` and `make test` each do all of their own set-up in .venv; a second call starts at once.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+INPUTS := pyproject.toml constraints.txt scripts/setup.sh
+CORE := .venv/.stamp-core
+DEV := .venv/.stamp-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test format clean
+# Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
+.NOTPARALLEL:
+
+help:
+	@echo "make demo     install what the package needs, then run 'cactus demo'"
+	@echo "make test     install the development tools too, then lint, type-check and test"
+	@echo "make format   format the code and apply ruff's safe fixes"
+	@echo "make clean    remove .venv and all caches"
+	@echo "Variables: PYTHON (an interpreter >= 3.11, now '$(PYTHON)'), WORKERS (of pytest, now $(WORKERS))"
+
+$(CORE): $(INPUTS)
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh
+	@touch $@
+
+# The development install contains the core one, hence the two stamps.
+$(DEV): $(INPUTS)
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh dev
+	@touch $(CORE) $@
+
+demo: $(CORE)
+	@$(BIN)/cactus demo
+
+# One thread a worker: the tensors are small, and threads that compete make tests slower and sums less reproducible.
+test: export OMP_NUM_THREADS = 1
+test: export TOKENIZERS_PARALLELISM = false
+# No test may reach for the network.
+test: export HF_HUB_OFFLINE = 1
+test: $(DEV)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow || test $$? -eq 5  # 5: no test is marked slow
+
+format: $(DEV)
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,31 @@
+"""A rule of one's own works everywhere: in verify, in the audit, and in generate."""
+
+from dataclasses import dataclass
+
+import torch
+
+from cactus_decoding import Verdict, audit, generate, load_pair
+from cactus_decoding.rules import Rule
+from cactus_decoding.rules.base import probability_of
+
+
+@dataclass(frozen=True)
+class Doubled(Rule):
+    """Lift the drafted token to twice its probability, but never above one half (or its own probability)."""
+
+    name = "doubled"
+
+    def judge(self, target_probs, draft_probs, token_ids):
+        """Return the lifted probability, and the scale that the rest keeps."""
+        q = probability_of(target_probs, token_ids)
+        g = torch.maximum(q, (2 * q).clamp(max=0.5))
+        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
+
+
+row = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+draft = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+print("emitted:", audit(Doubled(), row, draft).output_probs.tolist())
+
+prompt = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
+response = generate(load_pair(), prompt, rule=Doubled(), seed=0)
+print(response.text, response.metrics.acceptance_length)

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs this package, editable and at the pinned versions, into .venv.
+#
+#   bash scripts/setup.sh        what the package needs to run
+#   bash scripts/setup.sh dev    the development tools too
+#
+# PYTHON names the interpreter (default: python3). Safe to repeat, and safe to run after an earlier run was killed.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+extra="${1:-}"
+python="${PYTHON:-python3}"
+say() { printf '%s\n' "setup: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+command -v "$python" >/dev/null || die "there is no '$python'; name an interpreter: make PYTHON=/path/to/python3.11"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die "Python 3.11 or newer is needed and $python is $("$python" -V 2>&1); name another: make PYTHON=python3.12"
+
+# Two set-ups at once would destroy each other's .venv: the second waits (where there is no flock, it is not checked).
+if command -v flock >/dev/null; then
+    exec 9<scripts/setup.sh
+    flock 9
+fi
+
+# A set-up that was killed leaves this marker behind, and pip may take half-written packages for whole: start afresh.
+unfinished=.venv/.unfinished
+if [ -e "$unfinished" ] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    say "creating .venv with $("$python" -V 2>&1)"
+    rm -rf .venv
+    mkdir .venv
+    touch "$unfinished"
+    "$python" -m venv .venv || die "could not create .venv (on Debian and Ubuntu, install python3-venv first)"
+fi
+touch "$unfinished"
+
+# Only a part of torch and transformers is ever imported: compiling all of it now would double the time of a set-up.
+pip_install() { .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check "$@"; }
+
+# On Linux the default build of torch brings gigabytes of CUDA libraries, so machines without an NVIDIA GPU get the CPU
+# build: from wherever pip is configured to look, else from PyTorch's own index.
+torch="$(grep '^torch==' constraints.txt)"
+if [ "$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then
+    torch="$torch+cpu"
+    say "installing $torch (no NVIDIA GPU found)"
+    pip_install --no-deps "$torch" 2>/dev/null ||
+        pip_install --no-deps --index-url https://download.pytorch.org/whl/cpu "$torch" ||
+        die "could not install $torch, neither from pip's configured sources nor from download.pytorch.org"
+fi
+
+# Naming torch again holds pip to the chosen build.
+say "installing cactus-decoding${extra:+ with the extra '$extra'}"
+pip_install -c constraints.txt "$torch" -e ".${extra:+[$extra]}"
+
+rm "$unfinished"
+say "done"

@@ -1,0 +1,48 @@
+"""Speculative sampling with constrained acceptance: Cactus, the rules it is compared with, and what they cost."""
+
+from cactus_decoding.adapters.transformers import speculative_generate
+from cactus_decoding.audit import Audit, audit
+from cactus_decoding.decoding import Fate, Step
+from cactus_decoding.drafters import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
+from cactus_decoding.generation import Response, generate, stream
+from cactus_decoding.metrics import Metrics
+from cactus_decoding.pair import Pair, load_pair
+from cactus_decoding.rules import RULES, Cactus, ClampedRatio, Ensemble, Lenience, Lossless, TopK, Typical, parse_rule
+from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.types import AcceptanceRule, Drafter, Proposal, Verdict, Verification
+from cactus_decoding.verify import verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RULES",
+    "AcceptanceRule",
+    "Audit",
+    "Cactus",
+    "CandidateGeneratorDrafter",
+    "ClampedRatio",
+    "Drafter",
+    "Ensemble",
+    "Fate",
+    "Lenience",
+    "Lossless",
+    "Metrics",
+    "ModelDrafter",
+    "NgramDrafter",
+    "Pair",
+    "Proposal",
+    "Response",
+    "SamplingParams",
+    "Step",
+    "TopK",
+    "Typical",
+    "Verdict",
+    "Verification",
+    "audit",
+    "generate",
+    "load_pair",
+    "parse_rule",
+    "speculative_generate",
+    "stream",
+    "verify",
+]

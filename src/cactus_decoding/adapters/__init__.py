@@ -1,0 +1,1 @@
+"""Translations to other libraries: shapes only, no mathematics."""

@@ -1,0 +1,136 @@
+"""What a rule really does: the exact distribution that is emitted, averaged over the drafted token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.checks import check_probabilities, check_token_ids
+from cactus_decoding.ratio_order import likelihood_ratio, order_by_ratio, sums_from
+from cactus_decoding.rules import as_rule
+from cactus_decoding.types import AcceptanceRule, Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Exact consequences of a rule for pairs of rows, all in float64.
+
+    Attributes:
+        output_probs: the distribution of the emitted token, ``[..., vocabulary]``.
+        acceptance: probability that the drafted token is accepted, ``[...]``.
+        kl: KL(output || target) in nats, ``[...]``; infinite where a token that the target excludes is emitted.
+        tv: total variation between output and target, in [0, 1], ``[...]``.
+        max_log_ratio: log of the largest output(x) / target(x), in nats, ``[...]``.
+        min_log_ratio: log of the smallest one over the target's support; minus infinity where a token is never emitted.
+    """
+
+    output_probs: Tensor
+    acceptance: Tensor
+    kl: Tensor
+    tv: Tensor
+    max_log_ratio: Tensor
+    min_log_ratio: Tensor
+
+
+def audit(
+    rule: AcceptanceRule | str,
+    target_probs: Tensor,
+    draft_probs: Tensor | None = None,
+    *,
+    draft_token_ids: Tensor | None = None,
+) -> Audit:
+    r"""Return exactly what a rule emits when the draft proposes from ``draft_probs``, in O(V log V) a row.
+
+    .. math:: out(x) = \min(p(x), h_x) + \sum_n (p(n) - h_n)_+ \frac{(s_n q(x) - p(x))_+}{\sum_i (s_n q(i) - p(i))_+}
+
+    Args:
+        rule: an acceptance rule or its spelling.
+        target_probs: q, ``[..., vocabulary]``.
+        draft_probs: p, ``[..., vocabulary]``, or None for a deterministic draft, which then needs
+        draft_token_ids: the token it proposes, ``[...]``.
+
+    Raises:
+        TypeError: for an argument that is no tensor of the right kind.
+        ValueError: for NaN, rows that do not sum to 1, shapes that differ, or neither or both of the draft's arguments.
+
+    Source: our derivation; the acceptance test is that of Leviathan et al. (arXiv 2211.17192).
+
+    Example:
+        >>> q = torch.tensor([0.5, 0.5], dtype=torch.float64)
+        >>> p = torch.tensor([0.9, 0.1], dtype=torch.float64)
+        >>> result = audit("lossless", q, p)
+        >>> [round(x, 12) for x in result.output_probs.tolist()], round(result.acceptance.item(), 12)
+        ([0.5, 0.5], 0.6)
+    """
+    rule = as_rule(rule)
+    check_probabilities("target_probs", target_probs)
+    if (draft_probs is None) == (draft_token_ids is None):
+        raise ValueError("give either draft_probs or, for a deterministic draft, draft_token_ids")
+    if draft_token_ids is not None:
+        check_token_ids("draft_token_ids", draft_token_ids, target_probs.shape[-1])
+        if draft_token_ids.shape != target_probs.shape[:-1]:
+            given = list(draft_token_ids.shape)
+            raise ValueError(f"draft_token_ids must be {list(target_probs.shape[:-1])}, but its shape is {given}")
+        draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
+    assert draft_probs is not None
+    check_probabilities("draft_probs", draft_probs)
+    if draft_probs.shape != target_probs.shape:
+        given = list(draft_probs.shape)
+        raise ValueError(f"draft_probs must be {list(target_probs.shape)} as target_probs is, but its shape is {given}")
+
+    target, draft = target_probs.double(), draft_probs.double()
+    relaxed_prob, residual_scale = judge_every_token(rule, target, draft)
+    kept = torch.minimum(draft, relaxed_prob)
+    output = kept + _recovered(rule.recovery_target(target), draft, residual_scale, draft - kept)
+    return _summarise(output, kept.sum(-1), target)
+
+
+def judge_every_token(rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor) -> Verdict:
+    """Return the rule's numbers for each token of the vocabulary as the drafted one, ``[..., vocabulary]``."""
+    every = torch.arange(target_probs.shape[-1], device=target_probs.device).expand(target_probs.shape)
+    return rule.judge(target_probs, draft_probs, every)
+
+
+def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> Tensor:
+    """Return the probability that each token is emitted by recovery, ``[..., vocabulary]``.
+
+    Args:
+        target: rows q that recovery starts from.
+        draft: rows p.
+        scale: s of each drafted token.
+        rejected: probability that each token is drafted and rejected.
+    """
+    table = order_by_ratio(target, draft)
+    # for s > 1 the weights are divided by s: their law is the same, and an infinite s is no special case
+    on_target, on_draft = scale.clamp(max=1.0), 1 / scale.clamp(min=1.0)
+    below = table.places_below(scale)
+    total = on_target * table.target_before.gather(-1, below) - on_draft * table.draft_before.gather(-1, below)
+    share = torch.where(total > 0, rejected / total, 0.0)
+    without = torch.where(total > 0, 0.0, rejected).sum(-1, keepdim=True)  # no residual left: drawn from q itself
+
+    # token x receives from the drafted tokens whose scale exceeds its ratio: sums over the scales in descending order
+    scales, by_scale = scale.sort(-1)
+    gained = sums_from((share * on_target).gather(-1, by_scale))
+    lost = sums_from((share * on_draft).gather(-1, by_scale))
+    ratio = likelihood_ratio(target, draft)
+    from_place = torch.searchsorted(scales.contiguous(), ratio.contiguous(), right=True)
+    gain, loss = gained.gather(-1, from_place), lost.gather(-1, from_place)
+    from_residual = torch.where(target > 0, (gain * target - loss * draft).clamp(min=0), 0.0)
+    return from_residual + without * target / target.sum(-1, keepdim=True)
+
+
+def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:
+    inside = target > 0
+    # a difference of logs, because the quotient overflows where the target's probability is subnormal
+    log_ratio = torch.where(inside, output.log() - target.log(), torch.inf)
+    return Audit(
+        output_probs=output,
+        acceptance=acceptance,
+        kl=torch.where(output > 0, output * log_ratio, 0.0).sum(-1),
+        tv=(output - target).abs().sum(-1) / 2,
+        max_log_ratio=torch.where(inside | (output > 0), log_ratio, -torch.inf).amax(-1),
+        min_log_ratio=torch.where(inside, log_ratio, torch.inf).amin(-1),
+    )

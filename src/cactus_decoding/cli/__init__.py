@@ -1,0 +1,5 @@
+"""The `cactus` command."""
+
+from cactus_decoding.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,96 @@
+"""The application: its commands, and the one place where errors become messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+from cactus_decoding.cli import check_bundled, demo, generate, rules, train_bundled
+
+MISTAKE, INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    rich_markup_mode="rich",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+USE, MAKE = "Use", "Make the bundled pair"
+app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
+app.command("demo", epilog=demo.EXAMPLES, rich_help_panel=USE)(demo.demo)
+app.command("rules", rich_help_panel=USE)(rules.rules)
+app.command("train-bundled", epilog=train_bundled.EXAMPLES, rich_help_panel=MAKE)(train_bundled.train_bundled)
+app.command("check-bundled", epilog=check_bundled.EXAMPLES, rich_help_panel=MAKE)(check_bundled.check_bundled)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from cactus_decoding import __version__
+
+        typer.echo(f"cactus-decoding {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog='Try [bold]cactus demo[/bold], or [bold]cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. '
+    'How many pens does he have now?"[/bold]\n\nSet CACTUS_TRACEBACK=1 to see where an error was raised.',
+)
+def cactus(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Speculative decoding with constrained acceptance: faster text, and what it costs."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 1 for a failed check, 2 for a mistake, 130 for Ctrl-C.
+
+    Args:
+        arguments: those of the command line, if None.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
+    try:
+        code = app(arguments, prog_name="cactus", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever reads stdout has left: nothing more may be written when Python exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        message = _explain(error)
+        if message is None or os.environ.get("CACTUS_TRACEBACK"):
+            raise
+        typer.echo(f"cactus: {message}", err=True)
+        return MISTAKE
+    return int(code or 0)
+
+
+def _explain(error: Exception) -> str | None:
+    """Return one sentence about a user's mistake, or None for what is no such thing."""
+    if hasattr(error, "format_message"):  # typer's errors in arguments; their class has no public name
+        context = getattr(error, "ctx", None)
+        message = error.format_message().rstrip(".")
+        if context is not None:
+            commands = getattr(context.command, "commands", ())
+            message += (
+                f"; commands are {', '.join(commands)}" if commands else f" (see '{context.command_path} --help')"
+            )
+    elif isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.filename}: {error.strerror or error}"
+    elif isinstance(error, (ValueError, TypeError, OSError)):
+        message = str(error)
+    else:
+        return None
+    return " ".join(message.split())

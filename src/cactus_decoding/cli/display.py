@@ -1,0 +1,101 @@
+"""How responses and counts look on a terminal, and as plain text elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cactus_decoding.cli.pieces import Piece, PieceStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from cactus_decoding import Metrics, Response
+
+_STYLES = {
+    "accepted": ("#009e73", "green", ""),
+    "relaxed": ("#d55e00", "yellow", "bold underline"),
+    "recovered": ("#0072b2", "blue", "italic"),
+    "bonus": ("#cc79a7", "magenta", "bold"),
+}
+"""Of each fate: a colour of Okabe and Ito, which colour-blind people can tell apart (contrast at least 3:1 on black and
+on white), its like on terminals of 16 colours, and a second cue."""
+
+_MEANINGS = {"relaxed": " by the rule", "recovered": " after a rejection", "bonus": " if none"}
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
+    code: ord(".") for code in range(0x7F, 0xA0)
+}  # what a model writes must not command the terminal
+
+
+def styles(console: Console) -> dict[str, str]:
+    """Return the style of each fate on a terminal."""
+    few = console.color_system in (None, "standard", "windows")
+    return {fate: f"{cue} {plain if few else colour}" for fate, (colour, plain, cue) in _STYLES.items()}
+
+
+def legend(console: Console) -> Text:
+    """Return a line that explains the styles."""
+    line = Text()
+    for fate, style in styles(console).items():
+        line.append(" · " if line else "", "dim").append(fate, style).append(_MEANINGS.get(fate, ""), "dim")
+    return line
+
+
+def show(response: Response, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+    """Write a response to stdout while it grows, styled by fate where stdout is a terminal."""
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        console.print(legend(console), end="\n\n")
+    pieces, look = PieceStream(tokenizer, stop), styles(console)
+    for step in response:
+        for token_id, fate in zip(step.token_ids, step.fates, strict=True):
+            write(console, pieces.push(token_id, fate), look)
+        console.file.flush()
+    write(console, pieces.finish(), look)
+    console.file.write("\n")
+
+
+def write(console: Console, pieces: list[Piece], look: dict[str, str]) -> None:
+    """Write pieces to a console, each in the look of its token's fate; plain where the console is no terminal."""
+    for piece in pieces:
+        if console.is_terminal:
+            console.print(Text(piece.text.translate(_CONTROLS), look[piece.fate]), end="")
+        else:
+            console.file.write(piece.text)
+
+
+def number(value: float, digits: int = 2) -> str:
+    """Write a number for a table; a ratio over zero is a dash."""
+    if isinstance(value, int):
+        return str(value)
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def metrics_table(metrics: Metrics, finish_reason: str | None, seed: int) -> Table:
+    """Return the counts and ratios of a run, each with its meaning."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("meaning", style="dim")
+    for name, value, meaning in (
+        ("acceptance_length", metrics.acceptance_length, "tokens per step: 1 + accepted / steps"),
+        ("accepted_per_step", metrics.accepted_per_step, "accepted / steps"),
+        ("acceptance_rate", metrics.acceptance_rate, "accepted / drafted"),
+        ("steps", metrics.steps, "forward passes of the target"),
+        ("drafted tokens", metrics.drafted, "proposed by the draft"),
+        ("accepted tokens", metrics.accepted, "kept by the rule"),
+        ("relaxed tokens", metrics.relaxed, "of these, rejected by the lossless test"),
+        ("recovered tokens", metrics.recovered, "drawn after a rejection"),
+        ("bonus tokens", metrics.bonus, "drawn when all proposals were kept"),
+        ("generated tokens", metrics.generated, f"handed out; finish_reason: {finish_reason}"),
+        ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
+        ("seed", seed, "the same seed gives the same text"),
+    ):
+        table.add_row(name, number(value), meaning)
+    return table

@@ -1,0 +1,152 @@
+"""`cactus generate`: one response, as it grows."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.display import metrics_table, show
+
+if TYPE_CHECKING:
+    from cactus_decoding import AcceptanceRule, SamplingParams
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    'cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"\n\n'
+    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=0.5 --top-p 0.95\n\n'
+    'cactus generate "Once upon a time" --target gpt2-large --draft gpt2 --seed 7\n\n'
+    "cactus generate - --target ./model --draft ngram --json < prompt.txt"
+)
+MODELS = "Models"
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to continue; '-' reads standard input.")],
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", show_default="bundled",
+                     rich_help_panel=MODELS),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
+                     show_default="bundled", rich_help_panel=MODELS),
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Pass the prompt on as it is. Otherwise a question to the bundled pair becomes "
+                     "'Question: … Answer:'.", rich_help_panel=MODELS),
+    ] = False,
+    rule: Annotated[
+        str, typer.Option(metavar="RULE", help="Acceptance rule, such as cactus:delta=0.5; 'cactus rules' lists all.")
+    ] = "lossless",
+    num_speculative_tokens: options.NumSpeculativeTokens = 6,
+    temperature: options.Temperature = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    max_new_tokens: options.MaxNewTokens = 256,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="S", help="The same seed gives the same text.",
+                     show_default="drawn", rich_help_panel=options.SAMPLING),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End before this text; may be given several times.",
+                     rich_help_panel=options.SAMPLING),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Write one JSON object to stdout, and nothing else.",
+                     rich_help_panel=options.OUTPUT),
+    ] = False,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Continue a prompt by drafting and verifying, with every token styled by how it came about.
+
+    The text goes to stdout; the metrics go to stderr.
+    """
+    from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
+
+    parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
+    text = _read(prompt, raw)
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    errors = Console(stderr=True, highlight=False)
+    if num_speculative_tokens and _lifts_absurd_tokens(parsed, sampling):
+        typer.echo(
+            "cactus: warning: without --top-p, --top-k or --min-p, Cactus also lifts tokens that the target finds "
+            "absurd; --top-p 0.95 is a good start",
+            err=True,
+        )
+    options.prepare(threads, small=target is None)
+    with errors.status("Loading the models"):
+        pair = load_pair(target, draft)
+    if pair.bundled and not raw:
+        text = _as_question(text)
+    settings = {
+        "num_speculative_tokens": num_speculative_tokens,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "stop": stop or [],
+        "seed": seed,
+    }
+    response = stream(pair, text, rule=parsed, **settings)  # type: ignore[arg-type]
+    if as_json:
+        for _ in response:
+            pass
+        arguments = {"target": target, "draft": draft, "prompt": text, "rule": parsed.spelling} | settings
+        result = {
+            "text": response.text,
+            "token_ids": response.token_ids,
+            "fates": response.fates,
+            "finish_reason": response.finish_reason,
+            "metrics": response.metrics.as_dict(),
+            "arguments": arguments,
+        }
+        typer.echo(json.dumps(result))
+        return
+    show(response, pair.tokenizer, stop or [])
+    sys.stdout.flush()
+    errors.print()
+    errors.print(metrics_table(response.metrics, response.finish_reason, seed))
+
+
+def _read(prompt: str, raw: bool) -> str:
+    """Return the prompt, from standard input if it is ``-``, as valid text."""
+    data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode(errors="surrogateescape")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the prompt must be UTF-8 text, but byte {error.start} is {data[error.start]:#04x}") from None
+    if raw:
+        return text
+    if not text.strip():
+        raise ValueError("the prompt must not be blank (with --raw it may)")
+    return text.removesuffix("\n") if prompt == "-" else text
+
+
+def _as_question(text: str) -> str:
+    """Wrap a plain question as the bundled models know it."""
+    from cactus_decoding.word_problems import format_prompt
+
+    if text.startswith("Question:") and "\nAnswer:" in text:
+        return text
+    return format_prompt(text.removeprefix("Question:").strip())
+
+
+def _lifts_absurd_tokens(rule: AcceptanceRule, sampling: SamplingParams) -> bool:
+    from cactus_decoding import Cactus
+
+    truncated = sampling.temperature == 0 or sampling.top_k or sampling.top_p < 1 or sampling.min_p
+    return isinstance(rule, Cactus) and rule.delta > 0 and math.isinf(rule.max_ratio) and not truncated

@@ -1,0 +1,39 @@
+"""Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+LINES = 10
+"""How many lines a whole run writes where there is no terminal."""
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """Show progress towards a total; yields a function of how much is done and, optionally, a remark."""
+    console = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[remark]}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    every = max(1, total // LINES)
+
+    def line(done: int, remark: str = "") -> None:
+        if done % every == 0 or done == total:
+            console.print(f"{what}: {done}/{total} {remark}".rstrip(), soft_wrap=True)
+
+    if not console.is_terminal:
+        yield line
+        return
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total, remark="")
+        yield lambda done, remark="": progress.update(task, completed=done, remark=remark)

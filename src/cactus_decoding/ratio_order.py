@@ -1,0 +1,66 @@
+"""Rows ordered by the ratio of draft to target: the one sort from which residuals and clamps are looked up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RatioOrder(NamedTuple):
+    """Tokens by ascending ratio p / q, with sums over the tokens before each place.
+
+    Attributes:
+        ratios: ascending p / q, infinite where q = 0, ``[..., vocabulary]``.
+        order: the token at each place, ``[..., vocabulary]``.
+        draft_before: sum of p over the places before, ``[..., vocabulary + 1]``.
+        target_before: sum of q likewise.
+        target_from: sum of q over each place and those after it.
+    """
+
+    ratios: Tensor
+    order: Tensor
+    draft_before: Tensor
+    target_before: Tensor
+    target_from: Tensor
+
+    def places_below(self, ratio: Tensor) -> Tensor:
+        """Count the tokens whose ratio is below each given one, ``[..., any]``."""
+        return torch.searchsorted(self.ratios, ratio.contiguous())
+
+    def places_up_to(self, ratio: Tensor) -> Tensor:
+        """Count the tokens whose ratio is at most each given one, ``[..., any]``."""
+        return torch.searchsorted(self.ratios, ratio.contiguous(), right=True)
+
+
+def order_by_ratio(target_probs: Tensor, draft_probs: Tensor) -> RatioOrder:
+    """Sort rows by p / q, in float64.
+
+    Args:
+        target_probs: q, ``[..., vocabulary]``.
+        draft_probs: p, ``[..., vocabulary]``.
+    """
+    q, p = target_probs.double(), draft_probs.double()
+    ratios, order = likelihood_ratio(q, p).sort(-1)
+    p, q = p.gather(-1, order), q.gather(-1, order)
+    return RatioOrder(ratios.contiguous(), order, sums_before(p), sums_before(q), sums_from(q))
+
+
+def likelihood_ratio(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """Return p / q in float64: infinite only where q = 0, and finite where the quotient overflows."""
+    ratio = draft_probs.double() / target_probs.double()
+    return torch.where(target_probs > 0, ratio.clamp(max=torch.finfo(torch.float64).max), torch.inf)
+
+
+def sums_before(values: Tensor) -> Tensor:
+    """Return the sums of the values before each place and after the last: ``[..., n]`` to ``[..., n + 1]``."""
+    return torch.nn.functional.pad(values.cumsum(-1), (1, 0))
+
+
+def sums_from(values: Tensor) -> Tensor:
+    """Return the sums of the values from each place on, added up from the end: ``[..., n]`` to ``[..., n + 1]``.
+
+    Not the total less `sums_before`: that difference would have only the digits of the total.
+    """
+    return sums_before(values.flip(-1)).flip(-1)

@@ -1,0 +1,63 @@
+"""What rules share: looking up the drafted token, their text spelling, and the defaults of the protocol."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import MISSING, fields
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.types import Verdict
+
+
+def probability_of(probs: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the float64 probabilities, ``[..., tokens]``, that rows ``[..., vocabulary]`` give some tokens."""
+    return probs.gather(-1, token_ids).double()
+
+
+def draft_probability_of(draft_probs: Tensor | None, token_ids: Tensor) -> Tensor:
+    """Like `probability_of`; a deterministic draft (None) gives any token it proposes probability 1."""
+    if draft_probs is None:
+        return torch.ones(token_ids.shape, dtype=torch.float64, device=token_ids.device)
+    return probability_of(draft_probs, token_ids)
+
+
+class Rule(ABC):
+    """Base of the rules: frozen dataclasses whose fields are their parameters.
+
+    Attributes:
+        name: the rule's name in the registry.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def spelling(self) -> str:
+        """The text that `parse_rule` turns into this rule; parameters at their default are left out."""
+        given = []
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.default is MISSING or value != field.default:
+                # one spelling for equal rules: 1, 1.0 and NumPy's 1.0 are the same parameter
+                given.append(
+                    f"{field.name}={float(value)!r}" if "float" in str(field.type) else f"{field.name}={value}"
+                )
+        return f"{self.name}:{','.join(given)}" if given else self.name
+
+    def __str__(self) -> str:
+        """Return the spelling."""
+        return self.spelling
+
+    @abstractmethod
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return the two numbers; see `AcceptanceRule.judge`."""
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Recover from the target's own rows."""
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
+        """Say that h depends on the drafted token; rules for which it does not return its rows."""
+        return None

@@ -1,0 +1,71 @@
+"""Cactus: lift the drafted token as far as a divergence budget allows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.checks import check_choice, check_number
+from cactus_decoding.divergences import DIVERGENCES, lift_by_expansion, lift_exactly
+from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.types import Verdict
+
+
+@dataclass(frozen=True)
+class Cactus(Rule):
+    r"""Constrained acceptance: h maximises h(n) subject to D_f(h || q) <= delta, given the drafted token n.
+
+    h(n) = g and h(i) = s q(i) elsewhere, with s = (1 - g) / (1 - q(n)). The paper's closed form for KL is
+
+    .. math:: g = \min(q(n) + \sqrt{2 \delta q(n) (1 - q(n))},\ 1)
+
+    which keeps KL(h || q) <= delta while g <= 1/2 and can overspend above: up to log(1 + 2 delta) where g is clipped
+    to 1. ``solver="exact"`` never overspends. Either way the bound holds *given n*: the emitted distribution, averaged
+    over the draft, can be further away (see `cactus_decoding.audit`). Without top-k or top-p truncation, tokens that
+    the target finds absurd are lifted too.
+
+    Source: Hao and Mou, "Cactus", ICLR 2026 (arXiv 2604.04987).
+
+    Attributes:
+        delta: budget in nats, 0 or more; 0 is lossless.
+        solver: ``taylor`` (the paper's second-order closed form) or ``exact``.
+        divergence: ``kl``, ``reverse_kl``, ``chi_square``, ``squared_hellinger``, ``total_variation`` or
+            ``jensen_shannon``.
+        max_ratio: g is never above ``max_ratio * q(n)``; 1 or more, infinite by default.
+
+    Raises:
+        ValueError: for a parameter out of range, or the expansion of a divergence that has none.
+
+    Example:
+        >>> rule = Cactus(delta=0.02)
+        >>> rule.judge(torch.tensor([0.5, 0.5]), None, torch.tensor([0])).relaxed_prob.item()
+        0.6
+    """
+
+    delta: float
+    solver: str = "taylor"
+    divergence: str = "kl"
+    max_ratio: float = math.inf
+
+    name = "cactus"
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_number("delta", self.delta, 0, math.inf, high_open=True)
+        check_choice("solver", self.solver, ("taylor", "exact"))
+        check_choice("divergence", self.divergence, tuple(DIVERGENCES))
+        check_number("max_ratio", self.max_ratio, 1, math.inf)
+        if self.solver == "taylor" and DIVERGENCES[self.divergence].curvature is None:
+            raise ValueError(f"divergence {self.divergence!r} has no second-order expansion: solver must be 'exact'")
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return g and s = (1 - g) / (1 - q(n))."""
+        q = probability_of(target_probs, token_ids)
+        lift = lift_exactly if self.solver == "exact" else lift_by_expansion
+        g = lift(self.divergence, q, self.delta)
+        if self.max_ratio < math.inf:
+            g = torch.minimum(g, self.max_ratio * q)
+        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))

@@ -1,0 +1,43 @@
+"""Lenience: divide the rejection threshold by a constant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.checks import check_number
+from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.types import Verdict
+
+
+@dataclass(frozen=True)
+class Lenience(Rule):
+    """Accept as if the target were 1 / lenience times as sure: h(n) = q(n) / lenience, recovery from (q - lenience p)+.
+
+    No token becomes more than 1 / lenience times as likely by acceptance; h is not normalised, so the emitted
+    distribution has no simpler form than the audit's.
+
+    Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
+
+    Attributes:
+        lenience: in (0, 1]; 1 is lossless.
+
+    Example:
+        >>> Lenience(lenience=0.5).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0])).residual_scale.item()
+        2.0
+    """
+
+    lenience: float
+
+    name = "lenience"
+
+    def __post_init__(self) -> None:
+        """Check the parameter."""
+        check_number("lenience", self.lenience, 0, 1, low_open=True)
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return q(n) / lenience and s = 1 / lenience."""
+        q = probability_of(target_probs, token_ids)
+        return Verdict(q / self.lenience, torch.full_like(q, 1 / self.lenience))

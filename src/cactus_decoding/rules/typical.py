@@ -1,0 +1,61 @@
+"""Typical acceptance: keep what is not too unlikely for how uncertain the target is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.checks import check_choice, check_number
+from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.types import Verdict
+
+
+@dataclass(frozen=True)
+class Typical(Rule):
+    """Accept n iff q(n) > min(threshold, alpha * exp(-H(q))), whatever the draft thought of it.
+
+    Nothing bounds the distance to the target: among accepted tokens the emitted distribution is the *draft's*.
+
+    Source: Medusa, Cai et al. (arXiv 2401.10774).
+
+    Attributes:
+        threshold: hard floor on the probability, in [0, 1].
+        alpha: factor on exp(-entropy), 0 or more. Medusa uses sqrt(threshold).
+        recovery: ``greedy`` (the target's most likely token, as in Medusa) or ``sample`` (a draw from the target).
+
+    Example:
+        >>> Typical(threshold=0.3).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0, 1])).relaxed_prob
+        tensor([1., 1.], dtype=torch.float64)
+    """
+
+    threshold: float = 0.09
+    alpha: float = 0.3
+    recovery: str = "greedy"
+
+    name = "typical"
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_number("threshold", self.threshold, 0, 1)
+        check_number("alpha", self.alpha, 0, math.inf, high_open=True)
+        check_choice("recovery", self.recovery, ("greedy", "sample"))
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for tokens above the floor and 0 below, and an infinite s: recovery ignores the draft."""
+        rows = target_probs.double()
+        entropy = -torch.xlogy(rows, rows).sum(-1, keepdim=True)
+        floor = (self.alpha * (-entropy).exp()).clamp(max=self.threshold)
+        accepted = probability_of(target_probs, token_ids) > floor
+        return Verdict(
+            accepted.double(), torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=rows.device)
+        )
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Return the target's rows, or all the mass on its most likely token."""
+        if self.recovery == "sample":
+            return target_probs
+        return one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

@@ -1,0 +1,104 @@
+"""From logits to probabilities, and from probabilities and a uniform number to a token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.checks import check_integer, check_number
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a model's logits become the distribution that is sampled.
+
+    Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
+    which keeps no more of equally likely tokens than it needs.
+
+    Attributes:
+        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals).
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
+        min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].
+
+    Raises:
+        ValueError: for a parameter out of range.
+
+    Example:
+        >>> SamplingParams(top_k=1)(torch.tensor([1.0, 3.0, 2.0]))
+        tensor([0., 1., 0.])
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_number("temperature", self.temperature, 0, math.inf, high_open=True)
+        check_integer("top_k", self.top_k, 0)
+        check_number("top_p", self.top_p, 0, 1, low_open=True)
+        check_number("min_p", self.min_p, 0, 1)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape."""
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        vocabulary = logits.shape[-1]
+        if self.temperature == 0:
+            return one_hot(logits.argmax(-1), vocabulary).to(logits.dtype)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        if 0 < self.top_k < vocabulary:
+            floor = logits.topk(self.top_k, dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < floor, -math.inf)
+        probs = logits.softmax(-1)
+        if self.top_p < 1:
+            probs = _cut_top_p(probs, self.top_p)
+        if self.min_p > 0:
+            floor = self.min_p * probs.amax(-1, keepdim=True)
+            probs = _renormalise(probs.masked_fill(probs < floor, 0.0))
+        return probs
+
+
+def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:
+    """Drop the least likely tokens whose masses together are at most ``1 - top_p``; always keep the most likely."""
+    ascending, order = probs.sort(-1)
+    dropped = ascending.cumsum(-1) <= 1 - top_p
+    dropped[..., -1] = False
+    return _renormalise(probs.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), 0.0))
+
+
+def _renormalise(probs: Tensor) -> Tensor:
+    return probs / probs.sum(-1, keepdim=True)
+
+
+def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the token that each uniform number picks from unnormalised weights, by inverting their running sum.
+
+    A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64.
+
+    Args:
+        weights: not negative, at least one positive in each row, ``[..., vocabulary]``.
+        uniforms: in [0, 1), ``[...]``.
+
+    Example:
+        >>> draw(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74)).item()
+        1
+    """
+    sums = weights.double().cumsum(-1).contiguous()
+    total = sums[..., -1:].contiguous()
+    points = (uniforms.double().unsqueeze(-1) * total).contiguous()
+    picked = torch.searchsorted(sums, points, right=True)
+    last_positive = torch.searchsorted(sums, total)  # where rounding takes u * total up to the total itself
+    return torch.minimum(picked, last_positive).squeeze(-1)
+
+
+def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
+    """Raise `ValueError` where `draw` found NaN instead of weights: it then returns a token that does not exist."""
+    if token_id >= probs.shape[-1]:
+        raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")

@@ -1,0 +1,1 @@
+"""How the bundled pair was made."""

@@ -1,0 +1,94 @@
+"""Training batches of word problems: a pure function of the seed and the batch's number, so that a run can resume."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from cactus_decoding.word_problems import word_problems
+
+EQUALS, ANSWER = "Ġ=", "####"
+_BATCHES_PER_CHUNK = 16
+
+
+def batch(
+    tokenizer: PreTrainedTokenizerBase, seed: int, index: int, size: int, emphasis: float = 1.0, drills: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return ``(input_ids, weights)`` of one batch, each ``[size, length]``.
+
+    A token's weight in the loss is 0 in questions and padding, 1 in solutions, and ``emphasis`` where a result is being
+    written. The weight depends only on what comes before the token, so that the best prediction stays the true law.
+
+    Problems are drawn in chunks of several batches and sorted by length inside a chunk, which keeps padding small. With
+    ``drills``, every third row is a list of bare equations instead, of which only the results count.
+    """
+    chunk, position = divmod(index, _BATCHES_PER_CHUNK)
+    rows = list(_chunk(tokenizer, seed, chunk, size)[position])
+    if drills:
+        rows[::3] = _drill_rows(tokenizer, seed, index, len(rows[::3]))
+    length = max(len(ids) for ids, _ in rows)
+    input_ids = torch.full((size, length), tokenizer.pad_token_id, dtype=torch.long)
+    weights = torch.zeros((size, length))
+    result = _result_tokens(tokenizer)
+    for row, (ids, prompt_length) in enumerate(rows):
+        input_ids[row, : len(ids)] = torch.tensor(ids)
+        writing = False
+        for place in range(max(prompt_length, 1), len(ids)):
+            writing = ids[place - 1] in result.starts or (writing and ids[place - 1] in result.digits)
+            weights[row, place] = emphasis if writing else float(prompt_length > 0)
+    return input_ids, weights
+
+
+@lru_cache(maxsize=2)
+def _chunk(tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int) -> list[list[tuple[list[int], int]]]:
+    problems = list(islice(word_problems("train", seed=seed * 1_000_003 + chunk), size * _BATCHES_PER_CHUNK))
+    prompts = tokenizer([p.prompt for p in problems]).input_ids
+    texts = tokenizer([f"{p.prompt} {p.solution}{tokenizer.eos_token}" for p in problems]).input_ids
+    rows = sorted(((ids, len(prompt)) for ids, prompt in zip(texts, prompts, strict=True)), key=lambda row: len(row[0]))
+    batches = [rows[i : i + size] for i in range(0, len(rows), size)]
+    random.Random(chunk).shuffle(batches)
+    return batches
+
+
+_EQUATION = re.compile(r"\d+ ([-+*/]) \d+ = \d+")
+_EQUATIONS_PER_ROW = 10
+
+
+def _drill_rows(tokenizer: PreTrainedTokenizerBase, seed: int, index: int, count: int) -> list[tuple[list[int], int]]:
+    """Return rows of equations as they occur in solutions, each operator equally often."""
+    waiting: dict[str, list[str]] = {operator: [] for operator in "+-*/"}
+    wanted = count * _EQUATIONS_PER_ROW // len(waiting)
+    for problem in word_problems("train", seed=(seed + 1) * 7_000_003 + index):
+        for found in _EQUATION.finditer(problem.solution):
+            waiting[found.group(1)].append(found.group())
+        if all(len(equations) >= wanted for equations in waiting.values()):
+            break
+    equations = [equation for each in waiting.values() for equation in each[:wanted]]
+    random.Random(index).shuffle(equations)
+    texts = [f" {'. '.join(equations[i::count])}." for i in range(count)]
+    return [(ids, 0) for ids in tokenizer(texts).input_ids]
+
+
+class _ResultTokens(NamedTuple):
+    starts: frozenset[int]
+    digits: frozenset[int]
+
+
+@lru_cache(maxsize=2)
+def _result_tokens(tokenizer: PreTrainedTokenizerBase) -> _ResultTokens:
+    digits = [f"{space}{digit}" for space in ("", "Ġ") for digit in range(10)]
+    return _ResultTokens(*(frozenset(tokenizer.convert_tokens_to_ids(t)) for t in ([EQUALS, ANSWER], digits)))
+
+
+def texts(seed: int, count: int) -> Iterator[str]:
+    """Yield whole training texts, to learn a tokenizer from."""
+    for problem in islice(word_problems("train", seed=seed), count):
+        yield f"{problem.prompt} {problem.solution}"

@@ -1,0 +1,132 @@
+"""Train the bundled target and draft from a seed: the whole recipe, in one place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from cactus_decoding.training.batches import texts
+from cactus_decoding.training.language_model import TrainingPlan, small_llama, train_language_model
+from cactus_decoding.training.tokenizer import train_tokenizer
+
+TOKENIZER_TEXTS = 20_000
+TOKENIZER_SEED = 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model's shape, its training plan, and perhaps a second plan that goes on from the first one's result."""
+
+    width: int
+    layers: int
+    mlp_width: int
+    plan: TrainingPlan
+    refinement: TrainingPlan | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps of both plans."""
+        return self.plan.steps + (self.refinement.steps if self.refinement else 0)
+
+
+RECIPES = {
+    "target": Recipe(
+        width=256,
+        layers=6,
+        mlp_width=512,
+        plan=TrainingPlan(steps=2250, learning_rate=4e-3, seed=1, emphasis=4.0, emphasis_after=609, drills_after=1022),
+        refinement=TrainingPlan(
+            steps=380, learning_rate=1.2e-3, warmup=20, decay=1.0, seed=3, emphasis=4.0, drills_after=0
+        ),
+    ),
+    # one layer: quick, and unable to look anything up, so that it is often wrong about names and numbers
+    "draft": Recipe(width=128, layers=1, mlp_width=256, plan=TrainingPlan(steps=400, learning_rate=6e-3, seed=2)),
+}
+
+
+def train_bundled(
+    output: Path,
+    work: Path,
+    role: str,
+    report: Callable[[int, float], None],
+    *,
+    recipes: Mapping[str, Recipe] = RECIPES,
+    overwrite: bool = False,
+    seconds_between_checkpoints: float = 120,
+) -> Path:
+    """Train the ``target`` or the ``draft`` and save it in bfloat16; resume where an earlier run was interrupted.
+
+    A model that is there already is replaced as a whole, and only once the new one is written.
+
+    Args:
+        output: folder of both models.
+        work: folder of the tokenizer and the checkpoints.
+        role: which model.
+        report: called after each step with its number and its loss.
+        recipes: shapes and plans by role.
+        overwrite: whether a model that is there may be replaced.
+        seconds_between_checkpoints: the most work that an interruption loses.
+
+    Raises:
+        ValueError: for another role, a model that must not be replaced, or a checkpoint that cannot be used.
+    """
+    if role not in recipes:
+        raise ValueError(f"role must be one of {', '.join(recipes)}, but is {role!r}")
+    folder = output / role
+    check_replaceable(folder, overwrite)
+    recipe = recipes[role]
+    tokenizer = _tokenizer(work / "tokenizer")
+    config = small_llama(tokenizer, recipe.width, recipe.layers, recipe.mlp_width)
+    model = train_language_model(
+        config, tokenizer, recipe.plan, work / f"{role}.pt", report, seconds_between_checkpoints
+    )
+    if recipe.refinement is not None:
+        model = train_language_model(
+            config,
+            tokenizer,
+            recipe.refinement,
+            work / f"{role}-refined.pt",
+            lambda step, loss: report(recipe.plan.steps + step, loss),
+            seconds_between_checkpoints,
+            initial=model.state_dict(),
+        )
+    unfinished = output / f".{role}-unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    _replace(folder, unfinished)
+    return folder
+
+
+def check_replaceable(folder: Path, overwrite: bool) -> None:
+    """Raise `ValueError` where a model is in the way."""
+    if folder.exists() and not overwrite:
+        raise ValueError(f"{str(folder)!r} exists; choose another output, or allow it to be replaced (--force)")
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Put a new folder in the place of an old one, which is removed last."""
+    old = folder.with_name(f".{folder.name}-replaced")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, old)
+    try:
+        os.replace(new, folder)
+    except BaseException:
+        if old.exists():
+            os.replace(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that an earlier run left, or learn it: both models must use the very same one."""
+    if not (folder / "tokenizer.json").exists():
+        train_tokenizer(texts(TOKENIZER_SEED, TOKENIZER_TEXTS)).save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)

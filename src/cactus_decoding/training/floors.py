@@ -1,0 +1,105 @@
+"""What the bundled pair must be able to do, and how that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cactus_decoding.generation import generate
+from cactus_decoding.pair import Pair
+from cactus_decoding.word_problems import Problem
+from cactus_decoding.word_problems.scoring import Score
+
+LEAST_ACCURACY = 0.90
+LEAST_GAP = 0.25
+ACCEPTANCE_LENGTHS = (2.5, 5.0)
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """How a pair did on the same problems.
+
+    Attributes:
+        target: the target alone, by plain sampling.
+        draft: the draft alone, by plain sampling.
+        lossless: both, by lossless speculation.
+    """
+
+    target: Score
+    draft: Score
+    lossless: Score
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A measured value, what is asked of it, and whether it is met."""
+
+    name: str
+    value: float
+    asked: str
+    met: bool
+
+
+def evaluate_pair(
+    pair: Pair,
+    draft_alone: Pair,
+    problems: Sequence[Problem],
+    *,
+    num_speculative_tokens: int = 6,
+    temperature: float = 1.0,
+    max_new_tokens: int = 256,
+    seed: int = 0,
+    report: Callable[[int], None] = lambda done: None,
+) -> PairScores:
+    """Answer problems with the target alone, the draft alone, and both in lossless speculation.
+
+    Args:
+        pair: target and draft.
+        draft_alone: a pair whose target is the draft; its drafter is not used.
+        problems: what to answer.
+        num_speculative_tokens: proposals per step of the lossless run, 1 or more.
+        temperature: of all runs.
+        max_new_tokens: upper limit of an answer's length.
+        seed: problem i is answered with seed + i.
+        report: called after each problem with how many are done.
+
+    Raises:
+        ValueError: if there are no problems, or an argument is out of range.
+    """
+    if not problems:
+        raise ValueError("problems must not be empty")
+    scores = PairScores(Score(), Score(), Score())
+    runs = ((scores.target, pair, 0), (scores.draft, draft_alone, 0), (scores.lossless, pair, num_speculative_tokens))
+    for i, problem in enumerate(problems):
+        for score, models, proposals in runs:
+            response = generate(
+                models,
+                problem.prompt,
+                num_speculative_tokens=proposals,
+                temperature=temperature,
+                max_new_tokens=max_new_tokens,
+                seed=seed + i,
+            )
+            score.add(problem, response)
+        report(i + 1)
+    return scores
+
+
+def check_floors(scores: PairScores) -> list[Floor]:
+    """Compare what was measured with what the bundled pair must reach.
+
+    Example:
+        >>> from cactus_decoding import Metrics
+        >>> lossless = Score(93, 100, Metrics(steps=100, drafted=600, accepted=280))
+        >>> [floor.met for floor in check_floors(PairScores(Score(93, 100), Score(70, 100), lossless))]
+        [True, False, True]
+    """
+    gap = scores.target.accuracy - scores.draft.accuracy
+    length, (shortest, longest) = scores.lossless.metrics.acceptance_length, ACCEPTANCE_LENGTHS
+    return [
+        Floor(
+            "target accuracy", scores.target.accuracy, f"≥ {LEAST_ACCURACY:g}", scores.target.accuracy >= LEAST_ACCURACY
+        ),
+        Floor("target − draft accuracy", gap, f"≥ {LEAST_GAP:g}", gap >= LEAST_GAP),
+        Floor("acceptance_length, lossless", length, f"{shortest:g} to {longest:g}", shortest <= length <= longest),
+    ]

@@ -1,0 +1,95 @@
+"""The parts a word problem is built from: facts, arithmetic steps with their wordings, and a question."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Operator = Literal["+", "-", "*", "/"]
+LARGEST_NUMBER = 400
+"""Stories in which a number exceeds this are drawn again: the models are small."""
+
+
+class UnsuitableStoryError(Exception):
+    """The drawn numbers make no sensible story (too large, negative, or an inexact division)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One line of a solution: ``left operator right = value``, with sentences of equal worth that state it.
+
+    Each wording contains ``{e}``, which becomes the worked expression, for instance ``4 * 6 = 24``.
+    """
+
+    operator: Operator
+    left: int | Step
+    right: int | Step
+    wordings: tuple[str, ...]
+    value: int
+
+    def needs(self) -> list[Step]:
+        """Return the steps whose values this one uses."""
+        return [operand for operand in (self.left, self.right) if isinstance(operand, Step)]
+
+    def sentence(self, rng: random.Random) -> str:
+        """Draw a wording, and the order of the operands where both orders are right."""
+        left, right = number(self.left), number(self.right)
+        if self.operator in "+*" and rng.random() < 0.5:
+            left, right = right, left
+        return rng.choice(self.wordings).format(e=f"{left} {self.operator} {right} = {self.value}")
+
+
+def number(operand: int | Step) -> int:
+    """Return the value of a plain number or of an earlier step."""
+    return operand.value if isinstance(operand, Step) else operand
+
+
+def step(operator: Operator, left: int | Step, right: int | Step, *wordings: str) -> Step:
+    """Work out one step, or raise `UnsuitableStoryError` where its value would not suit a story."""
+    a, b = number(left), number(right)
+    if operator == "/" and (b == 0 or a % b):
+        raise UnsuitableStoryError
+    value = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[operator]
+    if not 0 < value <= LARGEST_NUMBER:
+        raise UnsuitableStoryError
+    return Step(operator, left, right, wordings, value)
+
+
+@dataclass
+class Story:
+    """A problem before it is written out. The last step gives the answer."""
+
+    facts: list[str]
+    steps: list[Step]
+    questions: Sequence[str]
+    distractors: list[str] = field(default_factory=list)
+
+
+_FIRST_LEADS = ("", "", "First, ", "To begin, ", "We start here: ")
+_MIDDLE_LEADS = ("", "", "Next, ", "Then ", "So ", "Now ", "After that, ")
+_LAST_LEADS = ("", "So ", "Finally, ", "In the end, ", "Therefore ")
+
+
+def write_question(story: Story, rng: random.Random) -> str:
+    """Write the facts in order, with the distractors anywhere after the first fact, and a question."""
+    sentences = list(story.facts)
+    for distractor in story.distractors:
+        sentences.insert(rng.randint(1, len(sentences)), distractor)
+    return " ".join([*sentences, rng.choice(list(story.questions))])
+
+
+def write_solution(story: Story, rng: random.Random) -> str:
+    """Write the steps, in a random one of the orders that respect what each step needs, and the answer line."""
+    waiting, done = list(story.steps), set[int]()
+    lines: list[str] = []
+    while waiting:
+        ready = [s for s in waiting if all(id(needed) in done for needed in s.needs())]
+        chosen = rng.choice(ready)
+        waiting.remove(chosen)
+        done.add(id(chosen))
+        leads = _FIRST_LEADS if not lines else (_MIDDLE_LEADS if waiting else _LAST_LEADS)
+        sentence = rng.choice(leads) + chosen.sentence(rng)
+        lines.append(sentence[0].upper() + sentence[1:])
+    return "\n".join([*lines, f"#### {story.steps[-1].value}"])
