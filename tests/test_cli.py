@@ -40,8 +40,10 @@ TINY = {
         width=64,
         layers=1,
         mlp_width=32,
-        plan=TrainingPlan(steps=4, batch_size=4, warmup=2, seed=seed, emphasis=2.0, emphasis_after=1, drills_after=2),
-        refinement=TrainingPlan(steps=3, batch_size=4, warmup=1, seed=seed + 2),
+        plans=(
+            TrainingPlan(steps=4, batch_size=4, warmup=2, seed=seed, emphasis=2.0, emphasis_after=1, drills_after=2),
+            TrainingPlan(steps=3, batch_size=4, warmup=1, seed=seed + 2, long=True),
+        ),
     )
     for seed, role in enumerate(("target", "draft"))
 }
@@ -381,7 +383,7 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("last_step", [3, 6], ids=["while training", "while refining"])
+@pytest.mark.parametrize("last_step", [3, 6], ids=["first plan", "second plan"])
 def test_an_interrupted_training_resumes_to_the_same_weights(work, tmp_path, capsys, last_step):
     train_roles(tmp_path / "whole", work, ["draft"], TINY, force=False)
 
@@ -425,13 +427,13 @@ def test_a_model_is_replaced_as_a_whole_or_not_at_all(work, tmp_path):
 
 def test_checkpoints_that_do_not_fit_are_refused(work, tmp_path):
     train_roles(tmp_path, work, ["draft"], TINY, force=False)
-    longer = {"draft": replace(TINY["draft"], plan=replace(TINY["draft"].plan, steps=6))}
+    longer = {"draft": replace(TINY["draft"], plans=(replace(TINY["draft"].plans[0], steps=6),))}
     with pytest.raises(ValueError, match="is of another training plan"):
         train_roles(tmp_path, work, ["draft"], longer, force=True)
     wider = {"draft": replace(TINY["draft"], mlp_width=48)}
     with pytest.raises(ValueError, match="damaged or of another model"):
         train_roles(tmp_path, work, ["draft"], wider, force=True)
-    (work / "draft.pt").write_bytes(b"nonsense")
+    (work / "draft-1.pt").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="damaged or of another model"):
         train_roles(tmp_path, work, ["draft"], TINY, force=True)
     with pytest.raises(ValueError, match="role must be one of target, draft, but is 'teacher'"):

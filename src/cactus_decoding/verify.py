@@ -103,8 +103,8 @@ def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tenso
         residual_scale: s, ``[...]``, from 0 to infinity.
 
     Example:
-        >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1]), torch.tensor(1.0)).tolist()
-        [0.0, 0.4]
+        >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25]), torch.tensor(1.0)).tolist()
+        [0.0, 0.25]
     """
     q, p, s = recovery_target, draft_probs, residual_scale.unsqueeze(-1)
     # dividing p by a large s instead of multiplying q keeps an infinite s meaningful

@@ -20,7 +20,13 @@ _BATCHES_PER_CHUNK = 16
 
 
 def batch(
-    tokenizer: PreTrainedTokenizerBase, seed: int, index: int, size: int, emphasis: float = 1.0, drills: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+    index: int,
+    size: int,
+    emphasis: float = 1.0,
+    drills: bool = False,
+    long: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return ``(input_ids, weights)`` of one batch, each ``[size, length]``.
 
@@ -28,10 +34,11 @@ def batch(
     written. The weight depends only on what comes before the token, so that the best prediction stays the true law.
 
     Problems are drawn in chunks of several batches and sorted by length inside a chunk, which keeps padding small. With
-    ``drills``, every third row is a list of bare equations instead, of which only the results count.
+    ``drills``, every third row is a list of bare equations instead, of which only the results count. With ``long``, two
+    of three problems take at least four steps.
     """
     chunk, position = divmod(index, _BATCHES_PER_CHUNK)
-    rows = list(_chunk(tokenizer, seed, chunk, size)[position])
+    rows = list(_chunk(tokenizer, seed, chunk, size, long)[position])
     if drills:
         rows[::3] = _drill_rows(tokenizer, seed, index, len(rows[::3]))
     length = max(len(ids) for ids, _ in rows)
@@ -48,8 +55,13 @@ def batch(
 
 
 @lru_cache(maxsize=2)
-def _chunk(tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int) -> list[list[tuple[list[int], int]]]:
-    problems = list(islice(word_problems("train", seed=seed * 1_000_003 + chunk), size * _BATCHES_PER_CHUNK))
+def _chunk(
+    tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int, long: bool
+) -> list[list[tuple[list[int], int]]]:
+    count = size * _BATCHES_PER_CHUNK
+    stream = word_problems("train", seed=seed * 1_000_003 + chunk)
+    problems = list(islice(stream, count // 3 if long else count))
+    problems += islice((p for p in stream if p.num_steps >= 4), count - len(problems))
     prompts = tokenizer([p.prompt for p in problems]).input_ids
     texts = tokenizer([f"{p.prompt} {p.solution}{tokenizer.eos_token}" for p in problems]).input_ids
     rows = sorted(((ids, len(prompt)) for ids, prompt in zip(texts, prompts, strict=True)), key=lambda row: len(row[0]))

@@ -33,6 +33,7 @@ class TrainingPlan:
             free choice among wordings, which is learned early; the digits decide whether an answer is right.
         emphasis_after: step from which on the emphasis holds.
         drills_after: step from which on a third of each batch are bare equations; None for never.
+        long: whether two of three problems take at least four steps.
         seed: of the initial weights and of the problems.
     """
 
@@ -44,6 +45,7 @@ class TrainingPlan:
     emphasis: float = 1.0
     emphasis_after: int = 0
     drills_after: int | None = None
+    long: bool = False
     seed: int = 0
 
     def rate_at(self, step: int) -> float:
@@ -105,7 +107,7 @@ def train_language_model(
                 group["lr"] = plan.rate_at(step)
         emphasis = plan.emphasis if step >= plan.emphasis_after else 1.0
         drills = plan.drills_after is not None and step >= plan.drills_after
-        loss = _accumulate(model, *batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills))
+        loss = _accumulate(model, *batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, plan.long))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
