@@ -105,3 +105,19 @@ class Altered:
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
         return self.right.relaxed_target(target_probs, draft_probs)
+
+
+class RejectsEverything:
+    """A rule without a residual wherever draft and target agree."""
+
+    spelling = "rejects everything"
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        zero = torch.zeros(token_ids.shape, dtype=torch.float64)
+        return Verdict(zero, zero + 1)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        return None

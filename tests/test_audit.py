@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from exact_enumeration import enumerate_tokens, make_rows
-from rules_under_test import LOSSLESS_LIMITS, SPELLINGS
+from rules_under_test import LOSSLESS_LIMITS, SPELLINGS, RejectsEverything
 from torch import Tensor
 
 from cactus_decoding.audit import Audit, audit
@@ -91,6 +91,13 @@ def test_cactus_can_emit_more_than_its_budget_on_average_over_the_draft() -> Non
     # the budget holds given the drafted token; what is emitted is audited because it does not hold there
     target, draft = make_rows(50, 200, seed=10)
     assert (audit("cactus:delta=0.01,solver=exact", target, draft).kl > 0.01).any()
+
+
+def test_without_a_residual_the_target_is_emitted() -> None:
+    row = torch.tensor([0.0, 0.3, 0.7], dtype=torch.float64)
+    result = audit(RejectsEverything(), row, row)
+    torch.testing.assert_close(result.output_probs, row, rtol=0, atol=1e-15)
+    assert result.acceptance.item() == 0
 
 
 def test_token_that_is_never_emitted_has_a_ratio_of_zero() -> None:

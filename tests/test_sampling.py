@@ -133,6 +133,12 @@ def test_draw_at_both_ends_skips_tokens_of_weight_zero(scale: float, dtype: torc
     assert draw(weights.expand(4, 8), uniforms).tolist() == [2, 2, 5, 5]
 
 
+def test_draw_from_the_smallest_weight_there_is() -> None:
+    # u times the total rounds up to the total itself
+    weights = torch.tensor([0.0, 0.0, 5e-324, 0.0], dtype=torch.float64)
+    assert draw(weights, torch.tensor(1 - 2**-53, dtype=torch.float64)).item() == 2
+
+
 def test_draw_never_gives_weight_zero_on_random_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(20_000, 30, generator=generator).mul(9).softmax(-1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from exact_enumeration import make_rows
-from rules_under_test import LOSSLESS_LIMITS, NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered
+from rules_under_test import LOSSLESS_LIMITS, NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered, RejectsEverything
 from torch import Tensor
 
 from cactus_decoding.rules import parse_rule
-from cactus_decoding.types import Verdict, Verification
+from cactus_decoding.types import Verification
 from cactus_decoding.verify import verify
 
 BATCH, PROPOSALS, VOCABULARY = 100, 3, 12
@@ -115,22 +115,6 @@ def test_uniform_number_zero_accepts_no_token_of_probability_zero(
     assert verify(wrong, target, draft, drafted).num_accepted.tolist() == [1]
 
 
-class RejectsEverything:
-    """A rule without a residual wherever draft and target agree."""
-
-    spelling = "rejects everything"
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        zero = torch.zeros(token_ids.shape, dtype=torch.float64)
-        return Verdict(zero, zero + 1)
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return target_probs
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-        return None
-
-
 def test_without_a_residual_recovery_falls_back_to_the_target_s_support() -> None:
     row = torch.tensor([0.0, 0.0, 0.3, 0.7, 0.0])
     target, draft = row.expand(4000, 2, 5), row.expand(4000, 1, 5)
@@ -148,6 +132,9 @@ def test_precision_of_the_input_decides_nothing_but_the_input(spelling: str, dty
     target, draft, drafted = make_batch(seed=8, dtype=dtype)
     given = verify(spelling, target, draft, drafted, seeded(9))
     assert_same(verify(spelling, target.double(), draft.double(), drafted, seeded(9), validate=False), given)
+    # nor the law of recovery, of which a few draws say little
+    rule = parse_rule(spelling)
+    assert torch.equal(rule.recovery_target(target).double(), rule.recovery_target(target.double()).double())
 
 
 @every_rule
