@@ -11,8 +11,7 @@ import torch
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel
 from cactus_decoding.sampling import check_drawn
-from cactus_decoding.types import AcceptanceRule, Drafter, LogitsToProbs, TargetObserver
-from cactus_decoding.verify import verify
+from cactus_decoding.types import Drafter, LogitsToProbs, Proposal, TargetObserver, Verifier
 
 StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
@@ -37,6 +36,8 @@ class Step:
         num_drafted: tokens proposed.
         num_accepted: proposals that the rule kept, before any cut.
         num_relaxed: those among them that the lossless test would have rejected.
+        nats: what each visited position cost (the accepted ones and the rejected one), where a budget measures it.
+        num_fell_back: visited positions where the budget could not afford the rule.
         finish_reason: ``stop`` or ``length`` on the last step, else None.
     """
 
@@ -45,6 +46,8 @@ class Step:
     num_drafted: int
     num_accepted: int
     num_relaxed: int
+    nats: list[float] | None = None
+    num_fell_back: int = 0
     finish_reason: str | None = None
 
     def metrics(self) -> Metrics:
@@ -57,6 +60,9 @@ class Step:
             recovered=int(self.num_accepted < self.num_drafted),
             bonus=int(self.num_accepted == self.num_drafted),
             generated=len(self.token_ids),
+            metered=len(self.nats or ()),
+            nats=sum(self.nats or ()),
+            fell_back=self.num_fell_back,
         )
 
 
@@ -64,7 +70,7 @@ def decode(
     target: CachedModel,
     drafter: Drafter,
     prompt_ids: list[int],
-    rule: AcceptanceRule,
+    verifier: Verifier,
     to_probs: LogitsToProbs,
     *,
     num_speculative_tokens: int,
@@ -74,8 +80,8 @@ def decode(
 ) -> Iterator[Step]:
     """Yield steps until a token ends the response or the sequence has ``max_length`` tokens.
 
-    Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``generator`` must be on
-    the target's device.
+    Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``verifier`` serves this
+    one response; ``to_probs`` is what the draft samples with; ``generator`` must be on the target's device.
     """
     ids = list(prompt_ids)
     target.reset()
@@ -84,22 +90,14 @@ def decode(
     finish_reason = None
     while finish_reason is None:
         limit = min(num_speculative_tokens, max_length - len(ids) - 1)  # one place is for the next token
-        drafted, draft_probs = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else ([], None)
+        proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+        drafted = proposal.token_ids
         block = ids + drafted
-        target_probs = to_probs(target.append(block[target.length :], rows=len(drafted) + 1), block)
-        result = verify(
-            rule,
-            target_probs,
-            draft_probs,
-            torch.tensor(drafted, dtype=torch.long, device=target_probs.device),
-            generator,
-            validate=False,
-        )
-        num_accepted, next_token = int(result.num_accepted), int(result.next_token)
-        check_drawn("target", next_token, target_probs, len(ids) + num_accepted)
+        logits = target.append(block[target.length :], rows=len(drafted) + 1)
+        num_accepted, next_token, relaxed, nats, fell_back = verifier(logits, block, proposal, generator)
+        check_drawn("target", next_token, logits, len(ids) + num_accepted)
         target.rollback(len(ids) + num_accepted)
 
-        relaxed = result.relaxed[:num_accepted].tolist()
         fates = [Fate.RELAXED if r else Fate.ACCEPTED for r in relaxed]
         fates.append(Fate.RECOVERED if num_accepted < len(drafted) else Fate.BONUS)
         emitted: list[int] = []
@@ -112,4 +110,13 @@ def decode(
             if len(ids) >= max_length:
                 finish_reason = "length"
                 break
-        yield Step(emitted, fates[: len(emitted)], len(drafted), num_accepted, sum(relaxed), finish_reason)
+        yield Step(
+            emitted,
+            fates[: len(emitted)],
+            num_drafted=len(drafted),
+            num_accepted=num_accepted,
+            num_relaxed=sum(relaxed),
+            nats=nats,
+            num_fell_back=sum(fell_back),
+            finish_reason=finish_reason,
+        )
