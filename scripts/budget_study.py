@@ -126,13 +126,13 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def insert(page: str, text: str) -> str:
-    """Replace what a page has between the study's marks."""
-    before, mark, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"the page must contain {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+def insert(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
+    """Replace what a page has between two marks."""
+    before, mark, rest = page.partition(begin)
+    _, closing, after = rest.partition(end)
+    if not mark or not closing:
+        raise ValueError(f"the page must contain {begin} and {end}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
