@@ -45,6 +45,8 @@ class ClampedRatio(Rule):
     max_kl: float | None = None
 
     name = "clamped"
+    never_stricter_than_lossless = True
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""
