@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.checks import check_integer, check_number
-from cactus_decoding.kernels.selection import at_least, largest
+from cactus_decoding.kernels.selection import at_least, cut_row, largest
 
 LARGE_VOCABULARY = 4096
 """From where on rows on the CPU are truncated one at a time, without a sort."""
@@ -89,18 +89,18 @@ class SamplingParams:
             return logits.argmax(-1, keepdim=True), torch.ones(1, dtype=wide)
         if 0 < self.top_k < logits.shape[-1]:
             ids, scaled = largest(logits, self.top_k, self._scale)
-            return ids, self._cut(scaled.softmax(-1))
+            return ids, cut_row(scaled.softmax(-1), self.top_p, self.min_p)
         probs = self._scale(logits).softmax(-1)
         if self.top_p == 1:
-            ids, probs = at_least(probs, self.min_p * probs.amax().item())
-            return ids, self._cut(probs)
+            ids, kept = at_least(probs, self.min_p * probs.amax().item())
+            return ids, cut_row(kept, 1.0, self.min_p)
         total, count, rest = probs.sum(dtype=torch.float64).item(), _FIRST_GUESS, math.inf
         while rest > 1 - self.top_p:
             ids, kept = largest(probs, min(count, len(probs)))
             rest, count = total - kept.sum(dtype=torch.float64).item(), 8 * count
             if len(ids) == len(probs):
                 break
-        return ids, self._cut(kept, rest)
+        return ids, cut_row(kept, self.top_p, self.min_p, rest)
 
     def _scale(self, logits: Tensor) -> Tensor:
         logits = logits.float() if logits.dtype.itemsize < 4 else logits
@@ -114,20 +114,19 @@ class SamplingParams:
             dense[ids] = kept
         return probs.reshape(logits.shape)
 
-    def _cut(self, probs: Tensor, rest: float = 0.0) -> Tensor:
-        """Cut by top-p and min-p; ``rest`` is the mass of less likely tokens that are left out already."""
+    def _cut(self, probs: Tensor) -> Tensor:
         if self.top_p < 1:
-            probs = _cut_top_p(probs, self.top_p, rest)
+            probs = _cut_top_p(probs, self.top_p)
         if self.min_p > 0:
             floor = self.min_p * probs.amax(-1, keepdim=True)
             probs = _renormalise(probs.masked_fill(probs < floor, 0.0))
         return probs
 
 
-def _cut_top_p(probs: Tensor, top_p: float, rest: float) -> Tensor:
+def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:
     """Drop the least likely tokens whose masses together are at most ``1 - top_p``; always keep the most likely."""
     ascending, order = probs.sort(-1)
-    dropped = ascending.cumsum(-1) <= 1 - top_p - rest
+    dropped = ascending.cumsum(-1) <= 1 - top_p
     dropped[..., -1] = False
     return _renormalise(probs.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), 0.0))
 
