@@ -114,6 +114,7 @@ def stream(
         lambda logits, _: sampling(logits),
         lambda logits, _: untempered(logits),
         greedy=temperature == 0,
+        sampling=sampling,
         budget=budget,
         verification=verification,
         fixed_blocks=isinstance(pair.drafter, ModelDrafter),

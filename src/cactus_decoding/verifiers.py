@@ -13,9 +13,11 @@ from torch.nn.functional import one_hot
 from cactus_decoding.block_verify import relaxed_target_of, verify_block
 from cactus_decoding.budget import Budget, Meter, WhereAdmitted, admit, plan_step
 from cactus_decoding.checks import check_choice
+from cactus_decoding.kernels.verify_logits import verify_logits
 from cactus_decoding.pacing import Greedy, Paced
 from cactus_decoding.rules import ClampedRatio, Lossless, RelaxedGreedy
 from cactus_decoding.rules.relaxed_greedy import given_up
+from cactus_decoding.sampling import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Decision, LogitsToProbs, Proposal, Verdict, Verification, Verifier
 from cactus_decoding.verify import verify
 
@@ -31,6 +33,7 @@ def make_verifier(
     untempered: LogitsToProbs,
     *,
     greedy: bool,
+    sampling: SamplingParams | None = None,
     budget: Budget | None = None,
     verification: str = "token",
     fixed_blocks: bool = True,
@@ -42,6 +45,7 @@ def make_verifier(
         to_probs: the request's sampling: logits to probabilities.
         untempered: the same before temperature and truncation.
         greedy: whether the request's temperature is 0.
+        sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
         budget: limits, or measures, how far the response's distribution moves.
         verification: ``token`` or ``block``.
         fixed_blocks: whether every step has the same number of proposals, each drawn given the tokens before it alone.
@@ -62,6 +66,8 @@ def make_verifier(
         if budget is not None and budget.expected_tokens is not None:
             raise ValueError("block verification cannot pace a budget: the width must be the same in every step")
     scheme = verify_block if verification == "block" else verify
+    if budget is None and sampling is not None and verification == "token":
+        return LogitsVerifier(rule, sampling)
     if budget is None:
         return RuleVerifier(rule, to_probs, scheme)
     spending: Greedy | Paced = Greedy(rule)
@@ -100,6 +106,21 @@ class RuleVerifier:
         """Decide by the rule."""
         target_probs = self._to_probs(logits, token_ids)
         return _decide(self._scheme, self._rule, target_probs, proposal, generator)
+
+
+class LogitsVerifier:
+    """One rule at every position, straight from the logits."""
+
+    def __init__(self, rule: AcceptanceRule, sampling: SamplingParams) -> None:
+        """Keep the rule and the request's sampling."""
+        self._rule, self._sampling = rule, sampling
+
+    def __call__(
+        self, logits: Tensor, token_ids: list[int], proposal: Proposal, generator: torch.Generator | None
+    ) -> Decision:
+        """Decide by the rule."""
+        drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
+        return _on_host(verify_logits(self._rule, logits, self._sampling, proposal.probs, drafted, generator))
 
 
 class MeteredVerifier:
@@ -191,8 +212,11 @@ class JudgedOn:
 def _decide(
     scheme: Verify, rule: AcceptanceRule, target_probs: Tensor, proposal: Proposal, generator: torch.Generator | None
 ) -> Decision:
-    """Verify one sequence, and bring the outcome to the host."""
+    """Verify one sequence."""
     drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=target_probs.device)
-    result = scheme(rule, target_probs, proposal.probs, drafted, generator, validate=False)
+    return _on_host(scheme(rule, target_probs, proposal.probs, drafted, generator, validate=False))
+
+
+def _on_host(result: Verification) -> Decision:
     num_accepted = int(result.num_accepted)
     return Decision(num_accepted, int(result.next_token), result.relaxed[:num_accepted].tolist())

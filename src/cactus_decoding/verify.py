@@ -139,7 +139,7 @@ def check_arguments(
         target_probs, draft_token_ids = target_probs.unsqueeze(0), draft_token_ids.unsqueeze(0)
         draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
         num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
-    _check_shapes(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+    check_shapes(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
     if validate:
         check_probabilities("target_probs", target_probs)
         if draft_probs is not None:
@@ -162,9 +162,10 @@ def _check_tensors(
             raise TypeError(f"{name} must be a tensor or None, but is {type(value).__name__}")
 
 
-def _check_shapes(
+def check_shapes(
     target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
 ) -> None:
+    """Raise `ValueError` unless the shapes fit each other; ``target_probs`` may as well be logits."""
     if draft_token_ids.ndim != 2:
         raise ValueError(f"draft_token_ids must be [batch, k], but its shape is {list(draft_token_ids.shape)}")
     batch, width = draft_token_ids.shape
