@@ -8,10 +8,11 @@ from enum import StrEnum
 
 import torch
 
+from cactus_decoding.draft_length import as_draft_length
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel
 from cactus_decoding.sampling import check_drawn
-from cactus_decoding.types import AcceptanceRule, Drafter, LogitsToProbs, TargetObserver
+from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, RowByRow, TargetObserver
 from cactus_decoding.verify import verify
 
 StopCheck = Callable[[list[int]], bool]
@@ -60,6 +61,7 @@ class Step:
         )
 
 
+@torch.inference_mode()
 def decode(
     target: CachedModel,
     drafter: Drafter,
@@ -67,7 +69,7 @@ def decode(
     rule: AcceptanceRule,
     to_probs: LogitsToProbs,
     *,
-    num_speculative_tokens: int,
+    num_speculative_tokens: DraftLength | int,
     max_length: int,
     should_stop: StopCheck,
     generator: torch.Generator | None,
@@ -81,10 +83,15 @@ def decode(
     target.reset()
     if isinstance(drafter, TargetObserver):
         drafter.attach(target)
+    length = as_draft_length(num_speculative_tokens)
+    length.begin_response()
+    if isinstance(drafter, RowByRow):
+        drafter.heed(length)
     finish_reason = None
     while finish_reason is None:
-        limit = min(num_speculative_tokens, max_length - len(ids) - 1)  # one place is for the next token
+        limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
         drafted, draft_probs = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else ([], None)
+        length.end_draft(len(drafted))
         block = ids + drafted
         target_probs = to_probs(target.append(block[target.length :], rows=len(drafted) + 1), block)
         result = verify(
@@ -98,6 +105,7 @@ def decode(
         num_accepted, next_token = int(result.num_accepted), int(result.next_token)
         check_drawn("target", next_token, target_probs, len(ids) + num_accepted)
         target.rollback(len(ids) + num_accepted)
+        length.end_step(num_accepted)
 
         relaxed = result.relaxed[:num_accepted].tolist()
         fates = [Fate.RELAXED if r else Fate.ACCEPTED for r in relaxed]

@@ -9,13 +9,14 @@ import torch
 
 from cactus_decoding.checks import check_integer
 from cactus_decoding.decoding import Fate, Step, decode
+from cactus_decoding.draft_length import as_draft_length
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import check_fits
 from cactus_decoding.pair import Pair
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling import SamplingParams
 from cactus_decoding.stopping import Stopper
-from cactus_decoding.types import AcceptanceRule
+from cactus_decoding.types import AcceptanceRule, DraftLength
 
 
 class Response(Iterator[Step]):
@@ -58,7 +59,7 @@ def stream(
     prompt: str,
     *,
     rule: AcceptanceRule | str = "lossless",
-    num_speculative_tokens: int = 6,
+    num_speculative_tokens: DraftLength | int | str = 6,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -77,7 +78,7 @@ def stream(
     """
     rule = as_rule(rule)
     sampling = SamplingParams(temperature, top_k, top_p, min_p)
-    check_integer("num_speculative_tokens", num_speculative_tokens, 0)
+    length = as_draft_length(num_speculative_tokens)
     check_integer("max_new_tokens", max_new_tokens, 1)
     if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
         raise ValueError(f"stop must be a sequence of strings that are not empty, but is {stop!r}")
@@ -86,9 +87,9 @@ def stream(
     prompt_ids = pair.tokenizer(prompt).input_ids
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")
-    check_fits("target", pair.target.max_length, len(prompt_ids), num_speculative_tokens)
-    if num_speculative_tokens:
-        check_fits("draft", pair.draft_window, len(prompt_ids), num_speculative_tokens)
+    check_fits("target", pair.target.max_length, len(prompt_ids), length.most)
+    if length.most:
+        check_fits("draft", pair.draft_window, len(prompt_ids), length.most)
     max_length = min(len(prompt_ids) + max_new_tokens, pair.target.max_length or len(prompt_ids) + max_new_tokens)
     stopper = Stopper(pair.stop_token_ids, stop, pair.tokenizer, len(prompt_ids))
     generator = torch.Generator(pair.target.device)
@@ -103,7 +104,7 @@ def stream(
         prompt_ids,
         rule,
         lambda logits, _: sampling(logits),
-        num_speculative_tokens=num_speculative_tokens,
+        num_speculative_tokens=length,
         max_length=max_length,
         should_stop=stopper,
         generator=generator,
@@ -116,7 +117,7 @@ def generate(
     prompt: str,
     *,
     rule: AcceptanceRule | str = "lossless",
-    num_speculative_tokens: int = 6,
+    num_speculative_tokens: DraftLength | int | str = 6,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -131,7 +132,8 @@ def generate(
         pair: models from `load_pair`.
         prompt: the text to continue.
         rule: an acceptance rule or its spelling.
-        num_speculative_tokens: proposals per step, 0 or more; 0 is plain sampling from the target.
+        num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
+            that chooses their number, such as `AdaptiveLength`, or its spelling.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         temperature: 0 or more; 0 takes the most likely token.
         top_k: how many of the most likely tokens are kept; 0 keeps all.

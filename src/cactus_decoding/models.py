@@ -29,18 +29,15 @@ class CachedModel:
         check_can_roll_back(model)
         self.model = model
         self.device = model.device
+        self.length = 0
+        self._extra_inputs: dict[str, Any] = {}
+        self._forward: Forward | None = None  # the first `append` chooses: it knows the extra inputs
         self._lean: LeanForward | None = None
-        self.reset()
 
     @property
     def max_length(self) -> int | None:
         """Tokens that the model's context window holds, where its configuration says."""
         return context_window(self.model)
-
-    @property
-    def outputs(self) -> Any:
-        """What the last forward pass returned, where there are ``extra_inputs``; else None."""
-        return getattr(self._forward, "outputs", None)
 
     @property
     def extra_inputs(self) -> dict[str, Any]:
@@ -65,9 +62,7 @@ class CachedModel:
 
     def reset(self) -> None:
         """Forget everything, extra inputs too."""
-        self.length = 0
-        self._extra_inputs: dict[str, Any] = {}
-        self._forward: Forward | None = None  # the first `append` chooses: it knows the extra inputs
+        self.length, self._extra_inputs, self._forward = 0, {}, None
 
     @torch.inference_mode()
     def append(self, token_ids: list[int] | Tensor, rows: int) -> Tensor:

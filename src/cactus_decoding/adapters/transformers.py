@@ -26,13 +26,13 @@ from cactus_decoding.adapters.transformers_request import (
     named_arguments_of_generate,
     random_source,
 )
-from cactus_decoding.checks import check_integer
 from cactus_decoding.decoding import decode
+from cactus_decoding.draft_length import as_draft_length
 from cactus_decoding.drafters import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel, check_fits, vocabulary_size
 from cactus_decoding.rules import as_rule
-from cactus_decoding.types import AcceptanceRule, Drafter
+from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength
 
 _DEFAULT_NUM_SPECULATIVE_TOKENS = 6
 
@@ -45,7 +45,7 @@ def speculative_generate(
     generation_config: GenerationConfig,
     *,
     rule: AcceptanceRule | str = "lossless",
-    num_speculative_tokens: int | None = None,
+    num_speculative_tokens: DraftLength | int | str | None = None,
     assistant_model: PreTrainedModel | None = None,
     drafter: Drafter | CandidateGenerator | None = None,
     generator: torch.Generator | None = None,
@@ -70,7 +70,8 @@ def speculative_generate(
         stopping_criteria: asked after every token, in order.
         generation_config: as prepared by `generate`.
         rule: an acceptance rule or its spelling.
-        num_speculative_tokens: proposals per step, 0 or more; 6 if None, or ``prompt_lookup_num_tokens``.
+        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or its
+            spelling; 6 if None, or ``prompt_lookup_num_tokens``.
         assistant_model: the draft, with the target's vocabulary.
         drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
             either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
@@ -111,16 +112,16 @@ def speculative_generate(
     check_request(model, input_ids, logits_processor, generation_config, model_kwargs)
     if num_speculative_tokens is None:
         num_speculative_tokens = generation_config.prompt_lookup_num_tokens or _DEFAULT_NUM_SPECULATIVE_TOKENS
-    check_integer("num_speculative_tokens", num_speculative_tokens, 0)
+    length = as_draft_length(num_speculative_tokens)
 
     padding = left_padding(input_ids, model_kwargs)
     prompt_ids = input_ids[0, padding:].tolist()
     target = CachedModel(model)
-    check_fits("target", target.max_length, len(prompt_ids), num_speculative_tokens)
+    check_fits("target", target.max_length, len(prompt_ids), length.most)
     proposer: Drafter = NgramDrafter()
-    if num_speculative_tokens:
+    if length.most:
         proposer = _choose_drafter(model, generation_config, assistant_model, drafter)
-        check_fits("draft", getattr(proposer, "max_length", None), len(prompt_ids), num_speculative_tokens)
+        check_fits("draft", getattr(proposer, "max_length", None), len(prompt_ids), length.most)
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
 
     steps = decode(
@@ -129,7 +130,7 @@ def speculative_generate(
         prompt_ids,
         rule,
         ProcessedProbs(logits_processor, generation_config, input_ids, padding),
-        num_speculative_tokens=num_speculative_tokens,
+        num_speculative_tokens=length,
         max_length=min(stop.max_length, target.max_length or stop.max_length),
         should_stop=stop,
         generator=random_source(generator, seed, target.device),

@@ -18,5 +18,5 @@ class Forward(Protocol):
         ...
 
     def rollback(self, length: int, kept: int) -> int:
-        """Keep the first ``kept`` of ``length`` cached tokens; return how many are left: 0 where some of them are lost."""
+        """Keep the first ``kept`` of ``length`` cached tokens; return how many are left, 0 where some are lost."""
         ...

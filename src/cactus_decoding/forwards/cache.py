@@ -15,13 +15,13 @@ class StaticCache:
         layers: how many.
         heads: key and value heads.
         head_dim: numbers in each of them.
-        most: how many tokens to reserve at most, unless more are asked for.
         like: a tensor of the dtype and on the device that are wanted.
+        most: how many tokens to reserve at most, unless more are asked for.
     """
 
     SMALLEST = 256
 
-    def __init__(self, layers: int, heads: int, head_dim: int, most: int, like: Tensor) -> None:
+    def __init__(self, layers: int, heads: int, head_dim: int, like: Tensor, most: int) -> None:
         """Reserve nothing yet."""
         self._most = most
         self.keys = [like.new_empty(heads, 0, head_dim) for _ in range(layers)]
@@ -31,6 +31,12 @@ class StaticCache:
     def capacity(self) -> int:
         """Tokens that there is room for."""
         return self.keys[0].shape[1]
+
+    def fits(self, layers: int, heads: int, head_dim: int, like: Tensor) -> bool:
+        """Say whether this is a cache for such keys and values."""
+        keys = self.keys[0]
+        shape = (len(self.keys), keys.shape[0], keys.shape[2])
+        return shape == (layers, heads, head_dim) and keys.dtype == like.dtype and keys.device == like.device
 
     def reserve(self, end: int, length: int) -> None:
         """Make room for ``end`` tokens, keeping the first ``length``."""

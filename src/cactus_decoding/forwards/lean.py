@@ -9,7 +9,7 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 from cactus_decoding.forwards.cache import StaticCache
 from cactus_decoding.forwards.weights import LayerWeights, Weights
 
-_CHUNK = 512
+CHUNK = 512
 """Tokens that go through the layers at once: a longer prompt's attention mask would grow with its square."""
 
 
@@ -28,31 +28,26 @@ class LeanForward:
     def __init__(self, weights: Weights) -> None:
         """Begin with an empty cache."""
         w = self._weights = weights
-        self._cache = StaticCache(len(w.layers), w.num_key_value_heads, w.head_dim, w.window, like=w.embedding)
+        self._cache = StaticCache(len(w.layers), w.num_key_value_heads, w.head_dim, w.embedding, w.window)
         self._cos = self._sin = w.embedding.new_empty(0)
+        self._frequencies = w.rotary.inv_freq
 
     def begin(self, weights: Weights) -> bool:
         """Begin again, if what is reserved fits the weights that the model has by now; return whether it does."""
-        fits = self._signature(weights) == self._signature(self._weights)
-        if fits:
+        fits = self._cache.fits(len(weights.layers), weights.num_key_value_heads, weights.head_dim, weights.embedding)
+        if fits and weights.rotary.inv_freq is self._frequencies:
             self._weights = weights
-        return fits
-
-    @staticmethod
-    def _signature(w: Weights) -> tuple[object, ...]:
-        frequencies = id(w.rotary.inv_freq)
-        return w.embedding.dtype, w.embedding.device, len(w.layers), w.num_key_value_heads, w.head_dim, frequencies
+            return True
+        return False
 
     def append(self, token_ids: Tensor, start: int, rows: int) -> Tensor:
         """Feed tokens; see `Forward.append`."""
-        self._reserve(start + len(token_ids), start)
-        hidden, place = [], start
-        for chunk in token_ids.split(_CHUNK):
-            hidden.append(self._through_layers(chunk, place))
-            place += len(chunk)
         w = self._weights
-        last = (hidden[0] if len(hidden) == 1 else torch.cat(hidden))[-rows:]
-        return linear(rms_norm(last, w.norm.shape, w.norm, w.epsilon), w.head)
+        self._reserve(start + len(token_ids), start)
+        x = self._through_layers(token_ids[:CHUNK], start)
+        for first in range(CHUNK, len(token_ids), CHUNK):
+            x = torch.cat((x, self._through_layers(token_ids[first : first + CHUNK], start + first)))[-rows:]
+        return linear(rms_norm(x[-rows:], w.norm.shape, w.norm, w.epsilon), w.head)
 
     def rollback(self, length: int, kept: int) -> int:
         """Forget at no cost: what lies beyond the length is overwritten."""
