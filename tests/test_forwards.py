@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import islice
 
 import pytest
 import torch
@@ -17,9 +18,17 @@ from transformers import (
     Qwen3Config,
 )
 
-from cactus_decoding import load_pair
-from cactus_decoding.forwards import GeneralForward, LeanForward, cache, lean, read_weights
+from cactus_decoding import generate, load_pair, zoo
+from cactus_decoding.forwards import (
+    GeneralForward,
+    LeanForward,
+    cache,
+    lay_out_for_small_products,
+    lean,
+    read_weights,
+)
 from cactus_decoding.models import CachedModel
+from cactus_decoding.word_problems import word_problems
 
 SIZES = {
     "vocab_size": 50,
@@ -246,7 +255,32 @@ def test_extra_inputs_call_for_transformers_pass():
     assert cached.outputs is None
 
 
+def test_the_layout_changes_no_value_and_can_be_saved(tmp_path):
+    model, ids = build(KNOWN["llama, one key head, tied"]), tokens(40)
+    expected, before = fresh(model, ids), {name: p.clone() for name, p in model.named_parameters()}
+    lay_out_for_small_products(model)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert not model.model.layers[0].mlp.up_proj.weight.is_contiguous()
+    assert model.lm_head.weight.is_contiguous()  # it is the embedding
+    torch.testing.assert_close(fresh(model, ids), expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(CachedModel(model).append(ids, rows=40), expected, rtol=0, atol=2e-5)
+    model.save_pretrained(tmp_path)
+    loaded = LlamaForCausalLM.from_pretrained(tmp_path)
+    assert all(torch.equal(p, before[name]) for name, p in loaded.named_parameters())
+
+
 def test_the_bundled_pair_is_read_by_the_lean_pass():
     pair = load_pair()
     for model in (pair.target.model, pair.drafter._model.model):
         assert read_weights(model) is not None
+
+
+@pytest.mark.slow
+def test_the_bundled_pair_at_temperature_zero_says_what_transformers_says():
+    pair = load_pair()
+    plain = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32).eval()
+    for problem in islice(word_problems("validation", seed=0), 30):
+        ids = pair.tokenizer(problem.prompt, return_tensors="pt").input_ids
+        expected = plain.generate(ids, do_sample=False, max_new_tokens=200)[0, ids.shape[1] :]
+        response = generate(pair, problem.prompt, temperature=0, max_new_tokens=200)
+        assert response.token_ids == expected.tolist()

@@ -2,7 +2,8 @@
 
 from cactus_decoding.forwards.base import Forward
 from cactus_decoding.forwards.general import GeneralForward
+from cactus_decoding.forwards.layout import lay_out_for_small_products
 from cactus_decoding.forwards.lean import LeanForward
 from cactus_decoding.forwards.weights import Weights, read_weights
 
-__all__ = ["Forward", "GeneralForward", "LeanForward", "Weights", "read_weights"]
+__all__ = ["Forward", "GeneralForward", "LeanForward", "Weights", "lay_out_for_small_products", "read_weights"]

@@ -31,6 +31,8 @@ class LeanForward:
         self._cache = StaticCache(len(w.layers), w.num_key_value_heads, w.head_dim, w.embedding, w.window)
         self._cos = self._sin = w.embedding.new_empty(0)
         self._frequencies = w.rotary.inv_freq
+        # float32 matrix products on CPUs are faster with 4 or 8 rows than with 3 or 7
+        self._fills_rows = w.embedding.device.type == "cpu" and w.embedding.dtype == torch.float32
 
     def begin(self, weights: Weights) -> bool:
         """Begin again, if what is reserved fits the weights that the model has by now; return whether it does."""
@@ -42,12 +44,15 @@ class LeanForward:
 
     def append(self, token_ids: Tensor, start: int, rows: int) -> Tensor:
         """Feed tokens; see `Forward.append`."""
-        w = self._weights
+        w, count = self._weights, len(token_ids)
+        if self._fills_rows and count % 4 == 3:
+            # one junk token behind the others: they do not see it, and the next token overwrites it
+            token_ids = torch.cat((token_ids, token_ids[-1:]))
         self._reserve(start + len(token_ids), start)
         x = self._through_layers(token_ids[:CHUNK], start)
         for first in range(CHUNK, len(token_ids), CHUNK):
-            x = torch.cat((x, self._through_layers(token_ids[first : first + CHUNK], start + first)))[-rows:]
-        return linear(rms_norm(x[-rows:], w.norm.shape, w.norm, w.epsilon), w.head)
+            x = torch.cat((x, self._through_layers(token_ids[first : first + CHUNK], start + first)))
+        return linear(rms_norm(x[count - rows : count], w.norm.shape, w.norm, w.epsilon), w.head)
 
     def rollback(self, length: int, kept: int) -> int:
         """Forget at no cost: what lies beyond the length is overwritten."""
