@@ -5,6 +5,7 @@ from cactus_decoding.audit import Audit, audit
 from cactus_decoding.block_verify import verify_block
 from cactus_decoding.budget import Budget
 from cactus_decoding.decoding import Fate, Step
+from cactus_decoding.draft_length import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
 from cactus_decoding.drafters import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
 from cactus_decoding.generation import Response, generate, stream
 from cactus_decoding.metrics import Metrics
@@ -22,22 +23,27 @@ from cactus_decoding.rules import (
     parse_rule,
 )
 from cactus_decoding.sampling import SamplingParams
-from cactus_decoding.types import AcceptanceRule, Drafter, Proposal, Verdict, Verification
+from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, Proposal, Verdict, Verification
 from cactus_decoding.verify import verify
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DRAFT_LENGTHS",
     "RULES",
     "AcceptanceRule",
+    "AdaptiveLength",
     "Audit",
     "Budget",
     "Cactus",
     "CandidateGeneratorDrafter",
     "ClampedRatio",
+    "ConfidenceStop",
+    "DraftLength",
     "Drafter",
     "Ensemble",
     "Fate",
+    "FixedLength",
     "Lenience",
     "Lossless",
     "Metrics",

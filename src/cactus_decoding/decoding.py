@@ -8,10 +8,11 @@ from enum import StrEnum
 
 import torch
 
+from cactus_decoding.draft_length import as_draft_length
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel
 from cactus_decoding.sampling import check_drawn
-from cactus_decoding.types import Drafter, LogitsToProbs, Proposal, TargetObserver, Verifier
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal, RowByRow, TargetObserver, Verifier
 
 StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
@@ -66,6 +67,7 @@ class Step:
         )
 
 
+@torch.inference_mode()
 def decode(
     target: CachedModel,
     drafter: Drafter,
@@ -73,7 +75,7 @@ def decode(
     verifier: Verifier,
     to_probs: LogitsToProbs,
     *,
-    num_speculative_tokens: int,
+    num_speculative_tokens: DraftLength | int,
     max_length: int,
     should_stop: StopCheck,
     generator: torch.Generator | None,
@@ -87,16 +89,22 @@ def decode(
     target.reset()
     if isinstance(drafter, TargetObserver):
         drafter.attach(target)
+    length = as_draft_length(num_speculative_tokens)
+    length.begin_response()
+    if isinstance(drafter, RowByRow):
+        drafter.heed(length)
     finish_reason = None
     while finish_reason is None:
-        limit = min(num_speculative_tokens, max_length - len(ids) - 1)  # one place is for the next token
+        limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
         proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
         drafted = proposal.token_ids
+        length.end_draft(len(drafted))
         block = ids + drafted
         logits = target.append(block[target.length :], rows=len(drafted) + 1)
         num_accepted, next_token, relaxed, nats, fell_back = verifier(logits, block, proposal, generator)
         check_drawn("target", next_token, logits, len(ids) + num_accepted)
         target.rollback(len(ids) + num_accepted)
+        length.end_step(num_accepted)
 
         fates = [Fate.RELAXED if r else Fate.ACCEPTED for r in relaxed]
         fates.append(Fate.RECOVERED if num_accepted < len(drafted) else Fate.BONUS)

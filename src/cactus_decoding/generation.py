@@ -10,6 +10,7 @@ import torch
 from cactus_decoding.budget import Budget, as_budget
 from cactus_decoding.checks import check_integer
 from cactus_decoding.decoding import Fate, Step, decode
+from cactus_decoding.draft_length import FixedLength, as_draft_length
 from cactus_decoding.drafters import ModelDrafter
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import check_fits
@@ -17,7 +18,7 @@ from cactus_decoding.pair import Pair
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling import SamplingParams
 from cactus_decoding.stopping import Stopper
-from cactus_decoding.types import AcceptanceRule
+from cactus_decoding.types import AcceptanceRule, DraftLength
 from cactus_decoding.verifiers import make_verifier
 
 
@@ -70,7 +71,7 @@ def stream(
     rule: AcceptanceRule | str = "lossless",
     budget: Budget | float | None = None,
     verification: str = "token",
-    num_speculative_tokens: int = 6,
+    num_speculative_tokens: DraftLength | int | str = 6,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -89,7 +90,7 @@ def stream(
     """
     rule, budget = as_rule(rule), as_budget(budget)
     sampling, untempered = SamplingParams(temperature, top_k, top_p, min_p), SamplingParams()
-    check_integer("num_speculative_tokens", num_speculative_tokens, 0)
+    length = as_draft_length(num_speculative_tokens)
     check_integer("max_new_tokens", max_new_tokens, 1)
     if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
         raise ValueError(f"stop must be a sequence of strings that are not empty, but is {stop!r}")
@@ -98,9 +99,9 @@ def stream(
     prompt_ids = pair.tokenizer(prompt).input_ids
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")
-    check_fits("target", pair.target.max_length, len(prompt_ids), num_speculative_tokens)
-    if num_speculative_tokens:
-        check_fits("draft", pair.draft_window, len(prompt_ids), num_speculative_tokens)
+    check_fits("target", pair.target.max_length, len(prompt_ids), length.most)
+    if length.most:
+        check_fits("draft", pair.draft_window, len(prompt_ids), length.most)
     max_length = min(len(prompt_ids) + max_new_tokens, pair.target.max_length or len(prompt_ids) + max_new_tokens)
     stopper = Stopper(pair.stop_token_ids, stop, pair.tokenizer, len(prompt_ids))
     generator = torch.Generator(pair.target.device)
@@ -117,7 +118,7 @@ def stream(
         sampling=sampling,
         budget=budget,
         verification=verification,
-        fixed_blocks=isinstance(pair.drafter, ModelDrafter),
+        fixed_blocks=isinstance(pair.drafter, ModelDrafter) and isinstance(length, FixedLength),
     )
     steps = decode(
         pair.target,
@@ -125,7 +126,7 @@ def stream(
         prompt_ids,
         verifier,
         lambda logits, _: sampling(logits),
-        num_speculative_tokens=num_speculative_tokens,
+        num_speculative_tokens=length,
         max_length=max_length,
         should_stop=stopper,
         generator=generator,
@@ -140,7 +141,7 @@ def generate(
     rule: AcceptanceRule | str = "lossless",
     budget: Budget | float | None = None,
     verification: str = "token",
-    num_speculative_tokens: int = 6,
+    num_speculative_tokens: DraftLength | int | str = 6,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -158,7 +159,8 @@ def generate(
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more
             and is open to rules whose relaxed target does not depend on the drafted token.
-        num_speculative_tokens: proposals per step, 0 or more; 0 is plain sampling from the target.
+        num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
+            that chooses their number, such as `AdaptiveLength`, or its spelling.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         temperature: 0 or more; 0 takes the most likely token.
         top_k: how many of the most likely tokens are kept; 0 keeps all.

@@ -6,18 +6,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
+
+from cactus_decoding.forwards import Forward, GeneralForward, LeanForward, read_weights
 
 
 class CachedModel:
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
+    Models that `read_weights` knows are read by the lean forward pass, others by transformers' own: see ``forwards``.
+
     Attributes:
         model: the model.
         length: how many tokens the cache holds.
-        extra_inputs: further keyword arguments of each forward pass until the next `reset`, such as
-            ``output_hidden_states``.
-        outputs: the last forward pass's, kept only where there are ``extra_inputs``.
 
     Raises:
         ValueError: for a model whose cache cannot be rolled back (recurrent state) or that is no decoder.
@@ -28,25 +29,40 @@ class CachedModel:
         check_can_roll_back(model)
         self.model = model
         self.device = model.device
-        self._keeps_rows = model._supports_logits_to_keep()
-        self.reset()
+        self.length = 0
+        self._extra_inputs: dict[str, Any] = {}
+        self._forward: Forward | None = None  # the first `append` chooses: it knows the extra inputs
+        self._lean: LeanForward | None = None
 
     @property
     def max_length(self) -> int | None:
         """Tokens that the model's context window holds, where its configuration says."""
         return context_window(self.model)
 
+    @property
+    def extra_inputs(self) -> dict[str, Any]:
+        """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``.
+
+        They are set while the cache is empty, and call for transformers' own pass.
+        """
+        return self._extra_inputs
+
+    @extra_inputs.setter
+    def extra_inputs(self, extra_inputs: dict[str, Any]) -> None:
+        if extra_inputs == self._extra_inputs:
+            return
+        if self.length:
+            raise ValueError(f"extra_inputs must be set while the cache is empty, but it holds {self.length} tokens")
+        self._extra_inputs, self._forward = extra_inputs, None
+
+    @property
+    def outputs(self) -> Any:
+        """What the last forward pass returned, where there are ``extra_inputs``; else None."""
+        return getattr(self._forward, "outputs", None)
+
     def reset(self) -> None:
-        """Forget everything."""
-        self.length = 0
-        self.extra_inputs: dict[str, Any] = {}
-        self.outputs: Any = None
-        self._cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        self._slides = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
-        self._trimmed = 0
-        self._records = hasattr(self._cache, "activate_past_recording")
-        if self._records:
-            self._cache.activate_past_recording()  # sliding windows then keep what a rollback needs
+        """Forget everything, extra inputs too."""
+        self.length, self._extra_inputs, self._forward = 0, {}, None
 
     @torch.inference_mode()
     def append(self, token_ids: list[int] | Tensor, rows: int) -> Tensor:
@@ -59,22 +75,27 @@ class CachedModel:
         Returns:
             Logits in the model's dtype, ``[rows, vocabulary]``.
         """
-        block = torch.as_tensor(token_ids, device=self.device).view(1, -1)
-        keep = {"logits_to_keep": rows} if self._keeps_rows else {}
-        output = self.model(input_ids=block, past_key_values=self._cache, use_cache=True, **keep, **self.extra_inputs)
-        self.outputs = output if self.extra_inputs else None
-        self.length += block.shape[1]
-        return output.logits[0, -rows:]  # type: ignore[no-any-return]
+        if self._forward is None:
+            self._forward = self._choose_forward()
+        block = torch.as_tensor(token_ids, device=self.device)
+        logits = self._forward.append(block, self.length, rows)
+        self.length += len(block)
+        return logits
 
     def rollback(self, length: int) -> None:
         """Forget all but the first ``length`` tokens, or everything where a sliding window has lost some of those."""
-        if self._slides and length < self._trimmed:
-            self.reset()
-            return
-        surplus = self.length - length
-        if surplus or self._records:  # sliding windows are also trimmed here, after each block
-            self._cache.crop(-surplus)
-        self.length = self._trimmed = length
+        self.length = 0 if self._forward is None else self._forward.rollback(self.length, length)
+        if not self.length:
+            self._forward = None
+
+    def _choose_forward(self) -> Forward:
+        """Return an empty forward pass; the model may have changed since the last response."""
+        weights = None if self._extra_inputs else read_weights(self.model)
+        if weights is None:
+            return GeneralForward(self.model, self._extra_inputs)
+        if self._lean is None or not self._lean.begin(weights):
+            self._lean = LeanForward(weights)
+        return self._lean
 
 
 def check_can_roll_back(model: PreTrainedModel) -> None:

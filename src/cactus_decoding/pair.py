@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from cactus_decoding import zoo
 from cactus_decoding.drafters import ModelDrafter, NgramDrafter
+from cactus_decoding.forwards import lay_out_for_small_products
 from cactus_decoding.models import CachedModel, vocabulary_size
 from cactus_decoding.types import Drafter
 
@@ -107,7 +108,9 @@ def _load_model(role: str, name: str | Path, dtype: str | torch.dtype, device: t
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"cannot load the {role} {str(name)!r}: {_first_line(error)}") from error
-    return model.to(device).eval()
+    model = model.to(device).eval()
+    lay_out_for_small_products(model)
+    return model
 
 
 def _first_line(error: Exception) -> str:

@@ -151,3 +151,51 @@ class TargetObserver(Protocol):
     def attach(self, target: CachedModel) -> None:
         """Take the target of a response that is about to begin; its cache is empty."""
         ...
+
+
+@runtime_checkable
+class DraftLength(Protocol):
+    """Chooses how many tokens to propose in each step.
+
+    The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see
+    their own rows ask `goes_on` after each proposal. It sees rows and never drawn tokens, and what was drawn stays
+    proposed, so no choice it makes can change the law of what is emitted.
+    """
+
+    @property
+    def most(self) -> int:
+        """Upper limit of the proposals in any step."""
+        ...
+
+    def begin_response(self) -> None:
+        """Hear that the next step is the first of a response, and also reads the prompt."""
+        ...
+
+    def begin_step(self) -> int:
+        """Return how many tokens the next step may propose, from 0 to ``most``."""
+        ...
+
+    def goes_on(self, logits: Tensor) -> bool:
+        """Say whether to propose another token after one that was drawn from a row of the draft.
+
+        Args:
+            logits: the row as the draft gave it, ``[vocabulary]``: no temperature, no cuts.
+        """
+        ...
+
+    def end_draft(self, num_drafted: int) -> None:
+        """Hear how many tokens were proposed."""
+        ...
+
+    def end_step(self, num_accepted: int) -> None:
+        """Hear how many of them were kept."""
+        ...
+
+
+@runtime_checkable
+class RowByRow(Protocol):
+    """A drafter that asks a `DraftLength` after each row whether to go on."""
+
+    def heed(self, length: DraftLength) -> None:
+        """Take the draft length of a response that is about to begin."""
+        ...

@@ -27,13 +27,13 @@ from cactus_decoding.adapters.transformers_request import (
     random_source,
 )
 from cactus_decoding.budget import Budget, as_budget
-from cactus_decoding.checks import check_integer
 from cactus_decoding.decoding import decode
+from cactus_decoding.draft_length import FixedLength, as_draft_length
 from cactus_decoding.drafters import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel, check_fits, vocabulary_size
 from cactus_decoding.rules import as_rule
-from cactus_decoding.types import AcceptanceRule, Drafter
+from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength
 from cactus_decoding.verifiers import make_verifier
 
 _DEFAULT_NUM_SPECULATIVE_TOKENS = 6
@@ -49,7 +49,7 @@ def speculative_generate(
     rule: AcceptanceRule | str = "lossless",
     budget: Budget | float | None = None,
     verification: str = "token",
-    num_speculative_tokens: int | None = None,
+    num_speculative_tokens: DraftLength | int | str | None = None,
     assistant_model: PreTrainedModel | None = None,
     drafter: Drafter | CandidateGenerator | None = None,
     generator: torch.Generator | None = None,
@@ -76,7 +76,8 @@ def speculative_generate(
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: ``token`` for one proposal after another, ``block`` for all of a step jointly.
-        num_speculative_tokens: proposals per step, 0 or more; 6 if None, or ``prompt_lookup_num_tokens``.
+        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or its
+            spelling; 6 if None, or ``prompt_lookup_num_tokens``.
         assistant_model: the draft, with the target's vocabulary.
         drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
             either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
@@ -117,16 +118,16 @@ def speculative_generate(
     check_request(model, input_ids, logits_processor, generation_config, model_kwargs)
     if num_speculative_tokens is None:
         num_speculative_tokens = generation_config.prompt_lookup_num_tokens or _DEFAULT_NUM_SPECULATIVE_TOKENS
-    check_integer("num_speculative_tokens", num_speculative_tokens, 0)
+    length = as_draft_length(num_speculative_tokens)
 
     padding = left_padding(input_ids, model_kwargs)
     prompt_ids = input_ids[0, padding:].tolist()
     target = CachedModel(model)
-    check_fits("target", target.max_length, len(prompt_ids), num_speculative_tokens)
+    check_fits("target", target.max_length, len(prompt_ids), length.most)
     proposer: Drafter = NgramDrafter()
-    if num_speculative_tokens:
+    if length.most:
         proposer = _choose_drafter(model, generation_config, assistant_model, drafter)
-        check_fits("draft", getattr(proposer, "max_length", None), len(prompt_ids), num_speculative_tokens)
+        check_fits("draft", getattr(proposer, "max_length", None), len(prompt_ids), length.most)
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
 
     to_probs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
@@ -138,7 +139,7 @@ def speculative_generate(
         greedy=not generation_config.do_sample,
         budget=budget,
         verification=verification,
-        fixed_blocks=isinstance(proposer, ModelDrafter),
+        fixed_blocks=isinstance(proposer, ModelDrafter) and isinstance(length, FixedLength),
     )
     steps = decode(
         target,
@@ -146,7 +147,7 @@ def speculative_generate(
         prompt_ids,
         verifier,
         to_probs,
-        num_speculative_tokens=num_speculative_tokens,
+        num_speculative_tokens=length,
         max_length=min(stop.max_length, target.max_length or stop.max_length),
         should_stop=stop,
         generator=random_source(generator, seed, target.device),

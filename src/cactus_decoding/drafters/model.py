@@ -7,9 +7,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
+from cactus_decoding.draft_length import FixedLength
 from cactus_decoding.models import CachedModel, vocabulary_size
 from cactus_decoding.sampling import check_drawn, draw
-from cactus_decoding.types import LogitsToProbs, Proposal
+from cactus_decoding.types import DraftLength, LogitsToProbs, Proposal
 
 
 class ModelDrafter:
@@ -25,6 +26,8 @@ class ModelDrafter:
         """Wrap a draft model."""
         self._model = CachedModel(model)
         self._vocabulary = vocabulary
+        self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
+        self._given = 0
         self._last: list[int] = []
 
     @property
@@ -37,15 +40,23 @@ class ModelDrafter:
         """Tokens that the draft's context window holds, where its configuration says."""
         return self._model.max_length
 
+    def heed(self, length: DraftLength) -> None:
+        """Ask a draft length after each row whether to go on."""
+        self._length = length
+
+    @torch.inference_mode()
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        """Draw ``limit`` tokens, fewer at the end of the draft's context window, none after a token it lacks."""
+        """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
+
+        There are none after a token that the draft lacks.
+        """
         if self._model.max_length is not None:
             limit = min(limit, self._model.max_length - len(token_ids))
-        if limit <= 0 or max(token_ids) >= vocabulary_size(self._model.model):
+        known = self._follow(token_ids)
+        if limit <= 0 or max(token_ids[known:]) >= vocabulary_size(self._model.model):
             return Proposal([], None)
-        self._follow(token_ids)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), []
         for i in range(limit):
@@ -54,20 +65,24 @@ class ModelDrafter:
             token = int(draw(rows[-1], uniforms[i : i + 1]))
             check_drawn("draft", token, rows[-1], len(sequence))
             sequence.append(token)
-        self._last = sequence
+            if not self._length.goes_on(logits[0]):
+                break
+        self._given, self._last = len(token_ids), sequence
         return Proposal(sequence[len(token_ids) :], torch.cat(rows))
 
-    def _follow(self, token_ids: list[int]) -> None:
-        """Roll the cache back to what it shares with the sequence; the last token is always fed again."""
-        shared = 0
-        for ours, theirs in zip(self._last[: self._model.length], token_ids[:-1], strict=False):
-            if ours != theirs:
-                break
+    def _follow(self, token_ids: list[int]) -> int:
+        """Roll the cache back to what it shares with the sequence and return how much; the last token is fed again."""
+        most = min(self._model.length, len(token_ids) - 1)
+        shared = min(self._given, most)  # usually all of what was given last time is still there: compared at once
+        if self._last[:shared] != token_ids[:shared]:
+            shared = 0
+        while shared < most and self._last[shared] == token_ids[shared]:
             shared += 1
         if shared == 0:
             self._model.reset()
         else:
             self._model.rollback(shared)
+        return self._model.length
 
     def _fit(self, logits: Tensor) -> Tensor:
         if self._vocabulary is None or logits.shape[-1] == self._vocabulary:

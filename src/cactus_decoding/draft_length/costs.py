@@ -1,0 +1,71 @@
+"""What steps cost and bring, as running averages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+_MEMORY = 0.98
+"""The share of its weight that an observation keeps from one step to the next."""
+
+
+class StepCosts:
+    r"""Learns the tokens per second of the steps so far, and the seconds that one more proposal takes.
+
+    Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares. The first step of a
+    response is left out of what is measured: it reads the prompt too.
+
+    Args:
+        given: seconds of a proposal's draft forward and of its verification, in units of a target forward on one token;
+            None measures both.
+        clock: gives seconds.
+    """
+
+    def __init__(self, given: tuple[float, float] | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Know nothing yet."""
+        self._given, self._clock = given, clock
+        self._reads_prompt = True
+        self._num_drafted = 0
+        self._began = self._drafted = 0.0
+        self._sums = np.zeros(7)  # of 1, k, k^2, verify seconds, k * verify seconds, draft seconds, tokens
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second; 0 while nothing is known."""
+        seconds = self._sums[3] + self._sums[5]
+        return float(self._sums[6] / seconds) if seconds else 0.0
+
+    @property
+    def of_a_proposal(self) -> float:
+        """Seconds that one more proposal takes to draft and to verify; 0 while nothing is known."""
+        if self._given is not None:
+            return sum(self._given)
+        n, k, kk, verify, k_verify, draft, _ = self._sums
+        spread = n * kk - k * k
+        # as long as all steps are of one length, nothing is known of the slope
+        slope = max(0.0, (n * k_verify - k * verify) / spread) if spread > 1e-6 * n * kk else 0.0
+        return float(draft / k + slope) if k else 0.0
+
+    def begin_response(self) -> None:
+        """Hear that the next step also reads a prompt."""
+        self._reads_prompt = True
+
+    def begin_step(self) -> None:
+        """Start the clock."""
+        self._began = self._clock()
+
+    def end_draft(self, num_drafted: int) -> None:
+        """Take the time that drafting took."""
+        self._drafted, self._num_drafted = self._clock(), num_drafted
+
+    def end_step(self, num_tokens: int) -> None:
+        """Learn from a step that brought some tokens."""
+        k = self._num_drafted
+        draft, verify = self._drafted - self._began, self._clock() - self._drafted
+        if self._given is not None:
+            draft, verify = k * self._given[0], 1 + k * self._given[1]
+        if self._given is not None or not self._reads_prompt:
+            self._sums = _MEMORY * self._sums + np.array([1, k, k * k, verify, k * verify, draft, num_tokens])
+        self._reads_prompt = False

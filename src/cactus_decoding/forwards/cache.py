@@ -1,0 +1,49 @@
+"""Keys and values in memory that is reserved ahead: appending writes in place, and forgetting costs nothing."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class StaticCache:
+    """Keys and values of each layer, ``[key_value_heads, capacity, head_dim]``; only the first ``length`` count.
+
+    Who reads it keeps the length, so a rollback is a smaller number and no work. Capacity doubles when it runs out, so
+    a response of n tokens copies no more than n of them, and a step copies none.
+
+    Args:
+        layers: how many.
+        heads: key and value heads.
+        head_dim: numbers in each of them.
+        like: a tensor of the dtype and on the device that are wanted.
+        most: how many tokens to reserve at most, unless more are asked for.
+    """
+
+    SMALLEST = 256
+
+    def __init__(self, layers: int, heads: int, head_dim: int, like: Tensor, most: int) -> None:
+        """Reserve nothing yet."""
+        self._most = most
+        self.keys = [like.new_empty(heads, 0, head_dim) for _ in range(layers)]
+        self.values = [like.new_empty(heads, 0, head_dim) for _ in range(layers)]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that there is room for."""
+        return self.keys[0].shape[1]
+
+    def fits(self, layers: int, heads: int, head_dim: int, like: Tensor) -> bool:
+        """Say whether this is a cache for such keys and values."""
+        keys = self.keys[0]
+        shape = (len(self.keys), keys.shape[0], keys.shape[2])
+        return shape == (layers, heads, head_dim) and keys.dtype == like.dtype and keys.device == like.device
+
+    def reserve(self, end: int, length: int) -> None:
+        """Make room for ``end`` tokens, keeping the first ``length``."""
+        if end <= self.capacity:
+            return
+        room = max(end, min(max(2 * self.capacity, self.SMALLEST), self._most))
+        for store in (self.keys, self.values):
+            for i, old in enumerate(store):
+                store[i] = old.new_empty(old.shape[0], room, old.shape[2])
+                store[i][:, :length] = old[:, :length]
