@@ -85,7 +85,9 @@ def _recover(
             p = tl.load(draft + row * vocabulary + tokens, mask=inside, other=0.0).to(tl.float32)
         else:
             p = tl.where(tokens == drafted, 1.0, 0.0)
-        weights = tl.maximum(on_target * q - on_draft * p, 0.0)
+        weights = on_target * q - on_draft * p
+        # where the two are equal, what is left is rounding, and must not pass for a residual
+        weights = tl.where(weights > 2e-6 * on_draft * p, weights, 0.0)
         if kind >= SAMPLE:
             kept = (q >= floor) & (q > 0.0)
             weights = tl.where(kept, q, 0.0)
