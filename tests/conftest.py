@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 from hypothesis import settings
+from transformers.utils import logging
+
+from cactus_decoding.cli import main
 
 # The same examples on every run, and no limit on time: a loaded machine must not make a test fail.
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
+
+
+@pytest.fixture
+def settings_of_the_libraries(monkeypatch):
+    """Take back what commands set for their process, and show 120 columns without colours."""
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CACTUS_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    threads, verbosity = torch.get_num_threads(), logging.get_verbosity()
+    yield
+    torch.set_num_threads(threads)
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+
+
+@pytest.fixture
+def run(capsys, settings_of_the_libraries):
+    """Call the command line in this process: exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(arguments)
+        return code, *capsys.readouterr()
+
+    return call

@@ -48,6 +48,9 @@ SPELLINGS = (
     "top_k:k=2",
     "top_k:k=2,residual=mask",
     "top_k:k=1000",
+    "relaxed_greedy:margin=0",
+    "relaxed_greedy:margin=0.5",
+    "relaxed_greedy:margin=2,top=2",
 )
 
 # Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.

@@ -26,6 +26,7 @@ from cactus_decoding import (
 )
 from cactus_decoding.decoding import decode
 from cactus_decoding.models import CachedModel
+from cactus_decoding.verifiers import RuleVerifier
 
 PROMPT = [1, 2, 3]
 LETTERS = "a b c d e f g h"
@@ -43,12 +44,16 @@ def draft():
 
 def begin(target, drafter, *, sampling=None, rule="lossless", k=4, seed=0, length=24):
     sampling = sampling or SamplingParams()
+
+    def to_probs(logits, _):
+        return sampling(logits)
+
     return decode(
         target,
         drafter,
         PROMPT,
-        parse_rule(rule),
-        lambda logits, _: sampling(logits),
+        RuleVerifier(parse_rule(rule), to_probs),
+        to_probs,
         num_speculative_tokens=k,
         max_length=length,
         should_stop=lambda ids: False,

@@ -17,7 +17,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
-from transformers.utils import logging
 
 from cactus_decoding import RULES, Fate, Metrics, generate, load_pair, parse_rule, zoo
 from cactus_decoding.cli import main
@@ -49,27 +48,7 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def settings_of_the_libraries(monkeypatch):
-    """Take back what commands set for their process, and show 120 columns without colours."""
-    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CACTUS_TRACEBACK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
-    threads, verbosity = torch.get_num_threads(), logging.get_verbosity()
-    yield
-    torch.set_num_threads(threads)
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return call
+pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from tiny_models import tiny_llama
 from cactus_decoding import ModelDrafter, NgramDrafter, Proposal, SamplingParams, parse_rule
 from cactus_decoding.decoding import Fate, Step, decode
 from cactus_decoding.models import CachedModel
+from cactus_decoding.verifiers import RuleVerifier
 
 PROMPT = [1, 2, 3]
 KL_RULES = [
@@ -24,13 +25,17 @@ EVERY_KIND = [*KL_RULES, "ensemble:weight=0.5", "typical", "top_k:k=2"]
 
 def run(target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False) -> list[Step]:
     sampling = sampling or SamplingParams()
+
+    def to_probs(logits, _):
+        return sampling(logits)
+
     return list(
         decode(
             target,
             drafter,
             PROMPT,
-            parse_rule(rule),
-            lambda logits, _: sampling(logits),
+            RuleVerifier(parse_rule(rule), to_probs),
+            to_probs,
             num_speculative_tokens=k,
             max_length=length,
             should_stop=stop,

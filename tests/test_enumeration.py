@@ -143,6 +143,11 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
             return torch.where(q > 0, rule.weight * p + (1 - rule.weight) * q, 0.0), one
         case "lenience":
             return q / rule.lenience, one / rule.lenience
+        case "relaxed_greedy":
+            best = torch.arange(len(q)) == q.argmax()
+            high = q >= q.sort(descending=True).values[min(rule.top or len(q), len(q)) - 1]
+            within = (q > 0) & (q >= q.max() * math.exp(-rule.margin) * (1 - 1e-12)) & high & (rule.margin > 0)
+            return (best | within).double(), infinite
         case "typical":
             entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
             return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite

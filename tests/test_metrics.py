@@ -65,5 +65,6 @@ def test_description_is_strict_json_and_keeps_the_counts(run: Metrics) -> None:
         "acceptance_length",
         "accepted_per_step",
         "acceptance_rate",
+        "nats_per_position",
         "tokens_per_second",
     }

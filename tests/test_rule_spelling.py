@@ -20,6 +20,7 @@ from cactus_decoding.rules import (
     Ensemble,
     Lenience,
     Lossless,
+    RelaxedGreedy,
     Rule,
     TopK,
     Typical,
@@ -47,6 +48,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Rule]] = {
     ),
     "typical": st.builds(Typical, unit, st.floats(0, 100), st.sampled_from(["greedy", "sample"])),
     "top_k": st.builds(TopK, st.integers(1, 10**9), st.sampled_from(["sample", "mask"])),
+    "relaxed_greedy": st.builds(RelaxedGreedy, budget, st.integers(0, 10**9)),
 }
 
 

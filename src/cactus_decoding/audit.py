@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.checks import check_probabilities, check_token_ids
-from cactus_decoding.ratio_order import likelihood_ratio, order_by_ratio, sums_from
+from cactus_decoding.ratio_order import count_up_to, sums_from
 from cactus_decoding.rules import as_rule
 from cactus_decoding.types import AcceptanceRule, Verdict
 
@@ -84,8 +84,9 @@ def audit(
     target, draft = target_probs.double(), draft_probs.double()
     relaxed_prob, residual_scale = judge_every_token(rule, target, draft)
     kept = torch.minimum(draft, relaxed_prob)
-    output = kept + _recovered(rule.recovery_target(target), draft, residual_scale, draft - kept)
-    return _summarise(output, kept.sum(-1), target)
+    acceptance = kept.sum(-1)
+    output = _recovered(rule.recovery_target(target), draft, residual_scale, draft - kept).add_(kept)
+    return _summarise(output, acceptance, target)
 
 
 def judge_every_token(rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor) -> Verdict:
@@ -103,26 +104,65 @@ def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -
         scale: s of each drafted token.
         rejected: probability that each token is drafted and rejected.
     """
-    table = order_by_ratio(target, draft)
-    # for s > 1 the weights are divided by s: their law is the same, and an infinite s is no special case
-    on_target, on_draft = scale.clamp(max=1.0), 1 / scale.clamp(min=1.0)
-    below = table.places_below(scale)
-    total = on_target * table.target_before.gather(-1, below) - on_draft * table.draft_before.gather(-1, below)
-    share = torch.where(total > 0, rejected / total, 0.0)
-    without = torch.where(total > 0, 0.0, rejected).sum(-1, keepdim=True)  # no residual left: drawn from q itself
+    vocabulary = target.shape[-1]
+    rows = [part.reshape(-1, vocabulary) for part in (target, draft, scale, rejected)]
+    # only the scales of tokens that can be rejected matter
+    columns = (rows[3].amax(0) > 0).nonzero().squeeze(1)
+    scale, rejected = (part.index_select(1, columns) for part in rows[2:])
+    by_scale = _by_one_scale if bool((scale == scale[:, :1]).all()) else _by_many_scales
+    recovered, left = by_scale(rows[0], rows[1], scale, rejected)
+    if bool(left.any()):  # no residual: drawn from q itself
+        recovered = recovered + left.unsqueeze(1) * rows[0] / rows[0].sum(-1, keepdim=True)
+    return recovered.reshape(target.shape)
 
-    # token x receives from the drafted tokens whose scale exceeds its ratio: sums over the scales in descending order
+
+def _by_one_scale(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is recovered from the residual and what is left over, where s is the same for a row's tokens."""
+    if scale.shape[1] == 0:
+        return torch.zeros_like(target), target.new_zeros(len(target))
+    # for s > 1 the weights are divided by s: their law is the same, and an infinite s is no special case
+    on_target, on_draft = scale[:, :1].clamp(max=1.0), 1 / scale[:, :1].clamp(min=1.0)
+    weights = (target * on_target).sub_(draft * on_draft).clamp_(min=0)
+    total, mass = weights.sum(-1, keepdim=True), rejected.sum(-1, keepdim=True)
+    found = total > 0
+    return weights.mul_(torch.where(found, mass / total, 0.0)), torch.where(found, 0.0, mass).squeeze(1)
+
+
+def _by_many_scales(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same where s depends on the drafted token.
+
+    Token x receives from the drafted tokens whose scale exceeds its ratio p / q, and these are the last of the scales
+    in ascending order; a drafted token gives to those x that are counted at or before its own place.
+    """
     scales, by_scale = scale.sort(-1)
-    gained = sums_from((share * on_target).gather(-1, by_scale))
-    lost = sums_from((share * on_draft).gather(-1, by_scale))
-    ratio = likelihood_ratio(target, draft)
-    from_place = torch.searchsorted(scales.contiguous(), ratio.contiguous(), right=True)
-    gain, loss = gained.gather(-1, from_place), lost.gather(-1, from_place)
-    from_residual = torch.where(target > 0, (gain * target - loss * draft).clamp(min=0), 0.0)
-    return from_residual + without * target / target.sum(-1, keepdim=True)
+    rejected = rejected.gather(1, by_scale)
+    on_target, on_draft = scales.clamp(max=1.0), 1 / scales.clamp(min=1.0)
+    place = count_up_to(scales.contiguous(), draft / target.clamp(min=_LEAST))
+    target_within, draft_within = (
+        torch.zeros(len(rows), scales.shape[1] + 1, dtype=rows.dtype, device=rows.device)
+        .scatter_add_(1, place, rows)
+        .cumsum(1)[:, :-1]
+        for rows in (target, draft)
+    )
+    total = on_target * target_within - on_draft * draft_within
+    share = torch.where(total > 0, rejected / total, 0.0)
+    left = torch.where(total > 0, 0.0, rejected).sum(-1)
+    gained, lost = sums_from(share * on_target), sums_from(share * on_draft)
+    gain, loss = gained.gather(1, place).mul_(target), lost.gather(1, place).mul_(draft)
+    return gain.sub_(loss).clamp_(min=0), left
+
+
+_LEAST = 5e-324
+"""The least positive float64: dividing by it instead of 0 gives infinity, and 0 for 0."""
 
 
 def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:
+    tv = (output - target).abs_().sum(-1) / 2
+    quotient = output / target
+    least, most = quotient.amin(-1), quotient.amax(-1)
+    if bool((least > 0).all() & most.isfinite().all()):  # nothing is excluded: one logarithm will do
+        kl = quotient.log_().mul_(output).sum(-1)
+        return Audit(output, acceptance, kl, tv, most.log(), least.log())
     inside = target > 0
     # a difference of logs, because the quotient overflows where the target's probability is subnormal
     log_ratio = torch.where(inside, output.log() - target.log(), torch.inf)
@@ -130,7 +170,7 @@ def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:
         output_probs=output,
         acceptance=acceptance,
         kl=torch.where(output > 0, output * log_ratio, 0.0).sum(-1),
-        tv=(output - target).abs().sum(-1) / 2,
+        tv=tv,
         max_log_ratio=torch.where(inside | (output > 0), log_ratio, -torch.inf).amax(-1),
         min_log_ratio=torch.where(inside, log_ratio, torch.inf).amin(-1),
     )

@@ -56,11 +56,12 @@ def check_probabilities(name: str, probs: object) -> None:
         raise TypeError(f"{name} must be a floating-point tensor of probabilities, but is {given}")
     if probs.ndim == 0 or probs.shape[-1] == 0:
         raise ValueError(f"{name} must have a vocabulary as its last dimension, but its shape is {list(probs.shape)}")
-    if probs.isnan().any():
+    least = probs.amin() if probs.numel() else probs.new_zeros(())  # NaN where there is one: a single pass finds both
+    if least.isnan():
         raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
-    if (probs < 0).any():
-        raise ValueError(f"{name} must be in [0, 1], but its smallest entry is {probs.min().item():g}")
-    sums = probs.double().sum(-1)
+    if least < 0:
+        raise ValueError(f"{name} must be in [0, 1], but its smallest entry is {least.item():g}")
+    sums = probs.sum(-1, dtype=torch.float64)
     wrong = (sums - 1).abs()
     tolerance = _SUM_TOLERANCE.get(probs.dtype, 5e-2)
     if wrong.numel() and wrong.max() > tolerance:

@@ -12,8 +12,7 @@ from cactus_decoding.draft_length import as_draft_length
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel
 from cactus_decoding.sampling import check_drawn
-from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, RowByRow, TargetObserver
-from cactus_decoding.verify import verify
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal, RowByRow, TargetObserver, Verifier
 
 StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
@@ -38,6 +37,8 @@ class Step:
         num_drafted: tokens proposed.
         num_accepted: proposals that the rule kept, before any cut.
         num_relaxed: those among them that the lossless test would have rejected.
+        nats: what each visited position cost (the accepted ones and the rejected one), where a budget measures it.
+        num_fell_back: visited positions where the budget could not afford the rule.
         finish_reason: ``stop`` or ``length`` on the last step, else None.
     """
 
@@ -46,6 +47,8 @@ class Step:
     num_drafted: int
     num_accepted: int
     num_relaxed: int
+    nats: list[float] | None = None
+    num_fell_back: int = 0
     finish_reason: str | None = None
 
     def metrics(self) -> Metrics:
@@ -58,6 +61,9 @@ class Step:
             recovered=int(self.num_accepted < self.num_drafted),
             bonus=int(self.num_accepted == self.num_drafted),
             generated=len(self.token_ids),
+            metered=len(self.nats or ()),
+            nats=sum(self.nats or ()),
+            fell_back=self.num_fell_back,
         )
 
 
@@ -66,7 +72,7 @@ def decode(
     target: CachedModel,
     drafter: Drafter,
     prompt_ids: list[int],
-    rule: AcceptanceRule,
+    verifier: Verifier,
     to_probs: LogitsToProbs,
     *,
     num_speculative_tokens: DraftLength | int,
@@ -76,8 +82,8 @@ def decode(
 ) -> Iterator[Step]:
     """Yield steps until a token ends the response or the sequence has ``max_length`` tokens.
 
-    Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``generator`` must be on
-    the target's device.
+    Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``verifier`` serves this
+    one response; ``to_probs`` is what the draft samples with; ``generator`` must be on the target's device.
     """
     ids = list(prompt_ids)
     target.reset()
@@ -90,24 +96,16 @@ def decode(
     finish_reason = None
     while finish_reason is None:
         limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
-        drafted, draft_probs = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else ([], None)
+        proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+        drafted = proposal.token_ids
         length.end_draft(len(drafted))
         block = ids + drafted
-        target_probs = to_probs(target.append(block[target.length :], rows=len(drafted) + 1), block)
-        result = verify(
-            rule,
-            target_probs,
-            draft_probs,
-            torch.tensor(drafted, dtype=torch.long, device=target_probs.device),
-            generator,
-            validate=False,
-        )
-        num_accepted, next_token = int(result.num_accepted), int(result.next_token)
-        check_drawn("target", next_token, target_probs, len(ids) + num_accepted)
+        logits = target.append(block[target.length :], rows=len(drafted) + 1)
+        num_accepted, next_token, relaxed, nats, fell_back = verifier(logits, block, proposal, generator)
+        check_drawn("target", next_token, logits, len(ids) + num_accepted)
         target.rollback(len(ids) + num_accepted)
         length.end_step(num_accepted)
 
-        relaxed = result.relaxed[:num_accepted].tolist()
         fates = [Fate.RELAXED if r else Fate.ACCEPTED for r in relaxed]
         fates.append(Fate.RECOVERED if num_accepted < len(drafted) else Fate.BONUS)
         emitted: list[int] = []
@@ -120,4 +118,13 @@ def decode(
             if len(ids) >= max_length:
                 finish_reason = "length"
                 break
-        yield Step(emitted, fates[: len(emitted)], len(drafted), num_accepted, sum(relaxed), finish_reason)
+        yield Step(
+            emitted,
+            fates[: len(emitted)],
+            num_drafted=len(drafted),
+            num_accepted=num_accepted,
+            num_relaxed=sum(relaxed),
+            nats=nats,
+            num_fell_back=sum(fell_back),
+            finish_reason=finish_reason,
+        )

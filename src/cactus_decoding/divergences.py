@@ -163,31 +163,36 @@ def lift_exactly(divergence: str, q: Tensor, delta: float) -> Tensor:
     if delta == 0:
         return q.clone()
     g = chosen.root(safe, delta) if chosen.root else _find_root(chosen, safe, delta)
-    return torch.where(inside, g, q)
+    return torch.where(inside, g.reshape(q.shape), q)
 
 
 _MOST_ROUNDS = 200
+_SPARE = 5e-12
+"""Share of the budget that may be left unspent, so that rounding does not decide whether it is overspent."""
 
 
 def _find_root(divergence: Divergence, q: Tensor, delta: float) -> Tensor:
+    """Return the roots by Newton's method, led by a convex D from the right, in a bracket that always closes."""
     assert divergence.slope is not None
+    assert divergence.curvature is not None
+    roots = torch.ones_like(q).flatten()
+    # where all the mass fits the budget there is nothing to solve (reverse KL: never, it is infinite)
+    unsolved = (divergence.value(roots, q.flatten()) > delta).nonzero().squeeze(1)
+    q = q.flatten()[unsolved]
     low, high = q.clone(), torch.ones_like(q)
-    reached = divergence.value(high, q) <= delta  # all the mass fits the budget (reverse KL: never, it is infinite)
-    for _ in range(_MOST_ROUNDS):
-        before, width = (low, high), high - low
-        # D is convex: the chord's crossing lies at or left of the root's right end, Newton's from the right stays right
-        at_low, at_high = divergence.value(low, q), divergence.value(high, q)
-        newton = high - (at_high - delta) / divergence.slope(high, q)
-        chord = low + width * ((delta - at_low) / (at_high - at_low))
+    guess = torch.minimum(q + (2 * delta / divergence.curvature * q * (1 - q)).sqrt(), (1 + q) / 2)
+    for round_ in range(_MOST_ROUNDS):
+        spent = divergence.value(guess, q)
+        within = spent <= delta
+        low, high = torch.where(within, guess, low), torch.where(within, high, guess)
+        newton = guess + (delta * (1 - _SPARE / 2) - spent) / divergence.slope(guess, q)
         # geometric halving reaches tiny roots as fast as large ones
         middle = torch.where(low < high / 4, (low * high).sqrt(), (low + high) / 2)
-        for guess in (newton, chord, middle):
-            usable = (guess > low) & (guess < high)
-            below = divergence.value(guess, q) <= delta
-            low = torch.where(usable & below, guess, low)
-            high = torch.where(usable & ~below, guess, high)
-        # compared by ends: raising a tiny low end leaves the rounded width as it was
-        stuck = (low == before[0]) & (high == before[1])
-        if bool((stuck | (width <= 4e-16 * high)).all()):
+        usable = (newton > low) & (newton < high) & (round_ % 8 < 7)
+        guess = torch.where(usable, newton, middle)
+        solved = (within & (delta - spent <= _SPARE * delta)) | (guess <= low) | (guess >= high)
+        roots[unsolved] = low
+        if bool(solved.all()):
             break
-    return torch.where(reached, 1.0, low)
+        unsolved, q, low, high, guess = (part[~solved] for part in (unsolved, q, low, high, guess))
+    return roots

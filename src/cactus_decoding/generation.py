@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from cactus_decoding.budget import Budget, as_budget
 from cactus_decoding.checks import check_integer
 from cactus_decoding.decoding import Fate, Step, decode
-from cactus_decoding.draft_length import as_draft_length
+from cactus_decoding.draft_length import FixedLength, as_draft_length
+from cactus_decoding.drafters import ModelDrafter
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import check_fits
 from cactus_decoding.pair import Pair
@@ -17,6 +19,7 @@ from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling import SamplingParams
 from cactus_decoding.stopping import Stopper
 from cactus_decoding.types import AcceptanceRule, DraftLength
+from cactus_decoding.verifiers import make_verifier
 
 
 class Response(Iterator[Step]):
@@ -27,10 +30,12 @@ class Response(Iterator[Step]):
         fates: how each of them came about.
         finish_reason: ``stop`` or ``length`` once it is finished, else None.
         metrics: counts and seconds so far.
+        budget: what the response may cost, if that is limited or measured.
     """
 
-    def __init__(self, pair: Pair, steps: Iterator[Step], stopper: Stopper) -> None:
+    def __init__(self, pair: Pair, steps: Iterator[Step], stopper: Stopper, budget: Budget | None = None) -> None:
         """Follow steps that have not begun."""
+        self.budget = budget
         self.token_ids: list[int] = []
         self.fates: list[Fate] = []
         self.finish_reason: str | None = None
@@ -49,6 +54,11 @@ class Response(Iterator[Step]):
         return step
 
     @property
+    def budget_left(self) -> float | None:
+        """Nats of the budget that are left; None without a budget."""
+        return None if self.budget is None else max(self.budget.limit - self.metrics.nats, 0.0)
+
+    @property
     def text(self) -> str:
         """The text so far, without special tokens, cut before a stop string."""
         return self._stopper.trim(self._pair.tokenizer.decode(self.token_ids, skip_special_tokens=True))
@@ -59,6 +69,8 @@ def stream(
     prompt: str,
     *,
     rule: AcceptanceRule | str = "lossless",
+    budget: Budget | float | None = None,
+    verification: str = "token",
     num_speculative_tokens: DraftLength | int | str = 6,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
@@ -76,8 +88,8 @@ def stream(
         >>> sum(len(step.token_ids) for step in response) == len(response.token_ids)
         True
     """
-    rule = as_rule(rule)
-    sampling = SamplingParams(temperature, top_k, top_p, min_p)
+    rule, budget = as_rule(rule), as_budget(budget)
+    sampling, untempered = SamplingParams(temperature, top_k, top_p, min_p), SamplingParams()
     length = as_draft_length(num_speculative_tokens)
     check_integer("max_new_tokens", max_new_tokens, 1)
     if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
@@ -98,18 +110,28 @@ def stream(
     else:
         check_integer("seed", seed, 0, 2**63 - 1)
         generator.manual_seed(seed)
+    verifier = make_verifier(
+        rule,
+        lambda logits, _: sampling(logits),
+        lambda logits, _: untempered(logits),
+        greedy=temperature == 0,
+        sampling=sampling,
+        budget=budget,
+        verification=verification,
+        fixed_blocks=isinstance(pair.drafter, ModelDrafter) and type(length) is FixedLength,
+    )
     steps = decode(
         pair.target,
         pair.drafter,
         prompt_ids,
-        rule,
+        verifier,
         lambda logits, _: sampling(logits),
         num_speculative_tokens=length,
         max_length=max_length,
         should_stop=stopper,
         generator=generator,
     )
-    return Response(pair, steps, stopper)
+    return Response(pair, steps, stopper, budget)
 
 
 def generate(
@@ -117,6 +139,8 @@ def generate(
     prompt: str,
     *,
     rule: AcceptanceRule | str = "lossless",
+    budget: Budget | float | None = None,
+    verification: str = "token",
     num_speculative_tokens: DraftLength | int | str = 6,
     max_new_tokens: int = 256,
     temperature: float = 1.0,
@@ -132,6 +156,9 @@ def generate(
         pair: models from `load_pair`.
         prompt: the text to continue.
         rule: an acceptance rule or its spelling.
+        budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
+        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more
+            and is open to rules whose relaxed target does not depend on the drafted token.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AdaptiveLength`, or its spelling.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
@@ -158,6 +185,8 @@ def generate(
         pair,
         prompt,
         rule=rule,
+        budget=budget,
+        verification=verification,
         num_speculative_tokens=num_speculative_tokens,
         max_new_tokens=max_new_tokens,
         temperature=temperature,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 
 @dataclass
 class Metrics:
-    """Integer counts (and seconds) of a decoding run. They add up: ``a + b`` describes both runs together.
+    """Integer counts (and nats and seconds) of a decoding run. They add up: ``a + b`` describes both runs together.
 
     Attributes:
         steps: verifications, each one forward pass of the target.
@@ -18,6 +18,9 @@ class Metrics:
         recovered: tokens drawn after a rejection.
         bonus: tokens drawn from the target when all proposals were kept.
         generated: tokens handed to the caller; what lies beyond a stop token counts above but not here.
+        metered: verified positions whose cost a budget measured.
+        nats: what they cost: KL to the target, or for ``relaxed_greedy`` the log-probability given up.
+        fell_back: those among them where the budget could not afford the rule, and the lossless rule decided.
         seconds: wall time.
 
     Example:
@@ -32,6 +35,9 @@ class Metrics:
     recovered: int = 0
     bonus: int = 0
     generated: int = 0
+    metered: int = 0
+    nats: float = 0.0
+    fell_back: int = 0
     seconds: float = 0.0
 
     def __add__(self, other: Metrics) -> Metrics:
@@ -54,13 +60,18 @@ class Metrics:
         return _ratio(self.accepted, self.drafted)
 
     @property
+    def nats_per_position(self) -> float:
+        """Nats per measured position."""
+        return _ratio(self.nats, self.metered)
+
+    @property
     def tokens_per_second(self) -> float:
         """Generated tokens per second of wall time."""
         return _ratio(self.generated, self.seconds)
 
     def as_dict(self) -> dict[str, float | None]:
         """Return counts and ratios, for JSON; a ratio over zero is None."""
-        ratios = ("acceptance_length", "accepted_per_step", "acceptance_rate", "tokens_per_second")
+        ratios = ("acceptance_length", "accepted_per_step", "acceptance_rate", "nats_per_position", "tokens_per_second")
         values = {name: getattr(self, name) for name in ratios}
         return asdict(self) | {name: None if math.isnan(value) else value for name, value in values.items()}
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_CELLS, _MANY = 65_536, 4096
+
 
 class RatioOrder(NamedTuple):
     """Tokens by ascending ratio p / q, with sums over the tokens before each place.
@@ -64,3 +66,30 @@ def sums_from(values: Tensor) -> Tensor:
     Not the total less `sums_before`: that difference would have only the digits of the total.
     """
     return sums_before(values.flip(-1)).flip(-1)
+
+
+def count_up_to(ascending: Tensor, values: Tensor) -> Tensor:
+    """Return how many entries of ascending rows, ``[rows, m]``, are at most each value, ``[rows, n]``.
+
+    For many values the entries are first told apart by the cell of an even grid that they fall into; only values in a
+    cell that has entries are looked up by halving.
+
+    Example:
+        >>> count_up_to(torch.tensor([[0.1, 0.5, 0.9]]), torch.tensor([[0.0, 0.5, 0.7, 2.0]]))
+        tensor([[0, 2, 2, 3]])
+    """
+    rows, count = values.shape
+    least, greatest = ascending[:, :1], ascending[:, -1:]
+    spread = greatest - least
+    if count < _MANY or rows > 1 or not bool((spread > 0) & spread.isfinite()):
+        return torch.searchsorted(ascending, values.contiguous(), right=True)
+    scale = (_CELLS - 1) / spread
+    # one rounded formula for both: it never decreases, so entries of lower cells are smaller, of higher cells greater
+    cell_of_entry = (ascending - least).mul_(scale).int()
+    cell = values.clamp(least, greatest).sub_(least).mul_(scale).int()
+    entries = torch.bincount(cell_of_entry[0], minlength=_CELLS)
+    counts = torch.searchsorted(cell_of_entry[0], torch.arange(_CELLS, dtype=torch.int32, device=values.device))
+    result = counts.index_select(0, cell[0]).unsqueeze(0)
+    shared = entries.index_select(0, cell[0]).nonzero().squeeze(1)
+    result[0, shared] = torch.searchsorted(ascending[0], values[0, shared], right=True)
+    return result

@@ -5,7 +5,7 @@ Throughout, probabilities are float tensors with the vocabulary last, and leadin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -105,6 +105,41 @@ class Drafter(Protocol):
 
         From one call to the next the sequence only grows, by accepted proposals and one more token; a shorter one, or
         one that differs before that, starts a new response.
+        """
+        ...
+
+
+class Decision(NamedTuple):
+    """What a `Verifier` decided on one step of one response.
+
+    Attributes:
+        num_accepted: accepted proposals.
+        next_token: the recovered token, or the bonus token where all were accepted.
+        relaxed: for each accepted proposal, whether the lossless test would have rejected it.
+        nats: what each visited position cost (the accepted ones and the rejected one); None where nobody measured.
+        fell_back: for each visited position, whether the budget could not afford the rule there.
+    """
+
+    num_accepted: int
+    next_token: int
+    relaxed: list[bool]
+    nats: list[float] | None = None
+    fell_back: Sequence[bool] = ()
+
+
+class Verifier(Protocol):
+    """Decides on the proposals of one response, step by step; it may remember what earlier steps have spent."""
+
+    def __call__(
+        self, logits: Tensor, token_ids: list[int], proposal: Proposal, generator: torch.Generator | None
+    ) -> Decision:
+        """Decide on a proposal.
+
+        Args:
+            logits: the target's rows, ``[len(proposal.token_ids) + 1, vocabulary]``.
+            token_ids: all the tokens, the proposal at their end.
+            proposal: what the drafter proposes.
+            generator: source of the random numbers, on the target's device.
         """
         ...
 

@@ -54,28 +54,16 @@ def verify(
         Verification(num_accepted=tensor(1), next_token=tensor(1), relaxed=tensor([False]))
     """
     rule = as_rule(rule)
-    _check_tensors(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
-    if draft_token_ids.ndim == 1:
-        rows = None if draft_probs is None else draft_probs.unsqueeze(0)
-        count = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
-        ids = draft_token_ids.unsqueeze(0)
-        one = verify(rule, target_probs.unsqueeze(0), rows, ids, generator, num_draft_tokens=count, validate=validate)
-        return Verification(*(part.squeeze(0) for part in one))
-    _check_shapes(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
-    if validate:
-        check_probabilities("target_probs", target_probs)
-        if draft_probs is not None:
-            check_probabilities("draft_probs", draft_probs)
-        check_token_ids("draft_token_ids", draft_token_ids, target_probs.shape[-1])
-
+    unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
+    target_probs, draft_probs, draft_token_ids, used = check_arguments(
+        target_probs, draft_probs, draft_token_ids, num_draft_tokens, validate=validate
+    )
     batch, width = draft_token_ids.shape
     device = target_probs.device
-    uniforms = torch.rand(batch, width + 1, dtype=torch.float64, generator=generator, device=device)
-    used = torch.full((batch,), width, device=device) if num_draft_tokens is None else num_draft_tokens.to(device)
+    uniforms = draw_uniforms(target_probs, width, generator)
     drafted = torch.arange(width, device=device) < used.unsqueeze(1)
 
     before = target_probs[:, :-1]
-    draft_token_ids = draft_token_ids.long()
     candidate = draft_token_ids.unsqueeze(-1)
     relaxed_prob, residual_scale = (number.squeeze(-1) for number in rule.judge(before, draft_probs, candidate))
     needed = uniforms[:, :-1] * draft_probability_of(draft_probs, candidate).squeeze(-1)
@@ -91,7 +79,14 @@ def verify(
         position = num_accepted.clamp(max=width - 1)
         recovery = _residual_at(rule, before, draft_probs, draft_token_ids, residual_scale, position)
         weights = torch.where(rejected.unsqueeze(1), recovery, weights)
-    return Verification(num_accepted, draw(weights, uniforms[:, -1]), relaxed)
+    result = Verification(num_accepted, draw(weights, uniforms[:, -1]), relaxed)
+    return Verification(*(part.squeeze(0) for part in result)) if unbatched else result
+
+
+def draw_uniforms(target_probs: Tensor, width: int, generator: torch.Generator | None) -> Tensor:
+    """Draw the numbers that decide, ``[batch, width + 1]`` in [0, 1): one a proposal, and one for the next token."""
+    batch, device = len(target_probs), target_probs.device
+    return torch.rand(batch, width + 1, dtype=torch.float64, generator=generator, device=device)
 
 
 def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tensor) -> Tensor:
@@ -122,12 +117,38 @@ def _residual_at(
 ) -> Tensor:
     """Return recovery weights at one position of each sequence, ``[batch, vocabulary]``, in float64."""
     row = torch.arange(len(position), device=position.device)
-    target = rule.recovery_target(target_probs[row, position]).double()
+    target = rule.recovery_target(target_probs)[row, position].double()
     if draft_probs is None:
         draft = torch.zeros_like(target).scatter_(1, draft_token_ids[row, position].unsqueeze(1), 1.0)
     else:
         draft = draft_probs[row, position].double()
     return residual(target, draft, residual_scale[row, position])
+
+
+def check_arguments(
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Tensor | None,
+    *,
+    validate: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Check what a verification is given, and return it as a batch, with how many columns each sequence uses."""
+    _check_tensors(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+    if draft_token_ids.ndim == 1:
+        target_probs, draft_token_ids = target_probs.unsqueeze(0), draft_token_ids.unsqueeze(0)
+        draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
+        num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
+    check_shapes(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+    if validate:
+        check_probabilities("target_probs", target_probs)
+        if draft_probs is not None:
+            check_probabilities("draft_probs", draft_probs)
+        check_token_ids("draft_token_ids", draft_token_ids, target_probs.shape[-1])
+    batch, width = draft_token_ids.shape
+    device = target_probs.device
+    used = torch.full((batch,), width, device=device) if num_draft_tokens is None else num_draft_tokens.to(device)
+    return target_probs, draft_probs, draft_token_ids.long(), used
 
 
 def _check_tensors(
@@ -141,9 +162,10 @@ def _check_tensors(
             raise TypeError(f"{name} must be a tensor or None, but is {type(value).__name__}")
 
 
-def _check_shapes(
+def check_shapes(
     target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
 ) -> None:
+    """Raise `ValueError` unless the shapes fit each other; ``target_probs`` may as well be logits."""
     if draft_token_ids.ndim != 2:
         raise ValueError(f"draft_token_ids must be [batch, k], but its shape is {list(draft_token_ids.shape)}")
     batch, width = draft_token_ids.shape

@@ -26,13 +26,15 @@ from cactus_decoding.adapters.transformers_request import (
     named_arguments_of_generate,
     random_source,
 )
+from cactus_decoding.budget import Budget, as_budget
 from cactus_decoding.decoding import decode
-from cactus_decoding.draft_length import as_draft_length
+from cactus_decoding.draft_length import FixedLength, as_draft_length
 from cactus_decoding.drafters import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
 from cactus_decoding.metrics import Metrics
 from cactus_decoding.models import CachedModel, check_fits, vocabulary_size
 from cactus_decoding.rules import as_rule
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength
+from cactus_decoding.verifiers import make_verifier
 
 _DEFAULT_NUM_SPECULATIVE_TOKENS = 6
 
@@ -45,6 +47,8 @@ def speculative_generate(
     generation_config: GenerationConfig,
     *,
     rule: AcceptanceRule | str = "lossless",
+    budget: Budget | float | None = None,
+    verification: str = "token",
     num_speculative_tokens: DraftLength | int | str | None = None,
     assistant_model: PreTrainedModel | None = None,
     drafter: Drafter | CandidateGenerator | None = None,
@@ -70,6 +74,8 @@ def speculative_generate(
         stopping_criteria: asked after every token, in order.
         generation_config: as prepared by `generate`.
         rule: an acceptance rule or its spelling.
+        budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
+        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly.
         num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or its
             spelling; 6 if None, or ``prompt_lookup_num_tokens``.
         assistant_model: the draft, with the target's vocabulary.
@@ -103,7 +109,7 @@ def speculative_generate(
         ...     do_sample=True, max_new_tokens=4, seed=0).shape[1] - inputs.input_ids.shape[1]
         4
     """
-    rule = as_rule(rule)
+    rule, budget = as_rule(rule), as_budget(budget)
     named = named_arguments_of_generate(model)
     streamer = named.get("streamer") if streamer is None else streamer
     assistant_model = named.get("assistant_model") if assistant_model is None else assistant_model
@@ -124,12 +130,23 @@ def speculative_generate(
         check_fits("draft", getattr(proposer, "max_length", None), len(prompt_ids), length.most)
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
 
+    to_probs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
+    verifier = make_verifier(
+        rule,
+        to_probs,
+        # without sampling there is neither temperature nor truncation among the processors
+        ProcessedProbs(logits_processor, generation_config, input_ids, padding, greedy=False),
+        greedy=not generation_config.do_sample,
+        budget=budget,
+        verification=verification,
+        fixed_blocks=isinstance(proposer, ModelDrafter) and type(length) is FixedLength,
+    )
     steps = decode(
         target,
         proposer,
         prompt_ids,
-        rule,
-        ProcessedProbs(logits_processor, generation_config, input_ids, padding),
+        verifier,
+        to_probs,
         num_speculative_tokens=length,
         max_length=min(stop.max_length, target.max_length or stop.max_length),
         should_stop=stop,

@@ -45,15 +45,31 @@ _PREPARED = frozenset({"attention_mask", "logits_to_keep", "past_key_values", "p
 
 
 class ProcessedProbs:
-    """Turns logits into probabilities with a `generate` call's processors; each row sees the tokens before it."""
+    """Turns logits into probabilities with a `generate` call's processors; each row sees the tokens before it.
+
+    Args:
+        processors: as prepared by `generate`.
+        config: likewise.
+        input_ids: the prompt.
+        padding: how many of its first tokens are padding, which processors would see in `generate` too.
+        greedy: whether all the mass goes to the most likely token; as ``do_sample`` says, if None.
+    """
 
     def __init__(
-        self, processors: LogitsProcessorList, config: GenerationConfig, input_ids: Tensor, padding: int
+        self,
+        processors: LogitsProcessorList,
+        config: GenerationConfig,
+        input_ids: Tensor,
+        padding: int,
+        *,
+        greedy: bool | None = None,
     ) -> None:
-        """Keep processors, and the prompt's padding, which they would see in `generate` too."""
+        """Keep the processors and the padding."""
         self._processors = [(type(processor) in _ROW_WISE, processor) for processor in processors]
         self._padding = input_ids[0, :padding].tolist()
-        self._sampling = SamplingParams(temperature=1.0 if config.do_sample else 0.0)
+        self._sampling = SamplingParams(
+            temperature=0.0 if (not config.do_sample if greedy is None else greedy) else 1.0
+        )
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities ``[rows, vocabulary]``; the last row follows all the tokens."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from cactus_decoding import Metrics, Response
+    from cactus_decoding import Response
 
 _STYLES = {
     "accepted": ("#009e73", "green", ""),
@@ -77,8 +77,9 @@ def number(value: float, digits: int = 2) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def metrics_table(metrics: Metrics, finish_reason: str | None, seed: int) -> Table:
-    """Return the counts and ratios of a run, each with its meaning."""
+def metrics_table(response: Response, seed: int) -> Table:
+    """Return a response's counts and ratios, each with its meaning."""
+    metrics = response.metrics
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -93,9 +94,25 @@ def metrics_table(metrics: Metrics, finish_reason: str | None, seed: int) -> Tab
         ("relaxed tokens", metrics.relaxed, "of these, rejected by the lossless test"),
         ("recovered tokens", metrics.recovered, "drawn after a rejection"),
         ("bonus tokens", metrics.bonus, "drawn when all proposals were kept"),
-        ("generated tokens", metrics.generated, f"handed out; finish_reason: {finish_reason}"),
+        ("generated tokens", metrics.generated, f"handed out; finish_reason: {response.finish_reason}"),
+        *_spending(response),
         ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
         ("seed", seed, "the same seed gives the same text"),
     ):
-        table.add_row(name, number(value), meaning)
+        table.add_row(name, value if isinstance(value, str) else number(value), meaning)
     return table
+
+
+def _spending(response: Response) -> list[tuple[str, float | str, str]]:
+    """Return the rows that say what a response cost and what became of its budget; none if nobody measured."""
+    metrics, budget = response.metrics, response.budget
+    if not metrics.metered:
+        return []
+    rows: list[tuple[str, float | str, str]] = [
+        ("spent nats", f"{metrics.nats:.4f}", f"at {metrics.metered} verified positions")
+    ]
+    if budget is not None and math.isfinite(budget.limit):
+        promise = f": moves no event by more than {budget.max_shift:g}" if budget.max_shift is not None else ""
+        rows.append(("left nats", f"{response.budget_left:.4f}", f"of {budget.limit:.4g}{promise}"))
+        rows.append(("fallen back", metrics.fell_back, "positions not affordable: lossless"))
+    return rows

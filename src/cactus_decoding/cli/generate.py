@@ -21,6 +21,7 @@ EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     'cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"\n\n'
     'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=0.5 --top-p 0.95\n\n'
+    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule clamped:width=1 --budget 0.02\n\n'
     'cactus generate "Once upon a time" --target gpt2-large --draft gpt2 --seed 7\n\n'
     "cactus generate - --target ./model --draft ngram --json < prompt.txt"
 )
@@ -47,7 +48,15 @@ def generate(
     rule: Annotated[
         str, typer.Option(metavar="RULE", help="Acceptance rule, such as cactus:delta=0.5; 'cactus rules' lists all.")
     ] = "lossless",
+    nats: options.Nats = None,
+    max_shift: options.MaxShift = None,
+    expected_tokens: options.ExpectedTokens = None,
     num_speculative_tokens: options.NumSpeculativeTokens = 6,
+    verification: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="'token': one proposal after another; 'block': all of a step jointly, which "
+                     "accepts more (for lossless, clamped and ensemble).", rich_help_panel=options.RUNNING),
+    ] = "token",
     temperature: options.Temperature = 1.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
@@ -77,6 +86,7 @@ def generate(
     from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
 
     parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
+    budget = options.budget_of(nats, max_shift, expected_tokens, parsed.spelling)
     text = _read(prompt, raw)
     seed = secrets.randbelow(2**32) if seed is None else seed
     errors = Console(stderr=True, highlight=False)
@@ -92,6 +102,7 @@ def generate(
     if pair.bundled and not raw:
         text = _as_question(text)
     settings = {
+        "verification": verification,
         "num_speculative_tokens": num_speculative_tokens,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -101,17 +112,20 @@ def generate(
         "stop": stop or [],
         "seed": seed,
     }
-    response = stream(pair, text, rule=parsed, **settings)  # type: ignore[arg-type]
+    response = stream(pair, text, rule=parsed, budget=budget, **settings)  # type: ignore[arg-type]
     if as_json:
         for _ in response:
             pass
         arguments = {"target": target, "draft": draft, "prompt": text, "rule": parsed.spelling} | settings
+        arguments |= {"budget_nats": None if budget is None or math.isinf(budget.limit) else budget.limit}
+        arguments |= {"expected_tokens": expected_tokens}
         result = {
             "text": response.text,
             "token_ids": response.token_ids,
             "fates": response.fates,
             "finish_reason": response.finish_reason,
             "metrics": response.metrics.as_dict(),
+            "budget_left": None if budget is None or math.isinf(budget.limit) else response.budget_left,
             "arguments": arguments,
         }
         typer.echo(json.dumps(result))
@@ -119,7 +133,7 @@ def generate(
     show(response, pair.tokenizer, stop or [])
     sys.stdout.flush()
     errors.print()
-    errors.print(metrics_table(response.metrics, response.finish_reason, seed))
+    errors.print(metrics_table(response, seed))
 
 
 def _read(prompt: str, raw: bool) -> str:

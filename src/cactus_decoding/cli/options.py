@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-SAMPLING, RUNNING, OUTPUT = "Sampling", "Running", "Output"
+if TYPE_CHECKING:
+    from cactus_decoding import Budget
+
+SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget", "Running", "Output"
 
 NumSpeculativeTokens = Annotated[
     int, typer.Option(min=0, metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
@@ -31,6 +34,22 @@ MinP = Annotated[
 MaxNewTokens = Annotated[
     int, typer.Option(min=1, metavar="N", help="Upper limit of an answer's length.", rich_help_panel=SAMPLING)
 ]
+Nats = Annotated[
+    float | None,
+    typer.Option("--budget", min=0, metavar="NATS", show_default="none", rich_help_panel=BUDGET,
+                 help="Limit on how far the distribution of a whole answer may move from the target's; 'inf' only "
+                 "measures. With relaxed_greedy: on the log-probability given up."),
+]  # fmt: skip
+MaxShift = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, metavar="P", show_default="none", rich_help_panel=BUDGET,
+                 help="The same by its consequence: no event's probability moves by more than P."),
+]  # fmt: skip
+ExpectedTokens = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", show_default="none", rich_help_panel=BUDGET,
+                 help="Spread the budget over this many tokens by moving the width of clamped:width=…"),
+]  # fmt: skip
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -41,6 +60,21 @@ Threads = Annotated[
         rich_help_panel=RUNNING,
     ),
 ]
+
+
+def budget_of(nats: float | None, max_shift: float | None, expected_tokens: int | None, rule: str) -> Budget | None:
+    """Return the budget that the options ask for; raise `ValueError` if they do not go together."""
+    from cactus_decoding import Budget
+
+    if nats is None and max_shift is None:
+        if expected_tokens is not None:
+            raise ValueError("--expected-tokens spreads a budget: give --budget or --max-shift too")
+        return None
+    if rule == "lossless":
+        raise ValueError("the lossless rule spends nothing of a budget: give --rule, such as --rule clamped:width=1")
+    if nats is not None and max_shift is not None:
+        raise ValueError("--budget and --max-shift exclude each other: give one of them")
+    return Budget(nats=nats, max_shift=max_shift, expected_tokens=expected_tokens)
 
 
 def prepare(threads: int | None, *, small: bool) -> None:

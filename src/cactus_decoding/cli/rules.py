@@ -19,6 +19,7 @@ GUARANTEES = {
     "clamped:max_kl=0.1": "KL(emitted‖target) ≤ max_kl at every position.",
     "typical": "None: what it accepts is distributed as the draft's.",
     "top_k:k=5": "None: what it accepts is distributed as the draft's.",
+    "relaxed_greedy:margin=0.5,top=3": "For temperature 0: no token gives up more than margin nats of log-probability.",
 }
 """A spelling of every rule, and what it guarantees per position."""
 
@@ -37,5 +38,6 @@ def rules() -> None:
     console.print(table)
     console.print(
         "h is the relaxed target, the distribution that a proposal is tested against. Parameters follow the name, as "
-        "in cactus:delta=0.5,solver=exact. At temperature 0 every rule accepts only the target's most likely token."
+        "in cactus:delta=0.5,solver=exact. At temperature 0 every rule but relaxed_greedy accepts only the target's "
+        "most likely token. A budget (cactus generate --budget) bounds what a rule does to a whole response."
     )

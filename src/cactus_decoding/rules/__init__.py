@@ -10,13 +10,14 @@ from cactus_decoding.rules.clamped import ClampedRatio
 from cactus_decoding.rules.ensemble import Ensemble
 from cactus_decoding.rules.lenience import Lenience
 from cactus_decoding.rules.lossless import Lossless
+from cactus_decoding.rules.relaxed_greedy import RelaxedGreedy
 from cactus_decoding.rules.top_k import TopK
 from cactus_decoding.rules.typical import Typical
 from cactus_decoding.spelling import parse
 from cactus_decoding.types import AcceptanceRule
 
 RULES = MappingProxyType(
-    {rule.name: rule for rule in (Lossless, Cactus, Ensemble, Lenience, ClampedRatio, Typical, TopK)}
+    {rule.name: rule for rule in (Lossless, Cactus, Ensemble, Lenience, ClampedRatio, Typical, TopK, RelaxedGreedy)}
 )
 """Every rule by its name."""
 
@@ -27,6 +28,7 @@ __all__ = [
     "Ensemble",
     "Lenience",
     "Lossless",
+    "RelaxedGreedy",
     "Rule",
     "TopK",
     "Typical",

@@ -29,9 +29,15 @@ class Rule(ABC):
 
     Attributes:
         name: the rule's name in the registry.
+        never_stricter_than_lossless: the rule promises h(n) >= min(p(n), q(n)) wherever q(n) > 0, so that it accepts
+            whatever the lossless test accepts with the same number: it then need not be asked about those tokens.
+        needs_support_only: the rule promises that its numbers, and its recovery target, stay the same when tokens
+            with q = 0 other than the drafted one are left out of both rows.
     """
 
     name: ClassVar[str]
+    never_stricter_than_lossless: ClassVar[bool] = False
+    needs_support_only: ClassVar[bool] = False
 
     @property
     def spelling(self) -> str:

@@ -51,6 +51,8 @@ class Cactus(Rule):
     max_ratio: float = math.inf
 
     name = "cactus"
+    never_stricter_than_lossless = True
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""

@@ -34,6 +34,8 @@ class Ensemble(Rule):
     weight: float
 
     name = "ensemble"
+    never_stricter_than_lossless = True
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameter."""

@@ -32,6 +32,8 @@ class Lenience(Rule):
     lenience: float
 
     name = "lenience"
+    never_stricter_than_lossless = True
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameter."""

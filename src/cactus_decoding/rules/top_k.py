@@ -35,6 +35,7 @@ class TopK(Rule):
     residual: str = "sample"
 
     name = "top_k"
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""

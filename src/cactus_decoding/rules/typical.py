@@ -37,6 +37,7 @@ class Typical(Rule):
     recovery: str = "greedy"
 
     name = "typical"
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""

@@ -1,0 +1,94 @@
+"""Time verification from logits against a log-sum-exp of the same rows and against whole-tensor formulas."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from official_formulas import truncate, verify_in_full
+from pairing import paired, write
+from torch import Tensor
+
+from cactus_decoding.kernels.verify_logits import verify_logits
+from cactus_decoding.sampling import SamplingParams
+
+TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
+PLAIN = SamplingParams(temperature=0.6)
+RULE = "cactus:delta=1"
+
+
+def rows(vocabulary: int, proposals: int, batch: int, sampling: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits and a draft that agrees with them, so that every proposal is accepted."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(batch, proposals + 1, vocabulary, generator=generator) * 3
+    draft = sampling(logits[:, :-1])
+    drafted = torch.multinomial(draft.flatten(0, 1), 1, generator=generator).reshape(batch, proposals)
+    return logits, draft, drafted
+
+
+def rejected_at_once(logits: Tensor, draft: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a draft that is sure of a token that the target excludes, in first place."""
+    draft, drafted = draft.clone(), drafted.clone()
+    drafted[:, 0] = logits[:, 0].argmin(-1)
+    draft[:, 0] = torch.nn.functional.one_hot(drafted[:, 0], logits.shape[-1])
+    return draft, drafted
+
+
+def measure(
+    vocabulary: int, proposals: int, batch: int, sampling: SamplingParams, rounds: int, baseline: bool
+) -> dict[str, dict[str, float]]:
+    """Return the times of one shape; the first is the limit that ratios are taken to."""
+    logits, draft, drafted = rows(vocabulary, proposals, batch, sampling)
+    wrong_draft, wrong = rejected_at_once(logits, draft, drafted)
+    generator = torch.Generator().manual_seed(0)
+    functions = {
+        "logsumexp": lambda: logits.logsumexp(-1),
+        "lossless, all accepted": lambda: verify_logits("lossless", logits, sampling, draft, drafted, generator),
+        "cactus, all accepted": lambda: verify_logits(RULE, logits, sampling, draft, drafted, generator),
+        "lossless, first rejected": lambda: verify_logits("lossless", logits, sampling, wrong_draft, wrong, generator),
+        "cactus, first rejected": lambda: verify_logits(RULE, logits, sampling, wrong_draft, wrong, generator),
+    }
+    accepted = functions["cactus, all accepted"]().num_accepted, functions["cactus, first rejected"]().num_accepted
+    assert (accepted[0] == proposals).all()
+    assert (accepted[1] == 0).all()
+    if baseline:
+        functions["formulas without truncation"] = lambda: [
+            verify_in_full(*sequence, 1.0, 0.6) for sequence in zip(logits, draft, drafted, strict=True)
+        ]
+        functions["formulas, truncated by a sort"] = lambda: [
+            verify_in_full(truncate(one, 20, 0.95), p, ids, 1.0, 0.6)
+            for one, p, ids in zip(logits, draft, drafted, strict=True)
+        ]
+    return paired(functions, rounds)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--scaling", action="store_true", help="vocabulary, proposals and batch instead of the bars")
+    parser.add_argument("--output", default=None, help="name of the result file, without its ending")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.scaling:
+        shapes = [(v, 10, 1) for v in (4_000, 16_000, 32_000, 64_000, 128_000, 256_000)]
+        shapes += [(151_936, k, 1) for k in (1, 2, 4, 8, 16, 32)] + [(32_000, 4, b) for b in (1, 4, 16, 64)]
+        cases = [(shape, TRUNCATED, False) for shape in shapes]
+    else:
+        cases = [((151_936, 10, 1), TRUNCATED, True), ((151_936, 10, 1), PLAIN, False)]
+    results = []
+    for (vocabulary, proposals, batch), sampling, baseline in cases:
+        times = measure(vocabulary, proposals, batch, sampling, arguments.rounds, baseline)
+        shape = {"vocabulary": vocabulary, "proposals": proposals, "batch": batch, "sampling": str(sampling)}
+        results.append({**shape, "times": times})
+        print(shape)
+        for name, time in times.items():
+            print(f"  {name:32} {time['ms']:9.3f} ms   {time['ratio']:8.3f} x logsumexp")
+    write(
+        arguments.output or ("verification_scaling" if arguments.scaling else "verification"), vars(arguments), results
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Relaxed greedy acceptance: at temperature 0, keep what is almost as likely as the most likely token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.checks import check_integer, check_number
+from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.types import Verdict
+
+
+@dataclass(frozen=True)
+class RelaxedGreedy(Rule):
+    r"""Accept n iff its log-probability is at most ``margin`` nats below the most likely token's; recover the latter.
+
+    .. math:: \log \max_i q(i) - \log q(n) \le margin
+
+    with q *before* temperature. It is the rule for temperature 0, where q is one-hot and every rule of a divergence
+    degenerates to an exact match. What it gives up is log-probability, not the distribution: at most ``margin`` per
+    token, metered per token and per response. With a margin of 0 the tokens are those of greedy decoding.
+
+    Source: design of this project.
+
+    Attributes:
+        margin: nats of log-probability that a token may give up, 0 or more; 0 keeps the most likely token only (the
+            first of equals).
+        top: accept only among the ``top`` most likely tokens (ties count as equally high); 0 sets no such limit.
+
+    Raises:
+        TypeError: for a parameter of the wrong type.
+        ValueError: for one out of range.
+
+    Example:
+        >>> q = torch.tensor([0.5, 0.4, 0.1])
+        >>> RelaxedGreedy(margin=0.3).judge(q, None, torch.tensor([0, 1, 2])).relaxed_prob.tolist()
+        [1.0, 1.0, 0.0]
+    """
+
+    margin: float
+    top: int = 0
+
+    name = "relaxed_greedy"
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_number("margin", self.margin, 0, math.inf, high_open=True)
+        check_integer("top", self.top, 0)
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for tokens within the margin and 0 for others, and an infinite s: recovery ignores the draft."""
+        best = token_ids == target_probs.argmax(-1, keepdim=True)
+        accepted = given_up(target_probs, token_ids) <= self.margin
+        if self.top:
+            most_likely = target_probs.topk(min(self.top, target_probs.shape[-1]), dim=-1).values
+            accepted &= target_probs.gather(-1, token_ids) >= most_likely[..., -1:]
+        if self.margin == 0:  # not even a token as likely as the first
+            accepted = best
+        scale = torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=target_probs.device)
+        return Verdict((accepted | best).double(), scale)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Put all the mass on the most likely token."""
+        return one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+
+
+def given_up(target_probs: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the log-probability that tokens give up against the most likely one, ``[..., tokens]`` in nats.
+
+    Example:
+        >>> given_up(torch.tensor([0.5, 0.25, 0.0]), torch.tensor([0, 1, 2])).tolist()
+        [0.0, 0.6931471805599453, inf]
+    """
+    best = target_probs.amax(-1, keepdim=True).double()
+    return best.log() - probability_of(target_probs, token_ids).log()
