@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from contenders import HERE, Contender, race, summary
+from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
 from cactus_decoding.provenance import provenance
@@ -29,10 +30,8 @@ def main() -> None:
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter that has vllm; without it, vllm stays out")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "end_to_end.json")
     arguments = parser.parse_args()
-    tokenizer = _tokenizer()
-    prompts = [
-        tokenizer(problem.prompt).input_ids for problem in islice(word_problems("test", seed=1), arguments.problems)
-    ]
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    texts = [problem.prompt for problem in islice(word_problems("test", seed=1), arguments.problems)]
     results = []
     for proposals in arguments.proposals:
         options = {
@@ -52,8 +51,14 @@ def main() -> None:
             ]
         for temperature in arguments.temperatures:
             requests = [
-                {"prompt": prompt, "temperature": temperature, "max_new_tokens": 200, "seed": seed}
-                for seed, prompt in enumerate(prompts)
+                {
+                    "text": text,
+                    "prompt": tokenizer(text).input_ids,
+                    "temperature": temperature,
+                    "max_new_tokens": 200,
+                    "seed": seed,
+                }
+                for seed, text in enumerate(texts)
             ]
             answers = race(contenders, requests)
             table = summary(answers, BASELINES)
@@ -69,12 +74,6 @@ def main() -> None:
     given.pop("output")
     arguments.output.write_text(json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n")
     print(f"written to {arguments.output}")
-
-
-def _tokenizer():
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(zoo.path("target"))
 
 
 def _agreement(answers) -> dict[str, int]:

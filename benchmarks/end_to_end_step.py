@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from cactus_decoding import ModelDrafter, SamplingParams, parse_rule
 from cactus_decoding.decoding import decode
 from cactus_decoding.models import CachedModel
 from cactus_decoding.provenance import provenance
+from cactus_decoding.verifiers import make_verifier
 
 HERE = Path(__file__).resolve().parent
 VOCABULARY = 151_936
@@ -69,12 +71,16 @@ def measure(target: PreTrainedModel, draft: PreTrainedModel, context: int, propo
     prompt = torch.randint(VOCABULARY, (context,), generator=torch.Generator().manual_seed(0)).tolist()
     sampling = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
     cached, drafter = CachedModel(target), ModelDrafter(draft)
+
+    def to_probs(logits: Tensor, _: list[int]) -> Tensor:
+        return sampling(logits)
+
     steps = decode(
         cached,
         drafter,
         prompt,
-        parse_rule("lossless"),
-        lambda logits, _: sampling(logits),
+        make_verifier(parse_rule("lossless"), to_probs, to_probs, greedy=False, sampling=sampling),
+        to_probs,
         num_speculative_tokens=proposals,
         max_length=context + (rounds + 2) * (proposals + 1) + 8,
         should_stop=lambda ids: False,

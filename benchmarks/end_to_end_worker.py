@@ -8,16 +8,17 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-Answer = Callable[[list[int], float, int, int], list[int]]
+Answer = Callable[[dict[str, Any]], list[int]]
 
 
 def main() -> None:
     """Load, say so, and answer until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("contender", help="generate, assisted, ensemble, or ours:<rule>:<draft length>")
+    parser.add_argument("contender", help="generate, assisted, ensemble, or ours|<rule>|<draft length>")
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", required=True)
     parser.add_argument("--proposals", type=int, required=True)
@@ -31,7 +32,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         cpu, start = time.process_time(), time.perf_counter()
-        tokens = answer(request["prompt"], request["temperature"], request["max_new_tokens"], request["seed"])
+        tokens = answer(request)
         reply = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "tokens": tokens}
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps({**reply, "peak_mib": peak}), flush=True)
@@ -55,44 +56,37 @@ def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> A
     if kind == "ensemble":
         more["assistant_ensemble_weight"] = 0.5  # of the target
 
-    def answer(prompt: list[int], temperature: float, max_new_tokens: int, seed: int) -> list[int]:
-        torch.manual_seed(seed)
-        ids = torch.tensor([prompt])
-        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        settings = sampled if temperature else {"do_sample": False}
-        output = target.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, **settings, **more
-        )
-        return output[0, len(prompt) :].tolist()
+    def answer(request: dict[str, Any]) -> list[int]:
+        torch.manual_seed(request["seed"])
+        ids = torch.tensor([request["prompt"]])
+        sampled = {"do_sample": True, "temperature": request["temperature"], "top_k": 0, "top_p": 1.0}
+        settings = sampled if request["temperature"] else {"do_sample": False}
+        length = request["max_new_tokens"]
+        output = target.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, **settings, **more)
+        return output[0, ids.shape[1] :].tolist()
 
     return answer
 
 
 def ours(arguments: argparse.Namespace, _: str, rest: str) -> Answer:
     """Return our loop with a rule and a draft length."""
-    from cactus_decoding import SamplingParams, load_pair, parse_rule
-    from cactus_decoding.decoding import decode
+    from cactus_decoding import generate, load_pair
     from cactus_decoding.draft_length import as_draft_length
 
     rule, _, length = rest.partition("|")
     pair = load_pair(arguments.target, arguments.draft, dtype=torch.float32)
     chosen = as_draft_length(length or arguments.proposals)
-    stops = frozenset(pair.stop_token_ids)
 
-    def answer(prompt: list[int], temperature: float, max_new_tokens: int, seed: int) -> list[int]:
-        sampling = SamplingParams(temperature)
-        steps = decode(
-            pair.target,
-            pair.drafter,
-            prompt,
-            parse_rule(rule),
-            lambda logits, _: sampling(logits),
+    def answer(request: dict[str, Any]) -> list[int]:
+        return generate(
+            pair,
+            request["text"],
+            rule=rule,
             num_speculative_tokens=chosen,
-            max_length=len(prompt) + max_new_tokens,
-            should_stop=lambda ids: ids[-1] in stops,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        return [token for step in steps for token in step.token_ids]
+            max_new_tokens=request["max_new_tokens"],
+            temperature=request["temperature"],
+            seed=request["seed"],
+        ).token_ids
 
     return answer
 
