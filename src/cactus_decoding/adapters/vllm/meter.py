@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -27,14 +27,14 @@ class BudgetMeter:
         self.spent = torch.zeros(slots, dtype=torch.float64, device=device)
         self._slots: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # by identity, which holding the object secures
 
-    def slot_of(self, params: Any, budget: float, started: bool, in_use: Collection[int | None]) -> int | None:
+    def slot_of(self, params: Any, budget: float, started: bool, in_use: Callable[[], Collection[int | None]]) -> int | None:
         """Return the slot of a response, a new one where it is not known; None for an infinite budget.
 
         Args:
             params: the object that identifies the response.
             budget: in nats.
             started: whether it already has tokens.
-            in_use: slots of responses in the batch; others are reused, the longest unused one first.
+            in_use: tells the slots of responses in the batch; others are reused, the longest unused one first.
         """
         if math.isinf(budget):
             return None
@@ -43,7 +43,8 @@ class BudgetMeter:
             return known[1]
         slot = len(self._slots)
         if slot == len(self.spent):
-            oldest = next(key for key, (_, taken) in self._slots.items() if taken not in in_use)
+            kept = in_use()
+            oldest = next(key for key, (_, taken) in self._slots.items() if taken not in kept)
             slot = self._slots.pop(oldest)[1]
         self._slots[id(params)] = params, slot
         self.spent[slot] = math.inf if started else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from cactus_decoding.checks import check_number
@@ -62,6 +63,8 @@ def relaxation(asked: Mapping[str, Any] | None, default: Relaxation | None = Non
     elif default is not None:
         budget = default.budget
     if rule is not None:
+        if not isinstance(rule, str):  # before the cache, which takes hashable values only
+            raise TypeError(f"{RULE_KEY} must be a string such as 'cactus:delta=1.0', but is {rule!r}")
         parsed = _parse(rule)
     else:
         assert default is not None
@@ -69,9 +72,10 @@ def relaxation(asked: Mapping[str, Any] | None, default: Relaxation | None = Non
     return Relaxation(parsed, math.inf if budget is None else float(budget))
 
 
-def _parse(spelling: object) -> Rule:
+@lru_cache(maxsize=1024)
+def _parse(spelling: str) -> Rule:
     try:
-        rule = parse_rule(spelling)  # type: ignore[arg-type]
+        rule = parse_rule(spelling)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{RULE_KEY}: {error}") from None
     if rule.name not in EXPRESSIBLE:

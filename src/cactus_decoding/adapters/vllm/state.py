@@ -112,9 +112,11 @@ class BatchRules:
             return None
         if asked is None or asked.lossless:
             return None
-        in_use = {entry.slot for entry in self.requests.values()}
-        slot = self.meter.slot_of(params, asked.budget, len(output_ids) > 0, in_use)
+        slot = self.meter.slot_of(params, asked.budget, len(output_ids) > 0, self._slots_in_use)
         return RelaxedRequest(asked, slot)
+
+    def _slots_in_use(self) -> set[int | None]:
+        return {entry.slot for entry in self.requests.values()}
 
     def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int) -> Layout | None:
         """Return where the relaxed positions of a step are, or None where there are none."""
