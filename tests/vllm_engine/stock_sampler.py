@@ -91,9 +91,7 @@ def metadata(
     )
 
 
-def sample(
-    logits: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, sampling: SamplingMetadata
-) -> Tensor:
+def sample(logits: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, sampling: SamplingMetadata) -> Tensor:
     """Return the tokens that vLLM's sampler emits, ``[requests, k + 1]``, -1 after the last.
 
     Args:

@@ -27,7 +27,9 @@ class BudgetMeter:
         self.spent = torch.zeros(slots, dtype=torch.float64, device=device)
         self._slots: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # by identity, which holding the object secures
 
-    def slot_of(self, params: Any, budget: float, started: bool, in_use: Callable[[], Collection[int | None]]) -> int | None:
+    def slot_of(
+        self, params: Any, budget: float, started: bool, in_use: Callable[[], Collection[int | None]]
+    ) -> int | None:
         """Return the slot of a response, a new one where it is not known; None for an infinite budget.
 
         Args:
