@@ -1,7 +1,7 @@
 """Runs jobs on a real offline engine in a process of its own: `python engine_run.py jobs.json results.json`.
 
-The input holds arguments of the engine, and jobs of equal requests: prompt token ids, how many, sampling parameters. The
-output holds each job's token ids and vLLM's acceptance counters.
+The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters. The output
+holds each job's token ids and vLLM's acceptance counters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # also where several workers share a NUMA node
 }
 ENGINE_ARGUMENTS = {
     "enforce_eager": True,
     "max_model_len": 256,
-    "max_num_seqs": 128,
+    "max_num_seqs": 512,
     "gpu_memory_utilization": 0.2,
     "generation_config": "vllm",
     "dtype": "float32",
@@ -45,7 +46,7 @@ def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
                 command, env=os.environ | ENGINE_ENVIRONMENT, stdout=output, stderr=output, timeout=SECONDS
             ).returncode
         if code != 0:
-            raise AssertionError(f"the engine ended with code {code}:\n{log.read_text()[-6000:]}")
+            raise AssertionError(f"the engine ended with code {code}:\n{log.read_text()[-20000:]}")
         print(*(line for line in log.read_text().splitlines() if line.startswith("engine_run:")), sep="\n")
         return json.loads(wanted.read_text())
 

@@ -59,7 +59,9 @@ def more_jobs(prompts: list[list[int]]) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def greedy_draft(prompts: list[list[int]]) -> list[dict]:
-    return run_jobs([*jobs(prompts), *more_jobs(prompts)], model=str(zoo.path("target")), speculative_config=SPECULATION)
+    return run_jobs(
+        [*jobs(prompts), *more_jobs(prompts)], model=str(zoo.path("target")), speculative_config=SPECULATION
+    )
 
 
 @pytest.fixture(scope="module")
