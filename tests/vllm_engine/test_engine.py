@@ -24,7 +24,9 @@ QUESTIONS = (
 )
 RULES = (None, "cactus:delta=1", "cactus:delta=0.5,solver=exact", "ensemble:weight=0.5", "clamped:width=1")
 DELTAS = (0, 1, 10, 1000)
-COPIES = 800
+COPIES = 500
+SHARED_RULE = "cactus:delta=1"
+TARGET = str(zoo.path("target"))
 FALSE_ALARM = 1e-6
 
 
@@ -39,14 +41,14 @@ def prompts() -> list[list[int]]:
     return [tokenizer(f"Question: {question}\nAnswer:").input_ids for question in QUESTIONS]
 
 
-def jobs(prompts: list[list[int]]) -> list[dict]:
-    greedy = {"temperature": 0.0, "max_tokens": 40}
+def greedy_jobs(prompts: list[list[int]]) -> list[dict]:
+    greedy = {"temperature": 0.0, "max_tokens": 24}
     relaxed = greedy | {"extra_args": {"acceptance_rule": "cactus:delta=5"}}
-    return [
-        {"prompts": prompts, "sampling": greedy},
-        {"prompts": prompts, "sampling": relaxed},
-        *({"prompts": prompts[:1], "copies": COPIES, "sampling": sampled(rule, 2)} for rule in RULES),
-    ]
+    return [{"prompts": prompts, "sampling": greedy}, {"prompts": prompts, "sampling": relaxed}]
+
+
+def law_job(prompts: list[list[int]], rule: str | None, copies: int) -> dict:
+    return {"prompts": prompts[:1], "copies": copies, "sampling": sampled(rule, 2)}
 
 
 def more_jobs(prompts: list[list[int]]) -> list[dict]:
@@ -58,17 +60,15 @@ def more_jobs(prompts: list[list[int]]) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def greedy_draft(prompts: list[list[int]]) -> list[dict]:
-    return run_jobs(
-        [*jobs(prompts), *more_jobs(prompts)], model=str(zoo.path("target")), speculative_config=SPECULATION
-    )
+def one_worker(prompts: list[list[int]]) -> list[dict]:
+    laws = [law_job(prompts, rule, COPIES) for rule in RULES]
+    return run_jobs([*greedy_jobs(prompts), *laws, *more_jobs(prompts)], model=TARGET, speculative_config=SPECULATION)
 
 
 @pytest.fixture(scope="module")
 def two_workers(prompts: list[list[int]]) -> list[dict]:
-    return run_jobs(
-        jobs(prompts), model=str(zoo.path("target")), speculative_config=SPECULATION, tensor_parallel_size=2
-    )
+    jobs = [*greedy_jobs(prompts), law_job(prompts, SHARED_RULE, COPIES)]
+    return run_jobs(jobs, model=TARGET, speculative_config=SPECULATION, tensor_parallel_size=2)
 
 
 def second_token_law(prompt: list[int], first: int, rule: str | None) -> torch.Tensor:
@@ -83,56 +83,57 @@ def second_token_law(prompt: list[int], first: int, rule: str | None) -> torch.T
     return probs / probs.sum()
 
 
-def check_second_tokens(results: list[dict], prompt: list[int], rule: str | None, expected: str | None) -> None:
-    sequences = results[2 + RULES.index(rule)]["token_ids"]
+def check_second_tokens(sequences: list[list[int]], prompt: list[int], rule: str | None) -> None:
     first = Counter(sequence[0] for sequence in sequences).most_common(1)[0][0]
     seconds = torch.tensor([sequence[1] for sequence in sequences if sequence[0] == first])
     assert len(seconds) > COPIES // 10
-    assert not rejects(seconds, second_token_law(prompt, first, expected))
+    assert not rejects(seconds, second_token_law(prompt, first, rule))
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_engine_emits_the_audited_law(rule: str | None, greedy_draft: list[dict], prompts: list[list[int]]) -> None:
-    check_second_tokens(greedy_draft, prompts[0], rule, rule)
+def test_the_engine_emits_the_audited_law(rule: str | None, one_worker: list[dict], prompts: list[list[int]]) -> None:
+    check_second_tokens(one_worker[2 + RULES.index(rule)]["token_ids"], prompts[0], rule)
 
 
-def test_greedy_requests_do_not_notice_a_rule(greedy_draft: list[dict]) -> None:
-    assert greedy_draft[0]["token_ids"] == greedy_draft[1]["token_ids"]
+def test_another_law_is_refuted(one_worker: list[dict], prompts: list[list[int]]) -> None:
+    with pytest.raises(AssertionError):
+        check_second_tokens(one_worker[2 + RULES.index("ensemble:weight=0.5")]["token_ids"], prompts[0], None)
 
 
-def test_acceptance_rises_with_delta(greedy_draft: list[dict]) -> None:
-    results = greedy_draft[2 + len(RULES) :][: len(DELTAS)]
+def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
+    assert one_worker[0]["token_ids"] == one_worker[1]["token_ids"]
+
+
+def test_acceptance_rises_with_delta(one_worker: list[dict]) -> None:
+    results = one_worker[2 + len(RULES) :][: len(DELTAS)]
     rates = [one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"] for one in results]
     assert rates == sorted(rates), rates
     assert rates[-1] > rates[0] + 0.1, rates
 
 
-def test_a_budget_limits_the_acceptance(greedy_draft: list[dict]) -> None:
+def test_a_budget_limits_the_acceptance(one_worker: list[dict]) -> None:
     free, little, none = (
         one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"]
-        for one in (greedy_draft[2 + len(RULES) + len(DELTAS) - 1], *greedy_draft[-3:-1])
+        for one in (one_worker[2 + len(RULES) + len(DELTAS) - 1], *one_worker[-3:-1])
     )
     assert free > little > none
 
 
-def test_a_rule_that_vllm_cannot_follow_is_refused_by_name(greedy_draft: list[dict]) -> None:
-    assert "top_k" in greedy_draft[-1]["error"]
+def test_a_rule_that_vllm_cannot_follow_is_refused_by_name(one_worker: list[dict]) -> None:
+    assert "top_k" in one_worker[-1]["error"]
 
 
-def test_two_workers_emit_the_same_greedy_tokens(greedy_draft: list[dict], two_workers: list[dict]) -> None:
-    assert two_workers[0]["token_ids"] == greedy_draft[0]["token_ids"]
-    assert two_workers[1]["token_ids"] == greedy_draft[1]["token_ids"]
+def test_two_workers_emit_the_same_greedy_tokens(one_worker: list[dict], two_workers: list[dict]) -> None:
+    assert two_workers[0]["token_ids"] == one_worker[0]["token_ids"]
+    assert two_workers[1]["token_ids"] == one_worker[1]["token_ids"]
 
 
-@pytest.mark.parametrize("rule", RULES)
 def test_two_workers_emit_the_same_law(
-    rule: str | None, greedy_draft: list[dict], two_workers: list[dict], prompts: list[list[int]]
+    one_worker: list[dict], two_workers: list[dict], prompts: list[list[int]]
 ) -> None:
-    check_second_tokens(two_workers, prompts[0], rule, rule)
-    pairs = [
-        Counter(map(tuple, results[2 + RULES.index(rule)]["token_ids"])) for results in (greedy_draft, two_workers)
-    ]
-    assert not differ(*pairs)
+    one, two = one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], two_workers[2]["token_ids"]
+    check_second_tokens(two, prompts[0], SHARED_RULE)
+    assert not differ(Counter(map(tuple, one)), Counter(map(tuple, two)))
 
 
 def differ(one: Counter, other: Counter) -> bool:

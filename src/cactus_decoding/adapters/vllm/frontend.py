@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cactus_decoding.adapters.vllm.patching import replace
 from cactus_decoding.adapters.vllm.request import RULE_KEY, relaxation
 from cactus_decoding.adapters.vllm.server_config import ServerConfig
-from cactus_decoding.adapters.vllm.v1 import replace
 
 
 def install() -> None:

@@ -20,10 +20,11 @@ def register() -> None:
     import vllm
 
     check_version(vllm.__version__, os.environ.get(ANY_VERSION) == "1")
-    from cactus_decoding.adapters.vllm import frontend, v1
+    from cactus_decoding.adapters.vllm import frontend, v1, v2
 
     frontend.install()
     v1.install()
+    v2.install()
 
 
 def check_version(version: str, any_version: bool = False) -> None:

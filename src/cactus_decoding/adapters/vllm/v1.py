@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.adapters.vllm.counters import Counters
+from cactus_decoding.adapters.vllm.patching import is_replaced, replace
 from cactus_decoding.adapters.vllm.relaxed_step import sample_relaxed
 from cactus_decoding.adapters.vllm.server_config import ServerConfig
 from cactus_decoding.adapters.vllm.state import BatchRules
-
-_PATCHED = "_cactus_decoding_stock"
 
 
 def install() -> None:
@@ -22,21 +20,6 @@ def install() -> None:
     from vllm.v1.sample import logits_processor
 
     replace(logits_processor, "build_logitsprocs", with_batch_rules)
-
-
-def replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Put ``wrap(stock)`` in the place of a module's or class's function, once, wherever it is imported by name."""
-    import sys
-
-    stock = getattr(owner, name)
-    if hasattr(stock, _PATCHED):
-        return
-    wrapped = functools.wraps(stock)(wrap(stock))
-    setattr(wrapped, _PATCHED, stock)
-    setattr(owner, name, wrapped)
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("vllm.") and vars(module).get(name) is stock:
-            setattr(module, name, wrapped)
 
 
 def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +110,7 @@ def repair_expansion(rejection_sampler: Any, device: torch.device) -> None:
     writes is lost: temperatures, top-k and top-p of speculated positions are then whatever the memory held (vLLM issue
     55005). The function is tried out, so that a version without the fault keeps its own.
     """
-    if torch.device(device).type != "cpu" or hasattr(rejection_sampler.expand_batch_to_tokens, _PATCHED):
+    if torch.device(device).type != "cpu" or is_replaced(rejection_sampler.expand_batch_to_tokens):
         return
     for values in ([0.25, 1.5], [2.5, 0.75]):
         given, ends = torch.tensor(values), torch.tensor([1, 3], dtype=torch.int32)
