@@ -32,7 +32,7 @@ ENGINE_ARGUMENTS = {
     "seed": 0,
     "disable_log_stats": False,
 }
-SECONDS = 420
+SECONDS = 900
 
 
 def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
