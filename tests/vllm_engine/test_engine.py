@@ -22,6 +22,8 @@ QUESTIONS = (
     "Lily picks 9 pears and eats 2. How many pears are left?",
     "Ben reads 12 pages a day for 5 days. How many pages does he read?",
 )
+OPENING = f"Question: {QUESTIONS[3]}\nAnswer: To begin"
+"""A comma follows for certain, and then many tokens are possible, of which the draft's choice is no sure one."""
 RULES = (None, "cactus:delta=1", "cactus:delta=0.5,solver=exact", "ensemble:weight=0.5", "clamped:width=1")
 DELTAS = (0, 1, 10, 1000)
 COPIES = 500
@@ -47,27 +49,32 @@ def greedy_jobs(prompts: list[list[int]]) -> list[dict]:
     return [{"prompts": prompts, "sampling": greedy}, {"prompts": prompts, "sampling": relaxed}]
 
 
-def law_job(prompts: list[list[int]], rule: str | None, copies: int) -> dict:
-    return {"prompts": prompts[:1], "copies": copies, "sampling": sampled(rule, 2)}
+@pytest.fixture(scope="module")
+def opening() -> list[int]:
+    return AutoTokenizer.from_pretrained(zoo.path("target"))(OPENING).input_ids
+
+
+def law_job(opening: list[int], rule: str | None, copies: int) -> dict:
+    return {"prompts": [opening], "copies": copies, "sampling": sampled(rule, 2)}
 
 
 def more_jobs(prompts: list[list[int]]) -> list[dict]:
     return [
         *({"prompts": prompts, "copies": 24, "sampling": sampled(f"cactus:delta={delta}", 40)} for delta in DELTAS),
-        *({"prompts": prompts, "copies": 24, "sampling": sampled("cactus:delta=1000", 40, budget=b)} for b in (2, 0)),
+        *({"prompts": prompts, "copies": 24, "sampling": sampled("cactus:delta=1000", 40, budget=b)} for b in (10, 0)),
         {"prompts": prompts, "sampling": sampled("top_k:k=5", 5)},
     ]
 
 
 @pytest.fixture(scope="module")
-def one_worker(prompts: list[list[int]]) -> list[dict]:
-    laws = [law_job(prompts, rule, COPIES) for rule in RULES]
+def one_worker(prompts: list[list[int]], opening: list[int]) -> list[dict]:
+    laws = [law_job(opening, rule, COPIES) for rule in RULES]
     return run_jobs([*greedy_jobs(prompts), *laws, *more_jobs(prompts)], model=TARGET, speculative_config=SPECULATION)
 
 
 @pytest.fixture(scope="module")
-def two_workers(prompts: list[list[int]]) -> list[dict]:
-    jobs = [*greedy_jobs(prompts), law_job(prompts, SHARED_RULE, COPIES)]
+def two_workers(prompts: list[list[int]], opening: list[int]) -> list[dict]:
+    jobs = [*greedy_jobs(prompts), law_job(opening, SHARED_RULE, COPIES)]
     return run_jobs(jobs, model=TARGET, speculative_config=SPECULATION, tensor_parallel_size=2)
 
 
@@ -86,18 +93,18 @@ def second_token_law(prompt: list[int], first: int, rule: str | None) -> torch.T
 def check_second_tokens(sequences: list[list[int]], prompt: list[int], rule: str | None) -> None:
     first = Counter(sequence[0] for sequence in sequences).most_common(1)[0][0]
     seconds = torch.tensor([sequence[1] for sequence in sequences if sequence[0] == first])
-    assert len(seconds) > COPIES // 10
+    assert len(seconds) > COPIES // 2
     assert not rejects(seconds, second_token_law(prompt, first, rule))
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_engine_emits_the_audited_law(rule: str | None, one_worker: list[dict], prompts: list[list[int]]) -> None:
-    check_second_tokens(one_worker[2 + RULES.index(rule)]["token_ids"], prompts[0], rule)
+def test_the_engine_emits_the_audited_law(rule: str | None, one_worker: list[dict], opening: list[int]) -> None:
+    check_second_tokens(one_worker[2 + RULES.index(rule)]["token_ids"], opening, rule)
 
 
-def test_another_law_is_refuted(one_worker: list[dict], prompts: list[list[int]]) -> None:
+def test_another_law_is_refuted(one_worker: list[dict], opening: list[int]) -> None:
     with pytest.raises(AssertionError):
-        check_second_tokens(one_worker[2 + RULES.index("ensemble:weight=0.5")]["token_ids"], prompts[0], None)
+        check_second_tokens(one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], opening, None)
 
 
 def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
@@ -116,7 +123,7 @@ def test_a_budget_limits_the_acceptance(one_worker: list[dict]) -> None:
         one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"]
         for one in (one_worker[2 + len(RULES) + len(DELTAS) - 1], *one_worker[-3:-1])
     )
-    assert free > little > none
+    assert free > little > none, (free, little, none)
 
 
 def test_a_rule_that_vllm_cannot_follow_is_refused_by_name(one_worker: list[dict]) -> None:
@@ -128,11 +135,9 @@ def test_two_workers_emit_the_same_greedy_tokens(one_worker: list[dict], two_wor
     assert two_workers[1]["token_ids"] == one_worker[1]["token_ids"]
 
 
-def test_two_workers_emit_the_same_law(
-    one_worker: list[dict], two_workers: list[dict], prompts: list[list[int]]
-) -> None:
+def test_two_workers_emit_the_same_law(one_worker: list[dict], two_workers: list[dict], opening: list[int]) -> None:
     one, two = one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], two_workers[2]["token_ids"]
-    check_second_tokens(two, prompts[0], SHARED_RULE)
+    check_second_tokens(two, opening, SHARED_RULE)
     assert not differ(Counter(map(tuple, one)), Counter(map(tuple, two)))
 
 
