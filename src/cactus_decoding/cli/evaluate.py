@@ -184,14 +184,15 @@ def _tasks(
 ) -> dict[str, Task]:
     from cactus_decoding.evaluation.sources import parse_task
 
+    made = [parse_task(text, problems) for text in _unique(spelled or ([] if lm_eval else ["word_problems"]))]
     if lm_eval is not None:
-        raise ValueError("not yet")
-    tasks: dict[str, Task] = {}
-    for text in _unique(spelled or ["word_problems"]):
-        each = parse_task(text, problems)
-        if each.name in tasks:
-            raise ValueError(f"two tasks are named {each.name!r}; name one of them, as in 'jsonl:path=…,name=other'")
-        tasks[each.name] = each
+        from cactus_decoding.evaluation.harness import harness_tasks
+
+        made += harness_tasks(lm_eval, lm_eval_path, problems)
+    tasks = {each.name: each for each in made}
+    if len(tasks) < len(made):
+        twice = next(each.name for each in made if tasks[each.name] is not each)
+        raise ValueError(f"two tasks are named {twice!r}; name one of them, as in 'jsonl:path=FILE,name=other'")
     return tasks
 
 

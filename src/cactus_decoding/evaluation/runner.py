@@ -96,7 +96,12 @@ def _groups(cells: Sequence[Cell], interleaved: bool) -> list[list[Cell]]:
     """Return the cells that are answered side by side: those of one task, draft and seed."""
     if not interleaved:
         return [[cell] for cell in cells]
-    return [list(group) for _, group in groupby(cells, key=lambda cell: (cell.draft, cell.task, cell.seed))]
+    return [list(group) for _, group in groupby(cells, key=_side_by_side)]
+
+
+def _side_by_side(cell: Cell) -> tuple[object, ...]:
+    """Return what cells share that are answered side by side; starting vLLM takes minutes, so it never changes back."""
+    return cell.draft, cell.task, cell.seed, cell.num_speculative_tokens if cell.engine == "vllm" else None
 
 
 def _name(cell: Cell, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
