@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cactus_decoding.checks import check_integer
@@ -48,7 +49,7 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
         known = {"target": "bundled", "draft": "bundled"} | arg_dict
         cell = Cell.from_dict(Cell("", "", "").as_dict() | known)
         check_integer("seed", cell.seed, 0)
-        parse_rule(cell.rule)
+        cell = replace(cell, rule=parse_rule(cell.rule).spelling)
         return cls(load_engine(cell.engine, cell.target, cell.draft, audited=False), cell)
 
     @classmethod

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 Extractor = Callable[[str], str | None]
 
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))")
+_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
 _HASHES = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+)")
 _LETTER = re.compile(r"\b([A-J])\b")
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")

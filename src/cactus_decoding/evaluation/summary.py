@@ -200,7 +200,8 @@ def _metrics(setting: Setting, baseline: Setting | None, found: Sequence[Setting
     names = list(columns)
     table = np.stack([columns[name] for name in names], axis=1)
     totals = dict(zip(names, table.sum(0), strict=True))
-    resampled = dict(zip(names, resampled_sums(table).T, strict=True))
+    # what is infinite in total has no spread, and infinity times no draw is no number
+    resampled = dict(zip(names, resampled_sums(np.where(np.isfinite(table), table, 0.0)).T, strict=True))
 
     metrics: dict[str, Interval | None] = dict.fromkeys(NAMES)
     answers = len(setting.results)
@@ -212,11 +213,11 @@ def _metrics(setting: Setting, baseline: Setting | None, found: Sequence[Setting
             value = float(metric(totals))
         except KeyError:  # a column or a reference that the file lacks
             continue
-        if not math.isnan(value):
-            # a resample may hold a ratio over zero, and infinite costs have no spread
+        if math.isinf(value):
+            metrics[name] = Interval(value, value, value)
+        elif not math.isnan(value):
             spread = metric(resampled)
-            spread = spread[np.isfinite(spread)]
-            metrics[name] = Interval(value, *(percentiles(spread) if len(spread) else (value, value)))
+            metrics[name] = Interval(value, *percentiles(spread[np.isfinite(spread)]))  # without ratios over zero
     if setting.audited:
         largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in setting.results), 700))
         metrics["max_likelihood_ratio"] = Interval(largest, math.nan, math.nan)  # a maximum: it has no interval
