@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -18,7 +18,7 @@ from cactus_decoding.pair import Pair
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling import SamplingParams
 from cactus_decoding.stopping import Stopper
-from cactus_decoding.types import AcceptanceRule, DraftLength
+from cactus_decoding.types import AcceptanceRule, DraftLength, Verifier
 from cactus_decoding.verifiers import make_verifier
 
 
@@ -79,8 +79,11 @@ def stream(
     min_p: float = 0.0,
     stop: Sequence[str] = (),
     seed: int | None = None,
+    observe: Callable[[Verifier], Verifier] | None = None,
 ) -> Response:
     r"""Return a response to iterate over step by step; its arguments and errors are those of `generate`.
+
+    ``observe`` wraps what decides on the steps, for instance in something that looks on.
 
     Example:
         >>> from cactus_decoding import load_pair
@@ -124,7 +127,7 @@ def stream(
         pair.target,
         pair.drafter,
         prompt_ids,
-        verifier,
+        verifier if observe is None else observe(verifier),
         lambda logits, _: sampling(logits),
         num_speculative_tokens=length,
         max_length=max_length,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.cli import check_bundled, demo, generate, rules, serve, train_bundled
+from cactus_decoding.cli import check_bundled, demo, evaluate, generate, rules, serve, train_bundled
 
 MISTAKE, INTERRUPTED = 2, 130
 
@@ -20,11 +20,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-USE, MAKE = "Use", "Make the bundled pair"
+USE, MEASURE, MAKE = "Use", "Measure", "Make the bundled pair"
 app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
 app.command("demo", epilog=demo.EXAMPLES, rich_help_panel=USE)(demo.demo)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.SETTINGS, rich_help_panel=USE)(serve.serve)
 app.command("rules", rich_help_panel=USE)(rules.rules)
+app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("train-bundled", epilog=train_bundled.EXAMPLES, rich_help_panel=MAKE)(train_bundled.train_bundled)
 app.command("check-bundled", epilog=check_bundled.EXAMPLES, rich_help_panel=MAKE)(check_bundled.check_bundled)
 

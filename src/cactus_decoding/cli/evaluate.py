@@ -1,0 +1,234 @@
+"""`cactus eval`: tasks × rules × draft lengths × seeds, to a result file that survives a kill."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.progress import counting
+
+if TYPE_CHECKING:
+    from cactus_decoding.evaluation.cells import Cell
+    from cactus_decoding.evaluation.results import CellResult
+    from cactus_decoding.evaluation.tasks import Task
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus eval --rule lossless --rule cactus:delta=1.0 --num-speculative-tokens 0,4,10 --out results.jsonl\n\n"
+    "cactus eval --task gsm8k:path=gsm8k_test.jsonl --target ./large --draft ./small --rule clamped:width=1 "
+    "--seeds 0,1,2 --out results.jsonl\n\n"
+    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --out results.jsonl"
+)
+WHAT, MODELS = "What is asked", "Models"
+INTERRUPTED = 130
+Value = TypeVar("Value")
+
+
+def evaluate(
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+                     help="Result file, JSON Lines. Cells that it holds already are not answered again."),
+    ],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK", show_default="word_problems", rich_help_panel=WHAT,
+                     help="word_problems, gsm8k:path=FILE, spec_bench:path=FILE, or jsonl:path=FILE,extract=NAME; may "
+                     "be given several times."),
+    ] = None,
+    lm_eval: Annotated[
+        str | None,
+        typer.Option("--lm-eval", metavar="NAMES", rich_help_panel=WHAT, show_default="none",
+                     help="Generation tasks of lm-evaluation-harness, comma-separated (needs the extra 'eval')."),
+    ] = None,
+    lm_eval_path: Annotated[
+        Path | None,
+        typer.Option("--lm-eval-path", metavar="DIR", rich_help_panel=WHAT, show_default="none", exists=True,
+                     file_okay=False, help="Folder with further task definitions for lm-evaluation-harness."),
+    ] = None,
+    problems: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", show_default="all; 500 word problems", rich_help_panel=WHAT,
+                     help="Ask the first N problems of each task."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
+    ] = "bundled",
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled",
+                     help="Proposing model, or 'ngram' to look proposals up in the text; may be given several times."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="What decodes: transformers or vllm.", rich_help_panel=MODELS)
+    ] = "transformers",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", show_default="lossless",
+                     help="Acceptance rule, such as cactus:delta=0.5; may be given several times."),
+    ] = None,
+    nats: options.Nats = None,
+    max_shift: options.MaxShift = None,
+    expected_tokens: options.ExpectedTokens = None,
+    num_speculative_tokens: Annotated[
+        str,
+        typer.Option(metavar="N,…", rich_help_panel=options.RUNNING,
+                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths, "
+                     "such as adaptive, are allowed."),
+    ] = "6",
+    verification: Annotated[
+        str, typer.Option(metavar="HOW", help="'token' or 'block'.", rich_help_panel=options.RUNNING)
+    ] = "token",
+    seeds: Annotated[
+        str,
+        typer.Option("--seeds", "--seed", metavar="S,…", rich_help_panel=options.RUNNING,
+                     help="Of the answers, comma-separated; all rules share them."),
+    ] = "0",
+    temperature: options.Temperature = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    max_new_tokens: options.MaxNewTokens = 256,
+    audit: Annotated[
+        bool,
+        typer.Option("--audit/--no-audit", rich_help_panel=options.OUTPUT,
+                     help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
+                     "does not count."),
+    ] = True,
+    interleaved: Annotated[
+        bool,
+        typer.Option("--interleave/--one-by-one", rich_help_panel=options.RUNNING,
+                     help="Answer each problem under every setting before the next, so that whatever slows the machine "
+                     "slows them all; or finish one cell after another."),
+    ] = True,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Measure what rules cost and what they buy, cell by cell; the same command resumes where a kill left off."""
+    from cactus_decoding import SamplingParams, parse_rule
+    from cactus_decoding.checks import check_choice
+    from cactus_decoding.evaluation.cells import Cell, grid
+    from cactus_decoding.evaluation.engines import ENGINES, load_engine
+    from cactus_decoding.evaluation.results import opened
+    from cactus_decoding.evaluation.runner import pending, run
+    from cactus_decoding.provenance import provenance
+    from cactus_decoding.verifiers import VERIFICATIONS
+
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
+                 if isinstance(value, (str, int, float, list, Path, type(None)))}  # fmt: skip
+    check_choice("engine", engine, ENGINES)
+    check_choice("verification", verification, VERIFICATIONS)
+    SamplingParams(temperature, top_k, top_p, min_p)
+    lengths = _lengths(num_speculative_tokens)
+    chosen_seeds = _integers("--seeds", seeds)
+    rules = _unique(parse_rule(text).spelling for text in rule or ["lossless"])
+    relaxed = next((text for text in rules if text != "lossless"), "lossless")
+    budget = options.budget_of(nats, max_shift, expected_tokens, relaxed)
+    tasks = _tasks(task, lm_eval, lm_eval_path, problems)
+    base = Cell(
+        task="",
+        target=target,
+        draft="",
+        engine=engine,
+        budget_nats=None if budget is None or math.isinf(budget.limit) else budget.limit,
+        expected_tokens=expected_tokens,
+        verification=verification,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        max_new_tokens=max_new_tokens,
+    )
+    counts = {name: len(each.problems) for name, each in tasks.items()}
+    cells = list(
+        grid(base, tasks=counts, drafts=_unique(draft or _bundled_draft(target)), rules=rules, lengths=lengths,
+             seeds=chosen_seeds)
+    )  # fmt: skip
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"cannot write {str(out)!r}: its folder is missing or not writable")
+    options.prepare(threads, small=target == "bundled")
+    console = Console(stderr=True, highlight=False)
+    with opened(out) as file:
+        todo = pending(cells, file.results)
+        if len(todo) < len(cells):
+            console.print(f"{len(cells) - len(todo)} of {len(cells)} cells are in {out} already", soft_wrap=True)
+        load = partial(load_engine, engine, target, audited=audit)
+        try:
+            with counting("Answering", sum(cell.problems for cell in todo)) as progress:
+                done = count(1)
+                run(cells, tasks, load, file, provenance(arguments),
+                    lambda remark: progress(next(done), remark), interleaved=interleaved)  # fmt: skip
+        except KeyboardInterrupt:
+            left = len(pending(cells, file.results))
+            typer.echo(
+                f"cactus: interrupted with {len(cells) - left} of {len(cells)} cells in {out}: the same command goes "
+                "on from there",
+                err=True,
+            )
+            raise typer.Exit(INTERRUPTED) from None
+        _show(file.results, cells)
+
+
+def _tasks(
+    spelled: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, problems: int | None
+) -> dict[str, Task]:
+    from cactus_decoding.evaluation.sources import parse_task
+
+    made = [parse_task(text, problems) for text in _unique(spelled or ([] if lm_eval else ["word_problems"]))]
+    if lm_eval is not None:
+        from cactus_decoding.evaluation.harness import harness_tasks
+
+        made += harness_tasks(lm_eval, lm_eval_path, problems)
+    tasks = {each.name: each for each in made}
+    if len(tasks) < len(made):
+        twice = next(each.name for each in made if tasks[each.name] is not each)
+        raise ValueError(f"two tasks are named {twice!r}; name one of them, as in 'jsonl:path=FILE,name=other'")
+    return tasks
+
+
+def _integers(option: str, text: str) -> list[int]:
+    """Return comma-separated integers of at least 0, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"{option} must be comma-separated integers of at least 0, such as 0,4,10, but is {text!r}")
+    return _unique(int(part) for part in parts)
+
+
+def _lengths(text: str) -> list[int | str]:
+    """Return comma-separated draft lengths; a comma within the spelling of one is followed by no name."""
+    from cactus_decoding.draft_length import DRAFT_LENGTHS, as_draft_length
+
+    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join(DRAFT_LENGTHS)}|$))", text)
+    for part in parts:
+        as_draft_length(part)  # raises before any work
+    return _unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
+
+
+def _unique(values: Iterable[Value]) -> list[Value]:
+    return list(dict.fromkeys(values))
+
+
+def _bundled_draft(target: str) -> list[str]:
+    if target != "bundled":
+        raise ValueError(f"a draft is missing for target {target!r}: give --draft a model's path or name, or 'ngram'")
+    return ["bundled"]
+
+
+def _show(results: list[CellResult], cells: list[Cell]) -> None:
+    """Print a row for each setting of this run; baselines are looked for in the whole file."""
+    from cactus_decoding.cli.evaluation_table import table
+    from cactus_decoding.evaluation.summary import summarise
+
+    wanted = {replace(cell, seed=0) for cell in cells}
+    rows = [row for row in summarise(results) if row.cell in wanted]
+    Console(highlight=False).print(*table(rows), sep="\n\n")
