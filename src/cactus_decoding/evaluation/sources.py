@@ -187,7 +187,7 @@ def parse_task(text: str, problems: int | None = None) -> Task:
 
     Example:
         >>> parse_task("word_problems", 3).problems[2].answer
-        '42'
+        '142'
     """
     source: Source = parse("task", text, SOURCES)
     task = source.task(problems)

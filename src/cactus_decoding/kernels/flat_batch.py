@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.rules import Cactus, Ensemble, Lenience, Lossless, TopK, Typical, as_rule
+from cactus_decoding.rules import Cactus, Ensemble, Lenience, Lossless, RelaxedGreedy, TopK, Typical, as_rule
 from cactus_decoding.types import AcceptanceRule
 
 _LOSSLESS, _CACTUS, _ENSEMBLE, _LENIENCE, _GIVEN, _SAMPLE, _FIRST, _EQUAL = range(8)
@@ -153,11 +153,11 @@ def _row_numbers(
     candidates = draft_token_ids.long().unsqueeze(1)
     verdict = rule.judge(probs, draft_probs, candidates)
     pair = torch.cat([verdict.relaxed_prob, verdict.residual_scale], dim=1).float()
-    if isinstance(rule, Typical | TopK):
+    if isinstance(rule, Typical | TopK | RelaxedGreedy):
         first = torch.where(verdict.relaxed_prob > 0, -1.0, 2.0)  # any q is above -1, and none above 2
         lowest = torch.where(rule.recovery_target(probs) > 0, probs, torch.inf).amin(-1, keepdim=True)
         lowest *= 1 - 1e-6  # the kernel's q may be rounded the other way
-        greedy = isinstance(rule, Typical) and rule.recovery == "greedy"
+        greedy = isinstance(rule, RelaxedGreedy) or (isinstance(rule, Typical) and rule.recovery == "greedy")
         alike = isinstance(rule, TopK) and rule.residual == "mask"
         return _FIRST if greedy else _EQUAL if alike else _SAMPLE, torch.cat([first, lowest], dim=1).float()
     if not torch.equal(rule.recovery_target(probs), probs):
