@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 
 from contenders import HERE, Contender, race, summary
-from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
 from cactus_decoding.provenance import provenance
@@ -30,7 +29,6 @@ def main() -> None:
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter that has vllm; without it, vllm stays out")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "end_to_end.json")
     arguments = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     texts = [problem.prompt for problem in islice(word_problems("test", seed=1), arguments.problems)]
     results = []
     for proposals in arguments.proposals:
@@ -51,13 +49,7 @@ def main() -> None:
             ]
         for temperature in arguments.temperatures:
             requests = [
-                {
-                    "text": text,
-                    "prompt": tokenizer(text).input_ids,
-                    "temperature": temperature,
-                    "max_new_tokens": 200,
-                    "seed": seed,
-                }
+                {"text": text, "temperature": temperature, "max_new_tokens": 200, "seed": seed}
                 for seed, text in enumerate(texts)
             ]
             answers = race(contenders, requests)

@@ -27,7 +27,7 @@ def main() -> None:
     # replies go to the real stdout; whatever vllm prints does not
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    from vllm import LLM, SamplingParams, TokensPrompt
+    from vllm import LLM, SamplingParams
 
     speculative = {
         "method": "draft_model",
@@ -49,9 +49,8 @@ def main() -> None:
         sampling = SamplingParams(
             temperature=request["temperature"], max_tokens=request["max_new_tokens"], seed=request["seed"]
         )
-        prompt = TokensPrompt(prompt_token_ids=request["prompt"])
         cpu, start = time.process_time(), time.perf_counter()
-        tokens = list(engine.generate(prompt, sampling, use_tqdm=False)[0].outputs[0].token_ids)
+        tokens = list(engine.generate(request["text"], sampling, use_tqdm=False)[0].outputs[0].token_ids)
         reply = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "tokens": tokens}
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps({**reply, "peak_mib": peak}), file=replies, flush=True)

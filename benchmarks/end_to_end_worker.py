@@ -40,11 +40,12 @@ def main() -> None:
 
 def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> Answer:
     """Return `generate` of transformers: plain, assisted, or assisted with its static ensemble."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(arguments.target)
     target = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32).eval()
     more: dict[str, object] = {}
     if kind != "generate":
@@ -58,7 +59,7 @@ def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> A
 
     def answer(request: dict[str, Any]) -> list[int]:
         torch.manual_seed(request["seed"])
-        ids = torch.tensor([request["prompt"]])
+        ids = tokenizer(request["text"], return_tensors="pt").input_ids
         sampled = {"do_sample": True, "temperature": request["temperature"], "top_k": 0, "top_p": 1.0}
         settings = sampled if request["temperature"] else {"do_sample": False}
         length = request["max_new_tokens"]
