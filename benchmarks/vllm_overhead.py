@@ -3,8 +3,8 @@
     .venv-vllm/bin/python benchmarks/vllm_overhead.py docs/results/vllm_overhead.json
 
 A pair sends the same prompts once without a rule and once with one, in turns, for a fixed number of tokens each; the
-result is the median over pairs of the ratio of their output tokens per second. On the CPU with the bundled models a step
-takes milliseconds, so what the plug-in adds weighs far more here than with models that a GPU is needed for.
+result is the median over pairs of the ratio of their output tokens per second. On the CPU with the bundled models a
+step takes milliseconds, so what the plug-in adds weighs far more here than with models that need a GPU.
 """
 
 from __future__ import annotations
