@@ -116,7 +116,7 @@ def test_rules_are_all_there(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frob"], "commands are generate, demo, rules, train-bundled, check-bundled"),
+        (["frob"], "commands are generate, demo, serve, rules, train-bundled, check-bundled"),
         (["generate"], "Missing argument 'PROMPT' (see 'cactus generate --help')"),
         (["generate", "x", "--frob"], "--frob"),
         (["generate", "x", "--rule", "cactis"], "known are lossless, cactus, ensemble, lenience, clamped"),
