@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("vllm") else ["*.py"]  # helper modules too: pytest looks for doctests in them
+collect_ignore_glob = [] if find_spec("vllm") else ["*.py"]
