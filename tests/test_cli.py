@@ -30,7 +30,7 @@ from cactus_decoding.training.floors import PairScores, check_floors, evaluate_p
 from cactus_decoding.training.language_model import TrainingPlan
 from cactus_decoding.word_problems.scoring import Score
 
-COMMANDS = ("generate", "demo", "serve", "rules", "train-bundled", "check-bundled")
+COMMANDS = ("generate", "demo", "serve", "rules", "eval", "train-bundled", "check-bundled")
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 PROMPT = f"Question: {QUESTION}\nAnswer:"
 SHORT = ("--seed", "3", "--max-new-tokens", "12")

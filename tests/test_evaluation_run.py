@@ -249,6 +249,15 @@ def test_the_audit_follows_budgets_and_paces(pair):
         assert answer.audited.nats <= budget * (1 + 1e-9)
 
 
+def test_an_answer_does_not_depend_on_the_one_before(pair):
+    engine, problems = TransformersEngine(pair), word_problems("test", seed=0)
+    first, second = (next(problems).prompt for _ in range(2))
+    cells = [Cell("", "bundled", "bundled", rule=rule, max_new_tokens=30) for rule in ("lossless", "cactus:delta=1.0")]
+    order = [engine.answer(cell, prompt, (), seed=1) for prompt in (first, second) for cell in cells]
+    back = [engine.answer(cell, prompt, (), seed=1) for prompt in (second, first) for cell in reversed(cells)]
+    assert [answer.audited for answer in order] == [answer.audited for answer in reversed(back)]
+
+
 def test_lossless_costs_nothing_and_no_audit_leaves_the_columns_out(pair):
     prompt = next(word_problems("test", seed=0)).prompt
     cell = Cell("", "bundled", "bundled", max_new_tokens=20)

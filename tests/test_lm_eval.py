@@ -53,7 +53,7 @@ def tasks(tmp_path, monkeypatch):
     ):
         text = GENERATES.format(name=name, data=data, output=output, choices=choices)
         if output == "multiple_choice":
-            text = text.split("generation_kwargs")[0] + "metric_list:\n  - {metric: acc}\n"
+            text = text.split("generation_kwargs")[0].replace('"{{answer}}"', "0") + "metric_list:\n  - {metric: acc}\n"
         (folder / f"{name}.yaml").write_text(text)
     return folder
 
@@ -81,6 +81,12 @@ def test_tasks_that_score_and_unknown_ones_are_refused(run, tasks, tmp_path):
     code, _, err = run("eval", "--lm-eval", "local_choices", *out)
     assert code == 2
     assert "only tasks that generate can be compared" in err
+    (tasks / "local_choices.yaml").write_text(
+        (tasks / "local_choices.yaml").read_text().replace("_target: 0", "_target: 9")
+    )
+    code, _, err = run("eval", "--lm-eval", "local_choices", *out)
+    assert code == 2
+    assert "lm-evaluation-harness cannot load local_choices: " in err
     code, _, err = run("eval", "--lm-eval", "local_sums,nothing_like_it", *out)
     assert code == 2
     assert "unknown task of lm-evaluation-harness: nothing_like_it" in err

@@ -78,8 +78,9 @@ def harness_tasks(names: str, include: Path | None, problems: int | None) -> lis
         raise ValueError(f"unknown task of lm-evaluation-harness: {', '.join(unknown) or repr(names)}")
     try:
         found = manager.load(wanted)["tasks"]
-    except (OSError, ConnectionError, ValueError) as error:
-        raise ValueError(f"lm-evaluation-harness cannot load {names}: {error}") from error
+    except Exception as error:  # its tasks run code of their own, and read what a user or the hub provides
+        detail = f"{type(error).__name__}: {error}"
+        raise ValueError(f"lm-evaluation-harness cannot load {names}: {detail}") from error
     return [_task(name, each, manager, problems) for name, each in found.items()]
 
 

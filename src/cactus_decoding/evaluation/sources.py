@@ -186,8 +186,8 @@ def parse_task(text: str, problems: int | None = None) -> Task:
         ValueError: for an unknown task or parameter, a malformed line, or fewer problems than are asked for.
 
     Example:
-        >>> parse_task("word_problems", 3).problems[2].answer
-        '142'
+        >>> parse_task("word_problems:split=validation", 3).problems[2].id
+        'validation-0-2'
     """
     source: Source = parse("task", text, SOURCES)
     task = source.task(problems)

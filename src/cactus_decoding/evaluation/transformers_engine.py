@@ -75,7 +75,10 @@ class TransformersEngine:
             raise ValueError(f"task {cell.task}, problem {problem.id!r}: {error}") from None
 
     def answer(self, cell: Cell, prompt: str, stop: tuple[str, ...], seed: int) -> Answer:
-        """Answer one prompt."""
+        """Answer one prompt, as if it were the first: what an earlier answer left cached would cut this one's time."""
+        reset = getattr(self._pair.drafter, "reset", None)
+        if reset is not None:
+            reset()
         auditors: list[AuditingVerifier] = []
         response = stream(
             self._pair,
