@@ -6,15 +6,19 @@ BIN := .venv/bin
 INPUTS := pyproject.toml constraints.txt scripts/setup.sh
 CORE := .venv/.stamp-core
 DEV := .venv/.stamp-dev
+VLLM_BIN := .venv-vllm/bin
+VLLM_INPUTS := pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
+VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test format clean
+.PHONY: help demo test test-core test-vllm format clean
 # Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     install what the package needs, then run 'cactus demo'"
 	@echo "make test     install the development tools too, then lint, type-check and test"
+	@echo "make test-vllm  only the tests on vLLM's CPU engine, which have .venv-vllm to themselves (Linux)"
 	@echo "make format   format the code and apply ruff's safe fixes"
 	@echo "make clean    remove .venv and all caches"
 	@echo "Variables: PYTHON (an interpreter >= 3.11, now '$(PYTHON)'), WORKERS (of pytest, now $(WORKERS))"
@@ -28,24 +32,39 @@ $(DEV): $(INPUTS)
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh dev
 	@touch $(CORE) $@
 
+$(VLLM): $(VLLM_INPUTS)
+	@PYTHON="$(PYTHON)" bash scripts/setup_vllm.sh
+	@touch $@
+
 demo: $(CORE)
 	@$(BIN)/cactus demo
 
+test: test-core test-vllm
+
 # One thread a worker: the tensors are small, and threads that compete make tests slower and sums less reproducible.
-test: export OMP_NUM_THREADS = 1
-test: export TOKENIZERS_PARALLELISM = false
+test-core test-vllm: export OMP_NUM_THREADS = 1
+test-core test-vllm: export TOKENIZERS_PARALLELISM = false
 # No test may reach for the network.
-test: export HF_HUB_OFFLINE = 1
-test: $(DEV)
+test-core test-vllm: export HF_HUB_OFFLINE = 1
+test-core: $(DEV)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow || test $$? -eq 5  # 5: no test is marked slow
 
+# Whole files to a worker: their tests share an engine, which takes half a minute to start.
+ifeq ($(shell uname -s),Linux)
+test-vllm: $(VLLM)
+	$(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/vllm_engine
+else
+test-vllm:
+	@echo "vLLM's CPU engine is there for Linux only: its tests are left out"
+endif
+
 format: $(DEV)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

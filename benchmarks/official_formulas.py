@@ -22,7 +22,7 @@ def truncate(logits: Tensor, top_k: int, top_p: float) -> Tensor:
 def verify_in_full(
     logits: Tensor, draft_probs: Tensor, draft_token_ids: Tensor, delta: float, temperature: float
 ) -> int:
-    """Verify one sequence's proposals, ``[k + 1, vocabulary]`` and ``[k, vocabulary]``; return the token after them."""
+    """Verify one sequence's proposals, every row in full; return the token that follows."""
     probs = torch.softmax(logits / temperature, dim=-1)
     target, drafted = probs[:-1], draft_token_ids.unsqueeze(-1)
     q, p = target.gather(-1, drafted), draft_probs.gather(-1, drafted)

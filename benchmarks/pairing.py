@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
@@ -13,18 +14,23 @@ from cactus_decoding.provenance import provenance
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def paired(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
+CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
+"""What passes while one waits, and what this thread was given of the processor: for one thread on a busy machine."""
+
+
+def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: str) -> dict[str, dict[str, float]]:
     """Return each function's median milliseconds, and the median over rounds of its time over the first one's.
 
     In every round each function runs once, in turn; two rounds before them are not counted.
     """
+    now = CLOCKS[clock]
     times: dict[str, list[float]] = {name: [] for name in functions}
     for round_ in range(rounds + 2):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = now()
             function()
             if round_ >= 2:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(now() - start)
     first = next(iter(times.values()))
     return {
         name: {
@@ -33,6 +39,13 @@ def paired(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
         }
         for name, each in times.items()
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """Add what every benchmark takes."""
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="processor time only with one thread")
 
 
 def write(name: str, arguments: Mapping[str, object], results: Mapping[str, object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from pairing import paired, write
+from pairing import add_arguments, paired, write
 
 from cactus_decoding.audit import audit
 from cactus_decoding.ratio_clamp import clamp_bounds
@@ -24,7 +24,7 @@ AUDITED = (
 )
 
 
-def measure(vocabulary: int, scale: float, noise: float, rounds: int) -> dict[str, dict[str, float]]:
+def measure(vocabulary: int, scale: float, noise: float, rounds: int, clock: str) -> dict[str, dict[str, float]]:
     """Return the times for one pair of rows, by how steep they are and how far apart."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(vocabulary, generator=generator) * scale
@@ -37,14 +37,13 @@ def measure(vocabulary: int, scale: float, noise: float, rounds: int) -> dict[st
         functions[f"solve, max_kl={cap}"] = lambda cap=cap: clamp_bounds(target, draft, max_kl=cap)
     for rule in AUDITED:
         functions[f"audit, {rule}"] = lambda rule=rule: audit(rule, target, draft)
-    return paired(functions, rounds)
+    return paired(functions, rounds, clock)
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=2)
+    add_arguments(parser, rounds=30)
     parser.add_argument("--output", default="solving", help="name of the result file, without its ending")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -52,7 +51,7 @@ def main() -> None:
     cases += [(vocabulary, 3.0, 1.0) for vocabulary in (4_000, 16_000, 32_000, 64_000, 128_000, 256_000)]
     results = []
     for vocabulary, scale, noise in cases:
-        times = measure(vocabulary, scale, noise, arguments.rounds)
+        times = measure(vocabulary, scale, noise, arguments.rounds, arguments.clock)
         shape = {"vocabulary": vocabulary, "logits' standard deviation": scale, "draft's noise": noise}
         results.append({**shape, "times": times})
         print(shape)

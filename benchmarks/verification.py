@@ -6,7 +6,7 @@ import argparse
 
 import torch
 from official_formulas import truncate, verify_in_full
-from pairing import paired, write
+from pairing import add_arguments, paired, write
 from torch import Tensor
 
 from cactus_decoding.kernels.verify_logits import verify_logits
@@ -35,7 +35,7 @@ def rejected_at_once(logits: Tensor, draft: Tensor, drafted: Tensor) -> tuple[Te
 
 
 def measure(
-    vocabulary: int, proposals: int, batch: int, sampling: SamplingParams, rounds: int, baseline: bool
+    vocabulary: int, proposals: int, batch: int, sampling: SamplingParams, rounds: int, clock: str, baseline: bool
 ) -> dict[str, dict[str, float]]:
     """Return the times of one shape; the first is the limit that ratios are taken to."""
     logits, draft, drafted = rows(vocabulary, proposals, batch, sampling)
@@ -59,14 +59,13 @@ def measure(
             verify_in_full(truncate(one, 20, 0.95), p, ids, 1.0, 0.6)
             for one, p, ids in zip(logits, draft, drafted, strict=True)
         ]
-    return paired(functions, rounds)
+    return paired(functions, rounds, clock)
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=2)
+    add_arguments(parser, rounds=60)
     parser.add_argument("--scaling", action="store_true", help="vocabulary, proposals and batch instead of the bars")
     parser.add_argument("--output", default=None, help="name of the result file, without its ending")
     arguments = parser.parse_args()
@@ -79,7 +78,7 @@ def main() -> None:
         cases = [((151_936, 10, 1), TRUNCATED, True), ((151_936, 10, 1), PLAIN, False)]
     results = []
     for (vocabulary, proposals, batch), sampling, baseline in cases:
-        times = measure(vocabulary, proposals, batch, sampling, arguments.rounds, baseline)
+        times = measure(vocabulary, proposals, batch, sampling, arguments.rounds, arguments.clock, baseline)
         shape = {"vocabulary": vocabulary, "proposals": proposals, "batch": batch, "sampling": str(sampling)}
         results.append({**shape, "times": times})
         print(shape)

@@ -130,3 +130,10 @@ def test_emission_outside_the_target_s_support_costs_infinitely_much() -> None:
     assert result.kl.tolist() == [math.inf, 0.0]
     assert result.max_log_ratio.tolist() == [math.inf, 0.0]
     assert result.tv.tolist() == pytest.approx([0.2, 0.0])
+
+
+def test_no_rows_are_audited_as_none():
+    rows = torch.zeros(0, 5, dtype=torch.float64)
+    for rule in ("lossless", "cactus:delta=1.0", "top_k:k=2"):
+        result = audit(rule, rows, rows)
+        assert (result.kl.shape, result.output_probs.shape) == ((0,), (0, 5))

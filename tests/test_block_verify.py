@@ -233,6 +233,15 @@ def test_lookup_drafts_are_verified_in_blocks_only_without_a_loss(pair, prompt: 
         pair.drafter = drafter
 
 
+@pytest.mark.parametrize("length", ["confidence:threshold=0.3", "adaptive"])
+def test_steps_of_varying_length_are_verified_in_blocks_only_without_a_loss(pair, prompt: str, length: str) -> None:
+    given = {"verification": "block", "num_speculative_tokens": length}
+    greedy = generate(pair, prompt, temperature=0.0)
+    assert generate(pair, prompt, temperature=0.0, **given).token_ids == greedy.token_ids
+    with pytest.raises(ValueError, match="a fixed number of proposals"):
+        generate(pair, prompt, rule="clamped:width=1", **given)
+
+
 def test_other_words_for_verification_are_refused(pair, prompt: str) -> None:
     with pytest.raises(ValueError, match="verification must be one of token, block, but is 'joint'"):
         generate(pair, prompt, verification="joint")

@@ -30,7 +30,7 @@ from cactus_decoding.training.floors import PairScores, check_floors, evaluate_p
 from cactus_decoding.training.language_model import TrainingPlan
 from cactus_decoding.word_problems.scoring import Score
 
-COMMANDS = ("generate", "demo", "rules", "train-bundled", "check-bundled")
+COMMANDS = ("generate", "demo", "serve", "rules", "eval", "train-bundled", "check-bundled")
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 PROMPT = f"Question: {QUESTION}\nAnswer:"
 SHORT = ("--seed", "3", "--max-new-tokens", "12")
@@ -95,7 +95,7 @@ def test_rules_are_all_there(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frob"], "commands are generate, demo, rules, train-bundled, check-bundled"),
+        (["frob"], "commands are generate, demo, serve, rules, eval, train-bundled, check-bundled"),
         (["generate"], "Missing argument 'PROMPT' (see 'cactus generate --help')"),
         (["generate", "x", "--frob"], "--frob"),
         (["generate", "x", "--rule", "cactis"], "known are lossless, cactus, ensemble, lenience, clamped"),
@@ -104,7 +104,8 @@ def test_rules_are_all_there(run):
         (["generate", "x", "--top-p", "0"], "top_p must be in (0, 1], but is 0.0"),
         (["generate", "x", "--temperature", "nan"], "temperature must be in [0, inf), but is nan"),
         (["generate", "x", "--top-k", "-1"], "'--top-k'"),
-        (["generate", "x", "--num-speculative-tokens", "many"], "'--num-speculative-tokens'"),
+        (["generate", "x", "--num-speculative-tokens", "many"], "unknown draft length 'many'"),
+        (["generate", "x", "--num-speculative-tokens", "-1"], "num_speculative_tokens must be at least 0, but is -1"),
         (["generate", "x", "--max-new-tokens", "0"], "'--max-new-tokens'"),
         (["generate", "x", "--threads", "0"], "'--threads'"),
         (["generate", "x", "--stop", ""], "stop must be a sequence of strings that are not empty"),

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from rules_under_test import SPELLINGS, Altered
+from exact_enumeration import hand_made_rows
+from rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered
 from torch import Tensor
 
 from cactus_decoding.kernels import laws
@@ -148,6 +149,28 @@ def test_the_rule_is_asked_only_where_the_lossless_test_fails_and_about_the_supp
         failed = int(result.relaxed.sum()) + int(result.num_accepted < 4)
         assert len(rule.asked) == failed
         assert all(size <= sampling.top_k + 1 for size, _ in rule.asked)
+
+
+def test_which_rules_promise_never_to_be_stricter_than_lossless() -> None:
+    promising = {text for text in SPELLINGS if parse_rule(text).never_stricter_than_lossless}
+    assert promising == set(NEVER_STRICTER_THAN_LOSSLESS)  # of which another test knows that they are not
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_numbers_stay_the_same_without_what_the_target_excludes(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    assert rule.needs_support_only
+    for q, p in zip(*hand_made_rows(), strict=True):
+        for drafted in range(len(q)):
+            kept = (q > 0) | (torch.arange(len(q)) == drafted)
+            place = int(kept[:drafted].sum())
+            whole = rule.judge(q, p, torch.tensor([drafted]))
+            part = rule.judge(q[kept], p[kept], torch.tensor([place]))
+            torch.testing.assert_close(part.relaxed_prob, whole.relaxed_prob, rtol=0, atol=1e-12)
+            torch.testing.assert_close(part.residual_scale, whole.residual_scale, rtol=1e-9, atol=1e-12)
+            start = rule.recovery_target(q)
+            torch.testing.assert_close(rule.recovery_target(q[kept]), start[kept], rtol=1e-12, atol=0)
+            assert (start[~kept] == 0).all()
 
 
 class LooksAtTheWholeRow:

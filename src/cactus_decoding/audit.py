@@ -107,7 +107,7 @@ def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -
     vocabulary = target.shape[-1]
     rows = [part.reshape(-1, vocabulary) for part in (target, draft, scale, rejected)]
     # only the scales of tokens that can be rejected matter
-    columns = (rows[3].amax(0) > 0).nonzero().squeeze(1)
+    columns = (rows[3] > 0).any(0).nonzero().squeeze(1)
     scale, rejected = (part.index_select(1, columns) for part in rows[2:])
     by_scale = _by_one_scale if bool((scale == scale[:, :1]).all()) else _by_many_scales
     recovered, left = by_scale(rows[0], rows[1], scale, rejected)

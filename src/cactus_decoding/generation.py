@@ -121,7 +121,7 @@ def stream(
         sampling=sampling,
         budget=budget,
         verification=verification,
-        fixed_blocks=isinstance(pair.drafter, ModelDrafter) and isinstance(length, FixedLength),
+        fixed_blocks=isinstance(pair.drafter, ModelDrafter) and type(length) is FixedLength,
     )
     steps = decode(
         pair.target,

@@ -139,7 +139,7 @@ def speculative_generate(
         greedy=not generation_config.do_sample,
         budget=budget,
         verification=verification,
-        fixed_blocks=isinstance(proposer, ModelDrafter) and isinstance(length, FixedLength),
+        fixed_blocks=isinstance(proposer, ModelDrafter) and type(length) is FixedLength,
     )
     steps = decode(
         target,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.cli import check_bundled, demo, evaluate, frontier, generate, rules, train_bundled
+from cactus_decoding.cli import check_bundled, demo, evaluate, frontier, generate, rules, serve, train_bundled
 
 MISTAKE, INTERRUPTED = 2, 130
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 USE, MEASURE, MAKE = "Use", "Measure", "Make the bundled pair"
 app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
 app.command("demo", epilog=demo.EXAMPLES, rich_help_panel=USE)(demo.demo)
+app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.SETTINGS, rich_help_panel=USE)(serve.serve)
 app.command("rules", rich_help_panel=USE)(rules.rules)
 app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -17,6 +20,7 @@ from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.cells import Cell
+    from cactus_decoding.evaluation.results import CellResult
     from cactus_decoding.evaluation.tasks import Task
 
 EXAMPLES = (
@@ -80,7 +84,8 @@ def evaluate(
     num_speculative_tokens: Annotated[
         str,
         typer.Option(metavar="N,…", rich_help_panel=options.RUNNING,
-                     help="Proposals per step, comma-separated; 0 is the target alone."),
+                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths, "
+                     "such as adaptive, are allowed."),
     ] = "6",
     verification: Annotated[
         str, typer.Option(metavar="HOW", help="'token' or 'block'.", rich_help_panel=options.RUNNING)
@@ -101,6 +106,12 @@ def evaluate(
                      help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
                      "does not count."),
     ] = True,
+    interleaved: Annotated[
+        bool,
+        typer.Option("--interleave/--one-by-one", rich_help_panel=options.RUNNING,
+                     help="Answer each problem under every setting before the next, so that whatever slows the machine "
+                     "slows them all; or finish one cell after another."),
+    ] = True,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, cell by cell; the same command resumes where a kill left off."""
@@ -118,7 +129,7 @@ def evaluate(
     check_choice("engine", engine, ENGINES)
     check_choice("verification", verification, VERIFICATIONS)
     SamplingParams(temperature, top_k, top_p, min_p)
-    lengths = _integers("--num-speculative-tokens", num_speculative_tokens)
+    lengths = _lengths(num_speculative_tokens)
     chosen_seeds = _integers("--seeds", seeds)
     rules = _unique(parse_rule(text).spelling for text in rule or ["lossless"])
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
@@ -147,15 +158,16 @@ def evaluate(
         raise ValueError(f"cannot write {str(out)!r}: its folder is missing or not writable")
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
-    left = len(cells)
     with opened(out) as file:
         todo = pending(cells, file.results)
         if len(todo) < len(cells):
             console.print(f"{len(cells) - len(todo)} of {len(cells)} cells are in {out} already", soft_wrap=True)
         load = partial(load_engine, engine, target, audited=audit)
         try:
-            with counting("Answering", sum(cell.problems for cell in todo)) as report:
-                run(cells, tasks, load, file, provenance(arguments), report)
+            with counting("Answering", sum(cell.problems for cell in todo)) as progress:
+                done = count(1)
+                run(cells, tasks, load, file, provenance(arguments),
+                    lambda remark: progress(next(done), remark), interleaved=interleaved)  # fmt: skip
         except KeyboardInterrupt:
             left = len(pending(cells, file.results))
             typer.echo(
@@ -170,16 +182,17 @@ def evaluate(
 def _tasks(
     spelled: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, problems: int | None
 ) -> dict[str, Task]:
-    from cactus_decoding.evaluation.tasks import parse_task
+    from cactus_decoding.evaluation.sources import parse_task
 
+    made = [parse_task(text, problems) for text in _unique(spelled or ([] if lm_eval else ["word_problems"]))]
     if lm_eval is not None:
-        raise ValueError("not yet")
-    tasks: dict[str, Task] = {}
-    for text in _unique(spelled or ["word_problems"]):
-        each = parse_task(text, problems)
-        if each.name in tasks:
-            raise ValueError(f"two tasks are named {each.name!r}; name one of them, as in 'jsonl:path=…,name=other'")
-        tasks[each.name] = each
+        from cactus_decoding.evaluation.harness import harness_tasks
+
+        made += harness_tasks(lm_eval, lm_eval_path, problems)
+    tasks = {each.name: each for each in made}
+    if len(tasks) < len(made):
+        twice = next(each.name for each in made if tasks[each.name] is not each)
+        raise ValueError(f"two tasks are named {twice!r}; name one of them, as in 'jsonl:path=FILE,name=other'")
     return tasks
 
 
@@ -189,6 +202,16 @@ def _integers(option: str, text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"{option} must be comma-separated integers of at least 0, such as 0,4,10, but is {text!r}")
     return _unique(int(part) for part in parts)
+
+
+def _lengths(text: str) -> list[int | str]:
+    """Return comma-separated draft lengths; a comma within the spelling of one is followed by no name."""
+    from cactus_decoding.draft_length import DRAFT_LENGTHS, as_draft_length
+
+    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join(DRAFT_LENGTHS)}|$))", text)
+    for part in parts:
+        as_draft_length(part)  # raises before any work
+    return _unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
 
 
 def _unique(values: Iterable[Value]) -> list[Value]:
@@ -201,5 +224,11 @@ def _bundled_draft(target: str) -> list[str]:
     return ["bundled"]
 
 
-def _show(results: list[object], cells: list[Cell]) -> None:
-    pass
+def _show(results: list[CellResult], cells: list[Cell]) -> None:
+    """Print a row for each setting of this run; baselines are looked for in the whole file."""
+    from cactus_decoding.cli.evaluation_table import table
+    from cactus_decoding.evaluation.summary import summarise
+
+    wanted = {replace(cell, seed=0) for cell in cells}
+    rows = [row for row in summarise(results) if row.cell in wanted]
+    Console(highlight=False).print(*table(rows), sep="\n\n")

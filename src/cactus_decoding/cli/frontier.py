@@ -132,7 +132,7 @@ def _rows(path: Path, settings: dict[str, Any], sampling: Any, memory: int) -> R
     from cactus_decoding import load_pair
     from cactus_decoding.evaluation.record import record
     from cactus_decoding.evaluation.rows import read_rows
-    from cactus_decoding.evaluation.tasks import parse_task
+    from cactus_decoding.evaluation.sources import parse_task
     from cactus_decoding.provenance import provenance
 
     if path.exists():

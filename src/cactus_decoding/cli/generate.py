@@ -51,7 +51,7 @@ def generate(
     nats: options.Nats = None,
     max_shift: options.MaxShift = None,
     expected_tokens: options.ExpectedTokens = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = 6,
+    draft_length: options.DraftLength = "6",
     verification: Annotated[
         str,
         typer.Option(metavar="HOW", help="'token': one proposal after another; 'block': all of a step jointly, which "
@@ -84,13 +84,15 @@ def generate(
     The text goes to stdout; the metrics go to stderr.
     """
     from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
+    from cactus_decoding.draft_length import as_draft_length
 
     parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
     budget = options.budget_of(nats, max_shift, expected_tokens, parsed.spelling)
     text = _read(prompt, raw)
     seed = secrets.randbelow(2**32) if seed is None else seed
     errors = Console(stderr=True, highlight=False)
-    if num_speculative_tokens and _lifts_absurd_tokens(parsed, sampling):
+    length = as_draft_length(draft_length)
+    if length.most and _lifts_absurd_tokens(parsed, sampling):
         typer.echo(
             "cactus: warning: without --top-p, --top-k or --min-p, Cactus also lifts tokens that the target finds "
             "absurd; --top-p 0.95 is a good start",
@@ -103,7 +105,7 @@ def generate(
         text = _as_question(text)
     settings = {
         "verification": verification,
-        "num_speculative_tokens": num_speculative_tokens,
+        "num_speculative_tokens": int(draft_length) if draft_length.strip().isdecimal() else draft_length,
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_k": top_k,

@@ -31,6 +31,16 @@ MinP = Annotated[
     typer.Option(metavar="P", help="Drop tokens less than P times as likely as the most likely, in [0, 1].",
                  rich_help_panel=SAMPLING),
 ]  # fmt: skip
+DraftLength = Annotated[
+    str,
+    typer.Option(
+        "--num-speculative-tokens",
+        metavar="N",
+        help="Tokens that the draft proposes per step; or 'confidence:threshold=0.4' to stop where it is unsure, or "
+        "'adaptive' to propose as many as are worth their time.",
+        rich_help_panel=RUNNING,
+    ),
+]
 MaxNewTokens = Annotated[
     int, typer.Option(min=1, metavar="N", help="Upper limit of an answer's length.", rich_help_panel=SAMPLING)
 ]

@@ -44,6 +44,11 @@ class ModelDrafter:
         """Ask a draft length after each row whether to go on."""
         self._length = length
 
+    def reset(self) -> None:
+        """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
+        self._model.reset()
+        self._last = []
+
     @torch.inference_mode()
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None

@@ -44,7 +44,7 @@ class AuditingVerifier:
     ) -> None:
         """Begin a response."""
         self._inner, self._rule, self._to_probs = inner, rule, to_probs
-        self._paced = None
+        self._paced, self._left = None, math.inf
         if pace is not None and isinstance(rule, ClampedRatio):
             self._paced, self._left = Paced(rule.width or 0.0, *pace), pace[0]
         self.positions, self.nats, self.tv, self.max_log_ratio, self.seconds = 0, 0.0, 0.0, 0.0, 0.0
@@ -93,6 +93,7 @@ class AuditingVerifier:
         for place, over in enumerate(decision.fell_back[:visited]):
             if over:
                 nats[place] = tv[place] = largest[place] = 0.0
-        if self._paced is not None:
-            self._left -= sum(decision.nats or ())
-        return nats, tv, largest
+        if decision.nats is None:
+            return nats, tv, largest
+        self._left -= sum(decision.nats)
+        return list(decision.nats), tv, largest  # as they were charged, to the last bit

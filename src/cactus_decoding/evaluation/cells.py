@@ -21,7 +21,7 @@ class Cell:
         budget_nats: the budget of each answer in nats; None without one.
         expected_tokens: over how many tokens the budget is spread; None where it is not.
         verification: ``token`` or ``block``.
-        num_speculative_tokens: proposals per step; 0 is the target alone.
+        num_speculative_tokens: proposals per step, or the spelling of a draft length; 0 is the target alone.
         temperature: of the sampling, as are ``top_k``, ``top_p`` and ``min_p``.
         top_k: 0 keeps all.
         top_p: in (0, 1].
@@ -39,7 +39,7 @@ class Cell:
     budget_nats: float | None = None
     expected_tokens: int | None = None
     verification: str = "token"
-    num_speculative_tokens: int = 6
+    num_speculative_tokens: int | str = 6
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -89,7 +89,7 @@ def grid(
     tasks: Mapping[str, int],
     drafts: Sequence[str],
     rules: Sequence[str],
-    lengths: Sequence[int],
+    lengths: Sequence[int | str],
     seeds: Sequence[int],
 ) -> Iterator[Cell]:
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.

@@ -9,9 +9,25 @@ from cactus_decoding.metrics import Metrics
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.cells import Cell
-    from cactus_decoding.evaluation.tasks import Problem
 
 ENGINES = ("transformers", "vllm")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is asked.
+
+    Attributes:
+        id: its name within the task.
+        prompt: the text that a model is given.
+        answer: what a right answer comes to, after extraction; None where there is no right or wrong.
+        group: the difficulty, or the category.
+    """
+
+    id: str
+    prompt: str
+    answer: str | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.audit import audit
-from cactus_decoding.evaluation.clusters import Estimate, ratio_of_sums, resampled, sums_by
 from cactus_decoding.evaluation.families import Family
+from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
 from cactus_decoding.evaluation.row_store import chunks
 from cactus_decoding.evaluation.rows import Rows
 from cactus_decoding.rules import parse_rule
@@ -41,11 +41,11 @@ class Point:
     rule: str
     family: str
     knob: float | None
-    acceptance: Estimate
-    kl: Estimate
-    tv: Estimate
+    acceptance: Interval
+    kl: Interval
+    tv: Interval
     max_log_ratio: float
-    tokens_per_step: tuple[Estimate, ...]
+    tokens_per_step: tuple[Interval, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON; a number without a bound is None."""
@@ -73,10 +73,9 @@ class Frontier:
     """
 
     def __init__(self, rows: Rows, memory: int = DEFAULT_MEMORY) -> None:
-        """Draw the bootstrap's samples once, so that all rules are compared on the same ones."""
+        """Keep the rows; the intervals of all rules are over the same draws of problems."""
         self.rows, self.memory = rows, memory
         problems = rows.problems
-        self.draws = resampled(problems)
         self._problem_of_proposal = rows.problem[rows.step]
         self._positions = sums_by(rows.visited, self._problem_of_proposal, problems)
         self.steps = sums_by(torch.ones(len(rows.problem)), rows.problem, problems)
@@ -100,9 +99,9 @@ class Frontier:
             per_position[places] = torch.stack([result.acceptance, result.kl.clamp(min=0), result.tv], dim=-1)
             largest = max(largest, float(result.max_log_ratio.max()))
         sums = sums_by(per_position[rows.visited], self._problem_of_proposal[rows.visited], problems)
-        acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions, self.draws) for i in range(3))
+        acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
         tokens = self.tokens(accepted)
-        lengths = tuple(ratio_of_sums(tokens[:, i], self.steps, self.draws) for i in range(tokens.shape[1]))
+        lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
         return Point(rule.spelling, family, knob, acceptance, kl, tv, largest, lengths)
 
     def tokens(self, accepted: Tensor) -> Tensor:
@@ -116,6 +115,30 @@ class Frontier:
         rows = self.rows
         parts = chunks(rows.target, rows.draft, rows.drafted, self.memory)
         return torch.cat([chance_of_acceptance(rule, target, draft, drafted) for _, target, draft, drafted in parts])
+
+
+def sums_by(values: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return the sum of each group's values in float64, ``[count, ...]`` for values ``[n, ...]`` and groups ``[n]``."""
+    return torch.zeros((count, *values.shape[1:]), dtype=torch.float64).index_add_(0, groups.long(), values.double())
+
+
+def ratio_of_sums(above: Tensor, below: Tensor) -> Interval:
+    """Return sum over sum, and its interval over problems: the positions of one answer are alike.
+
+    Args:
+        above: a sum for each problem, ``[problems]``.
+        below: likewise, such as the number of positions.
+
+    Example:
+        >>> ratio_of_sums(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+        Interval(value=0.5, low=0.5, high=0.5)
+    """
+    value = float(above.double().sum() / below.double().sum())
+    if not math.isfinite(value):
+        return Interval(value, value, value)
+    sums = resampled_sums(torch.stack([above, below], dim=1).double().numpy())
+    some = sums[:, 1] > 0
+    return Interval(value, *percentiles(sums[some, 0] / sums[some, 1]))
 
 
 def chance_of_acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor, drafted: Tensor) -> Tensor:

@@ -64,17 +64,22 @@ class CellResult:
 
     def line(self) -> str:
         """Return the line of a result file."""
-        answers = {
-            name: [_finite(value) for value in values] if name in AUDITED else list(values)
-            for name, values in self.answers.items()
-        }
+        rows = [
+            json_numbers(dict(zip(self.answers, row, strict=True))) for row in zip(*self.answers.values(), strict=True)
+        ]
+        answers = {name: [row[name] for row in rows] for name in self.answers}
         value = {"schema": SCHEMA, "cell": self.cell.as_dict(), "answers": answers, "provenance": self.provenance}
         return json.dumps(value, allow_nan=False) + "\n"
 
 
-def _finite(value: float) -> float | None:
-    """JSON knows no infinity: null stands for it."""
-    return value if math.isfinite(value) else None
+def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer's values with null for infinite costs, because JSON knows no infinity.
+
+    Example:
+        >>> json_numbers({"id": "a", "nats": math.inf})
+        {'id': 'a', 'nats': None}
+    """
+    return {name: None if name in AUDITED and not math.isfinite(value) else value for name, value in row.items()}
 
 
 def read_results(path: str | Path) -> list[CellResult]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Protocol
 
 from cactus_decoding.evaluation.cells import Cell
-from cactus_decoding.evaluation.engines import Answer, Engine
-from cactus_decoding.evaluation.results import AUDITED, COLUMNS, COUNTS, CellResult, ResultFile
-from cactus_decoding.evaluation.tasks import Problem, Task
-
-Report = Callable[[int, str], None]
-"""Called with how many answers are given, and which cell they belong to."""
+from cactus_decoding.evaluation.engines import Answer, Engine, Problem
+from cactus_decoding.evaluation.journal import Journal, Row, journal_of
+from cactus_decoding.evaluation.results import AUDITED, COUNTS, CellResult, ResultFile
+from cactus_decoding.evaluation.tasks import Task
 
 
 class LoadEngine(Protocol):
@@ -51,7 +50,9 @@ def run(
     load: LoadEngine,
     file: ResultFile,
     provenance: Mapping[str, Any],
-    report: Report = lambda done, remark: None,
+    report: Callable[[str], None] = lambda remark: None,
+    *,
+    interleaved: bool = True,
 ) -> None:
     """Answer the cells that a file lacks, and add each to it when it is finished.
 
@@ -63,7 +64,9 @@ def run(
         load: loads models, once for each draft that has something to do.
         file: where results go.
         provenance: of the run; the date and a hash of the problems are added to it.
-        report: called after each answer.
+        report: called for each answer with a remark about its cell.
+        interleaved: whether the cells of a task, draft and seed are answered side by side, so that their wall times can
+            be compared; otherwise one after another.
 
     Raises:
         ValueError: for settings that do not go together, or a prompt that does not fit.
@@ -80,18 +83,63 @@ def run(
         if prompts not in checked:
             checked.add(prompts)
             tasks[cell.task].check(engines[cell.draft], cell)
-    done = 0
-    for cell in todo:
-        columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, *AUDITED)}
-        for problem, answer, right in tasks[cell.task].answer(engines[cell.draft], cell):
-            _add(columns, problem, answer, right)
-            done += 1
-            report(done, label(cell))
-        if not columns["nats"]:
-            columns = {name: columns[name] for name in COLUMNS}
-        digest = tasks[cell.task].digest_of(cell.problems)
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        file.append(CellResult(cell, columns, {**provenance, "problems": digest, "date": date}))
+    journal = Journal(journal_of(file.path))
+    try:
+        for group in _groups(todo, interleaved):
+            _answer(group, tasks, engines, file, provenance, journal, report)
+    finally:
+        finished = {result.cell.key for result in file.results}
+        journal.finish([of for cell in todo if cell.key in finished for of in [_name(cell, tasks, provenance)]])
+
+
+def _groups(cells: Sequence[Cell], interleaved: bool) -> list[list[Cell]]:
+    """Return the cells that are answered side by side: those of one task, draft and seed."""
+    if not interleaved:
+        return [[cell] for cell in cells]
+    return [list(group) for _, group in groupby(cells, key=_side_by_side)]
+
+
+def _side_by_side(cell: Cell) -> tuple[object, ...]:
+    """Return what cells share that are answered side by side; starting vLLM takes minutes, so it never changes back."""
+    return cell.draft, cell.task, cell.seed, cell.num_speculative_tokens if cell.engine == "vllm" else None
+
+
+def _name(cell: Cell, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
+    """Return what the journal files a cell's answers under: other problems or other code are another matter."""
+    return f"{provenance.get('commit')} {tasks[cell.task].digest_of(cell.problems)} {cell.key}"
+
+
+def _answer(
+    cells: Sequence[Cell],
+    tasks: Mapping[str, Task],
+    engines: Mapping[str, Engine],
+    file: ResultFile,
+    provenance: Mapping[str, Any],
+    journal: Journal,
+    report: Callable[[str], None],
+) -> None:
+    """Answer cells side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
+    names = {cell: _name(cell, tasks, provenance) for cell in cells}
+    rows = {cell: journal.rows(names[cell]) for cell in cells}
+    for cell in cells:
+        for _ in rows[cell]:
+            report(label(cell))
+    answers = {cell: tasks[cell.task].answer(engines[cell.draft], cell, len(rows[cell])) for cell in cells}
+    while answers:
+        # those that are behind catch up first: an earlier run may have been killed between two of them
+        least = min(len(rows[cell]) for cell in answers)
+        for cell in [cell for cell in answers if len(rows[cell]) == least]:
+            if least < cell.problems:
+                problem, answer, right = next(answers[cell])
+                rows[cell].append(_row(problem, answer, right))
+                journal.add(names[cell], rows[cell][-1])
+                report(label(cell))
+            if len(rows[cell]) == cell.problems:
+                del answers[cell]
+                columns = {name: [row[name] for row in rows[cell]] for name in rows[cell][0]}
+                date = datetime.now(UTC).isoformat(timespec="seconds")
+                digest = tasks[cell.task].digest_of(cell.problems)
+                file.append(CellResult(cell, columns, {**provenance, "problems": digest, "date": date}))
 
 
 def label(cell: Cell) -> str:
@@ -101,11 +149,10 @@ def label(cell: Cell) -> str:
     return f"{cell.rule}{budget}{block} ×{cell.num_speculative_tokens}"
 
 
-def _add(columns: dict[str, list[Any]], problem: Problem, answer: Answer, right: bool | None) -> None:
-    row = {"id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason}
-    row |= {name: getattr(answer.metrics, name) for name in COUNTS}
-    row["seconds"] = answer.metrics.seconds
+def _row(problem: Problem, answer: Answer, right: bool | None) -> Row:
+    """Return an answer's entry in each column."""
+    row: Row = {"id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason}
+    row |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
     if answer.audited is not None:
         row |= {name: getattr(answer.audited, name) for name in AUDITED}
-    for name, value in row.items():
-        columns[name].append(value)
+    return row

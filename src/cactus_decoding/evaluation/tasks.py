@@ -1,40 +1,15 @@
-"""What is asked: problems, how an answer is judged, and the spelling of tasks on the command line."""
+"""What is asked: problems, and how an answer is judged."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from cactus_decoding.evaluation.spelling import parse_spelling
-
-if TYPE_CHECKING:
-    from cactus_decoding.evaluation.cells import Cell
-    from cactus_decoding.evaluation.engines import Answer, Engine
-
-MOST = 2**31
-"""More problems than any task has."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is asked.
-
-    Attributes:
-        id: its name within the task.
-        prompt: the text that a model is given.
-        answer: what a right answer comes to, after extraction; None where there is no right or wrong.
-        group: the difficulty, or the category.
-    """
-
-    id: str
-    prompt: str
-    answer: str | None = None
-    group: str = ""
+from cactus_decoding.evaluation.cells import Cell, seed_of
+from cactus_decoding.evaluation.engines import Answer, Engine, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,70 +44,8 @@ class Task:
         for problem in self.problems[: cell.problems]:
             engine.check_prompt(cell, problem)
 
-    def answer(self, engine: Engine, cell: Cell) -> Iterator[tuple[Problem, Answer, bool | None]]:
-        """Yield each problem of a cell, its answer, and whether that is right."""
-        from cactus_decoding.evaluation.cells import seed_of
-
-        for place, problem in enumerate(self.problems[: cell.problems]):
+    def answer(self, engine: Engine, cell: Cell, start: int = 0) -> Iterator[tuple[Problem, Answer, bool | None]]:
+        """Yield each problem of a cell from the place ``start`` on, its answer, and whether that is right."""
+        for place, problem in islice(enumerate(self.problems[: cell.problems]), start, None):
             answer = engine.answer(cell, problem.prompt, self.stop, seed_of(cell.seed, place))
             yield problem, answer, self.is_right(problem, answer.text)
-
-
-def word_problems(limit: int, *, split: str = "test", seed: str = "0") -> Task:
-    """Return the bundled word problems, grouped by the number of steps; the split ``test`` is held out.
-
-    Example:
-        >>> word_problems(2).problems[0].id
-        'test-0-0'
-    """
-    from cactus_decoding import word_problems as bundled
-
-    if split not in ("train", "validation", "test"):
-        raise ValueError(f"split of word_problems must be train, validation or test, but is {split!r}")
-    if not seed.isdecimal():
-        raise ValueError(f"seed of word_problems must be an integer of at least 0, but is {seed!r}")
-    drawn = islice(bundled.word_problems(split, seed=int(seed)), limit)  # type: ignore[arg-type]
-    problems = tuple(
-        Problem(
-            f"{split}-{seed}-{i}", drawn_problem.prompt, str(drawn_problem.answer), f"{drawn_problem.num_steps} steps"
-        )
-        for i, drawn_problem in enumerate(drawn)
-    )
-    varied = [f"{k}={v}" for k, v, usual in (("split", split, "test"), ("seed", seed, "0")) if v != usual]
-    return Task("word_problems" + (":" + ",".join(varied) if varied else ""), problems, _bundled_answer)
-
-
-def _bundled_answer(text: str) -> str | None:
-    from cactus_decoding.word_problems import extract_answer
-
-    number = extract_answer(text)
-    return None if number is None else str(number)
-
-
-def _kinds() -> Mapping[str, Callable[..., Task]]:
-    return MappingProxyType({"word_problems": word_problems})
-
-
-def parse_task(text: str, problems: int | None = None) -> Task:
-    """Return the task that a text spells: a kind, then ``:`` and comma-separated ``parameter=value`` pairs.
-
-    Args:
-        text: the spelling.
-        problems: how many are asked, the first of them; all, if None (500 of the word problems, which never end).
-
-    Raises:
-        ValueError: for an unknown task or parameter, or a file that is missing or malformed.
-
-    Example:
-        >>> parse_task("word_problems", 3).problems[2].group
-        '6 steps'
-    """
-    kinds = _kinds()
-    kind, values = parse_spelling(text, kinds, "task")
-    limit = problems or (500 if kind == "word_problems" else MOST)
-    task = kinds[kind](limit, **values)
-    if not task.problems:
-        raise ValueError(f"task {text!r} has no problems")
-    if problems is not None and len(task.problems) < problems:
-        raise ValueError(f"task {text!r} has {len(task.problems)} problems, but {problems} are asked for")
-    return task

@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import partial
 
 from cactus_decoding.budget import Budget
+from cactus_decoding.draft_length import FixedLength, as_draft_length
 from cactus_decoding.drafters import ModelDrafter
 from cactus_decoding.evaluation.auditing import AuditingVerifier
 from cactus_decoding.evaluation.cells import Cell
-from cactus_decoding.evaluation.engines import Answer, Audited
-from cactus_decoding.evaluation.tasks import Problem
+from cactus_decoding.evaluation.engines import Answer, Audited, Problem
 from cactus_decoding.generation import stream
 from cactus_decoding.models import check_fits
 from cactus_decoding.pair import Pair, load_pair
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling import SamplingParams
-from cactus_decoding.types import Verifier
+from cactus_decoding.types import DraftLength, Verifier
 from cactus_decoding.verifiers import make_verifier
 
 BUNDLED = "bundled"
@@ -33,6 +33,7 @@ class TransformersEngine:
     def __init__(self, pair: Pair, *, audited: bool = True) -> None:
         """Keep the models, and run them once: the first passes of a process are slow."""
         self._pair, self._audited = pair, audited
+        self._lengths: dict[Cell, DraftLength] = {}
         for _ in stream(pair, "Question:", num_speculative_tokens=2, max_new_tokens=8, seed=0):
             pass
 
@@ -49,6 +50,7 @@ class TransformersEngine:
 
     def check(self, cell: Cell) -> None:
         """Raise `ValueError` for rules, budgets and ways to verify that do not go together."""
+        length = self._length_of(cell)
         sampling = SamplingParams(cell.temperature, cell.top_k, cell.top_p, cell.min_p)
         make_verifier(
             parse_rule(cell.rule),
@@ -57,23 +59,26 @@ class TransformersEngine:
             greedy=cell.temperature == 0,
             budget=_budget(cell),
             verification=cell.verification,
-            fixed_blocks=isinstance(self._pair.drafter, ModelDrafter),
+            fixed_blocks=isinstance(self._pair.drafter, ModelDrafter) and isinstance(length, FixedLength),
         )
 
     def check_prompt(self, cell: Cell, problem: Problem) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in a context window."""
-        length = len(self._pair.tokenizer(problem.prompt).input_ids)
+        length, most = len(self._pair.tokenizer(problem.prompt).input_ids), self._length_of(cell).most
         try:
             if length == 0:
                 raise ValueError("the prompt must have at least one token, but has none")
-            check_fits("target", self._pair.target.max_length, length, cell.num_speculative_tokens)
-            if cell.num_speculative_tokens:
-                check_fits("draft", self._pair.draft_window, length, cell.num_speculative_tokens)
+            check_fits("target", self._pair.target.max_length, length, most)
+            if most:
+                check_fits("draft", self._pair.draft_window, length, most)
         except ValueError as error:
             raise ValueError(f"task {cell.task}, problem {problem.id!r}: {error}") from None
 
     def answer(self, cell: Cell, prompt: str, stop: tuple[str, ...], seed: int) -> Answer:
-        """Answer one prompt."""
+        """Answer one prompt, as if it were the first: what an earlier answer left cached would cut this one's time."""
+        reset = getattr(self._pair.drafter, "reset", None)
+        if reset is not None:
+            reset()
         auditors: list[AuditingVerifier] = []
         response = stream(
             self._pair,
@@ -81,7 +86,7 @@ class TransformersEngine:
             rule=cell.rule,
             budget=_budget(cell),
             verification=cell.verification,
-            num_speculative_tokens=cell.num_speculative_tokens,
+            num_speculative_tokens=self._length_of(cell),
             max_new_tokens=cell.max_new_tokens,
             temperature=cell.temperature,
             top_k=cell.top_k,
@@ -99,6 +104,12 @@ class TransformersEngine:
             metrics = replace(metrics, seconds=metrics.seconds - auditor.seconds)
             audited = Audited(auditor.positions, auditor.nats, auditor.tv, auditor.max_log_ratio)
         return Answer(response.text, response.finish_reason or "length", metrics, audited)
+
+    def _length_of(self, cell: Cell) -> DraftLength:
+        """Return a cell's draft length; one that learns does so within its cell."""
+        if cell not in self._lengths:
+            self._lengths[cell] = as_draft_length(cell.num_speculative_tokens)
+        return self._lengths[cell]
 
     def _observe(self, cell: Cell, auditors: list[AuditingVerifier], verifier: Verifier) -> AuditingVerifier:
         sampling = SamplingParams(cell.temperature, cell.top_k, cell.top_p, cell.min_p)

@@ -26,5 +26,8 @@ def lay_out_for_small_products(model: PreTrainedModel) -> None:
     for module in model.modules():
         if type(module) is nn.Linear and id(module.weight) not in embeddings:
             weight = module.weight
-            if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() <= _SMALL:
-                weight.data = weight.data.t().contiguous().t()
+            small = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() <= _SMALL
+            if small and weight.is_contiguous():
+                columns = weight.data.t().contiguous()
+                # back into its own memory: new blocks would leave the old ones as holes in the heap
+                weight.data = weight.data.view(columns.shape).copy_(columns).t()

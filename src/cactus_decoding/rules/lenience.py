@@ -16,8 +16,8 @@ from cactus_decoding.types import Verdict
 class Lenience(Rule):
     """Accept as if the target were 1 / lenience times as sure: h(n) = q(n) / lenience, recovery from (q - lenience p)+.
 
-    No token becomes more than 1 / lenience times as likely by acceptance; h is not normalised, so the emitted
-    distribution has no simpler form than the audit's.
+    No token becomes more than 1 / lenience times as likely by acceptance. As s is the same for every drafted token, so
+    is what is emitted: min(p, q / lenience) + m (q - lenience p)+ / Z, with m the mass that is rejected and Z a sum.
 
     Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
 
@@ -43,3 +43,12 @@ class Lenience(Rule):
         """Return q(n) / lenience and s = 1 / lenience."""
         q = probability_of(target_probs, token_ids)
         return Verdict(q / self.lenience, torch.full_like(q, 1 / self.lenience))
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return what is kept, with the mass that is rejected given back in the residual's shape."""
+        q, p = target_probs.double(), draft_probs.double()
+        kept = torch.minimum(p, q / self.lenience)
+        residual = (q - self.lenience * p).clamp(min=0)
+        total = residual.sum(-1, keepdim=True)
+        rejected = (p - kept).sum(-1, keepdim=True)
+        return kept + rejected * torch.where(total > 0, residual / total, q)

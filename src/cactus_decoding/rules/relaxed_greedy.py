@@ -45,6 +45,7 @@ class RelaxedGreedy(Rule):
     top: int = 0
 
     name = "relaxed_greedy"
+    needs_support_only = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""

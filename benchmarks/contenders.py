@@ -1,0 +1,98 @@
+"""Processes that answer the same requests in turn, so that a busy machine slows all of them alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+
+class Contender:
+    """A process that answers requests: see end_to_end_worker.py."""
+
+    def __init__(self, name: str, *, python: str, script: str, options: Mapping[str, object]) -> None:
+        given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+        threads = str(options["threads"])
+        environment = os.environ | {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+        }
+        if python != sys.executable:
+            environment.pop("PYTHONPATH", None)  # an interpreter of its own has packages of its own
+        self.name = name
+        self._process = subprocess.Popen(
+            [python, str(HERE / script), name, *given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._read() == {"ready": True}
+
+    def answer(self, **request: object) -> dict[str, Any]:
+        """Return seconds, CPU seconds, tokens and the peak memory so far."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with exit code {self._process.wait()}")
+        return json.loads(line)
+
+
+def race(contenders: Sequence[Contender], requests: Sequence[Mapping[str, object]]) -> dict[str, list[dict[str, Any]]]:
+    """Let every contender answer each request, in an order that rotates; the first two requests warm up."""
+    answers: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
+    for i, request in enumerate([*requests[:2], *requests]):
+        for j in range(len(contenders)):
+            contender = contenders[(i + j) % len(contenders)]
+            reply = contender.answer(**request)
+            if i >= 2:
+                answers[contender.name].append(reply)
+    return answers
+
+
+def summary(answers: Mapping[str, Sequence[Mapping[str, Any]]], baselines: Sequence[str]) -> dict[str, Any]:
+    """Return each contender's median tokens per second, and the medians of its ratios to the baselines'.
+
+    Seconds are of wall time; ``cpu`` says the same of CPU time, in which a busy machine shows less.
+    """
+    rates = {
+        clock: {name: [len(reply["tokens"]) / reply[clock] for reply in replies] for name, replies in answers.items()}
+        for clock in ("seconds", "cpu_seconds")
+    }
+
+    def ratio(clock: str, name: str, baseline: str) -> float:
+        pairs = zip(rates[clock][name], rates[clock][baseline], strict=True)
+        return round(statistics.median(ours / theirs for ours, theirs in pairs), 3)
+
+    return {
+        name: {
+            "tokens_per_second": round(statistics.median(rates["seconds"][name]), 1),
+            "tokens_per_cpu_second": round(statistics.median(rates["cpu_seconds"][name]), 1),
+            "ratio": {b: ratio("seconds", name, b) for b in baselines if b in answers},
+            "ratio_cpu": {b: ratio("cpu_seconds", name, b) for b in baselines if b in answers},
+            "tokens": sum(len(reply["tokens"]) for reply in replies),
+            "peak_mib": round(max(reply["peak_mib"] for reply in replies)),
+        }
+        for name, replies in answers.items()
+    }

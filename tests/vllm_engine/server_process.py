@@ -1,0 +1,84 @@
+"""Servers as users start them, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine_run import ENGINE_ENVIRONMENT
+
+SMALL = (
+    "--enforce-eager",
+    "--max-model-len=256",
+    "--max-num-seqs=64",
+    "--gpu-memory-utilization=0.2",
+    "--dtype=float32",
+    "--generation-config=vllm",
+    "--host=127.0.0.1",
+)
+"""Options that make a server small and its arithmetic repeatable."""
+SECONDS = 600
+
+
+class Server:
+    """A running server.
+
+    Args:
+        process: `cactus serve`.
+        port: where it listens.
+        log: what it writes.
+    """
+
+    def __init__(self, process: subprocess.Popen, port: int, log: Path) -> None:
+        self.process, self.port, self.log = process, port, log
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait(self) -> Server:
+        """Wait until it answers; fail with the end of its log if it ends instead."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+                return self
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.5)
+        raise AssertionError(f"the server did not start:\n{self.log.read_text()[-6000:]}")
+
+    def metrics(self) -> dict[str, float]:
+        """Return the samples that Prometheus would read."""
+        text = urllib.request.urlopen(f"{self.url}/metrics", timeout=30).read().decode()
+        lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **environment: str):
+    """Start `cactus serve` on the bundled pair, and end it at the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / f"server-{port}.log"
+    command = [sys.executable, "-c", "import sys; from cactus_decoding.cli import main; sys.exit(main())", "serve"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, *arguments, *SMALL, f"--port={port}"],
+            env=os.environ | ENGINE_ENVIRONMENT | environment,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield Server(process, port, log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)

@@ -1,0 +1,50 @@
+"""The V2 runner's own kernels behind the plug-in, interpreted: few draws, and a law that each must follow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from chi_square import rejects
+from engine_run import ENGINE_ENVIRONMENT
+from interpreted_kernels import CASES, problem
+
+from cactus_decoding import audit
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[int]]]:
+    path = tmp_path_factory.mktemp("kernels") / "results.json"
+    script = Path(__file__).with_name("interpreted_kernels.py")
+    subprocess.run([sys.executable, str(script), str(path)], env=os.environ | ENGINE_ENVIRONMENT, check=True)
+    return json.loads(path.read_text())
+
+
+def law(rule: str | None, one_hot: bool, drafted: list[int]) -> torch.Tensor:
+    target, draft = (logits.double().softmax(-1) for logits in problem())
+    token = torch.tensor(drafted[0]) if one_hot else None
+    return audit(rule or "lossless", target, None if one_hot else draft, draft_token_ids=token).output_probs
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=[f"{rule}-{one_hot}" for rule, one_hot in CASES])
+def test_the_kernels_emit_the_audited_law(case: int, results: list[list[list[int]]]) -> None:
+    (rule, one_hot), (drafted, tokens, _) = CASES[case], results[case]
+    emitted = torch.tensor(tokens)
+    assert not rejects(emitted[::2], law(rule, one_hot, drafted))
+    assert not rejects(emitted[1::2], law(None, one_hot, drafted))  # requests without a rule, in the same batch
+
+
+def test_the_lossless_law_is_refuted(results: list[list[list[int]]]) -> None:
+    case = CASES.index(("cactus:delta=1", True))
+    drafted, tokens, _ = results[case]
+    assert rejects(torch.tensor(tokens)[::2], law(None, True, drafted))
+
+
+def test_requests_without_a_rule_are_stock_to_the_last_bit(results: list[list[list[int]]]) -> None:
+    for (rule, one_hot), result in zip(CASES, results, strict=True):
+        assert result[1][1::2] == results[CASES.index((None, one_hot))][1][1::2], rule
