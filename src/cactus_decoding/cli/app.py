@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.cli import check_bundled, demo, evaluate, generate, rules, serve, train_bundled
+from cactus_decoding.cli import check_bundled, demo, evaluate, frontier, generate, rules, serve, train_bundled
 
 MISTAKE, INTERRUPTED = 2, 130
 
@@ -26,6 +26,7 @@ app.command("demo", epilog=demo.EXAMPLES, rich_help_panel=USE)(demo.demo)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.SETTINGS, rich_help_panel=USE)(serve.serve)
 app.command("rules", rich_help_panel=USE)(rules.rules)
 app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.evaluate)
+app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("train-bundled", epilog=train_bundled.EXAMPLES, rich_help_panel=MAKE)(train_bundled.train_bundled)
 app.command("check-bundled", epilog=check_bundled.EXAMPLES, rich_help_panel=MAKE)(check_bundled.check_bundled)
 

@@ -1,0 +1,200 @@
+"""`cactus frontier`: what every rule accepts and what it costs, exactly, at the positions of a lossless run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.progress import counting
+
+if TYPE_CHECKING:
+    from cactus_decoding.evaluation.frontier import Point
+    from cactus_decoding.evaluation.rows import Rows
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus frontier --output frontier.json --picture frontier.svg\n\n"
+    "cactus frontier --output frontier.json --temperature 0.6 --top-p 0.95 --top-k 20 --family cactus "
+    "--family clamped\n\n"
+    "cactus frontier --output frontier.json --target ./large --draft ./small --task gsm8k:path=gsm8k_train.jsonl"
+)
+WHAT, MODELS = "What is recorded", "Models"
+MEBIBYTE = 2**20
+
+
+def frontier(
+    output: Annotated[
+        Path,
+        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, help="Result file, JSON."),
+    ],
+    rows_file: Annotated[
+        Path | None,
+        typer.Option("--rows", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+                     show_default="the result file's name with .safetensors",
+                     help="File of recorded rows. One that exists is used again, and no model runs."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
+                     help="Draw acceptance against KL and TV here, as SVG (needs the extra 'eval')."),
+    ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", show_default="all", help="Rule family, such as cactus, cactus_exact, clamped, "
+                     "ensemble, lenience, typical, top_k; may be given several times."),
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, metavar="N", help="Knobs per family, over its whole range.")] = 13,
+    positions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many visited positions are recorded.", rich_help_panel=WHAT)
+    ] = 3000,
+    task: Annotated[
+        str,
+        typer.Option(metavar="TASK", rich_help_panel=WHAT, help="Where prompts come from, as for cactus eval. Tune on "
+                     "other problems than you report on."),
+    ] = "word_problems:split=validation",
+    target: Annotated[
+        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
+    ] = "bundled",
+    draft: Annotated[
+        str,
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS,
+                     help="Proposing model, or 'ngram' to look proposals up in the text."),
+    ] = "bundled",
+    num_speculative_tokens: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
+                     help="Proposals per step; shorter drafts follow from the same rows."),
+    ] = 12,
+    temperature: options.Temperature = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    max_new_tokens: options.MaxNewTokens = 256,
+    seed: Annotated[int, typer.Option(min=0, max=2**32, metavar="S", help="Of the answers.", rich_help_panel=WHAT)] = 0,
+    memory: Annotated[
+        int,
+        typer.Option(min=1, metavar="MIB", rich_help_panel=options.RUNNING,
+                     help="Memory for an audit's work, in MiB. The rows may take four times as much: recording stops "
+                     "there."),
+    ] = 512,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise.
+
+    Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed.
+    """
+    from cactus_decoding import SamplingParams
+    from cactus_decoding.evaluation.families import parse_families
+    from cactus_decoding.evaluation.files import check_writable, write_atomically
+    from cactus_decoding.evaluation.frontier import as_result
+    from cactus_decoding.evaluation.frontier import frontier as compute
+    from cactus_decoding.evaluation.frontier_file import frontier_picture
+    from cactus_decoding.evaluation.pictures import new_figure
+    from cactus_decoding.provenance import provenance
+
+    sampling, families = SamplingParams(temperature, top_k, top_p, min_p), parse_families(family or [])
+    rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
+    check_writable(output, rows_file, picture)
+    if picture is not None:
+        new_figure()  # raises without matplotlib
+    settings = {"task": task, "target": target, "draft": draft, "positions": positions}
+    settings |= {"num_speculative_tokens": num_speculative_tokens} | vars(sampling)
+    settings |= {"max_new_tokens": max_new_tokens, "seed": seed}
+    options.prepare(threads, small=target == "bundled")
+    rows = _rows(rows_file, settings, sampling, memory * MEBIBYTE)
+    total = 2 + sum(len(f.knobs(points)) for f in families)
+    with counting("Auditing", total) as report:
+        measured = compute(rows, families, points=points, memory=memory * MEBIBYTE, report=report)
+    asked = {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
+    result = as_result(measured, rows, provenance(settings | asked))
+    write_atomically(output, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    if picture is not None:
+        write_atomically(picture, frontier_picture(result))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    console.print(table_of(measured, f"{rows.positions} positions of {rows.problems} problems"))
+    console.print(
+        "Exact at these positions; the intervals (95 %) say how much other problems would differ. tokens/step is for "
+        f"{len(measured[0].tokens_per_step)} proposals."
+    )
+
+
+def _rows(path: Path, settings: dict[str, Any], sampling: Any, memory: int) -> Rows:
+    """Return the rows of a file, or record and keep them where there is none."""
+    from cactus_decoding import load_pair
+    from cactus_decoding.evaluation.record import record
+    from cactus_decoding.evaluation.rows import read_rows
+    from cactus_decoding.evaluation.sources import parse_task
+    from cactus_decoding.provenance import provenance
+
+    if path.exists():
+        rows = read_rows(path)
+        differing = [name for name, value in settings.items() if rows.settings.get(name) != value]
+        if differing:
+            name = differing[0]
+            raise ValueError(
+                f"{path} was recorded with {name}={rows.settings.get(name)!r}, but {settings[name]!r} is asked for; "
+                "give another --rows file, or the same settings"
+            )
+        return rows
+    asked = parse_task(settings["task"])
+    names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
+    pair = load_pair(*names)
+    with counting("Recording", settings["positions"]) as report:
+        rows = record(
+            pair,
+            [problem.prompt for problem in asked.problems],
+            positions=settings["positions"],
+            num_speculative_tokens=settings["num_speculative_tokens"],
+            sampling=sampling,
+            max_new_tokens=settings["max_new_tokens"],
+            stop=asked.stop,
+            seed=settings["seed"],
+            memory=4 * memory,
+            settings=settings,
+            provenance=provenance(settings),
+            report=report,
+        )
+    rows.save(path)
+    if rows.positions < settings["positions"]:
+        typer.echo(
+            f"cactus: warning: {rows.positions} of {settings['positions']} positions were recorded: the task has no "
+            "more problems, or --memory is used up",
+            err=True,
+        )
+    return rows
+
+
+def table_of(points: list[Point], title: str) -> Table:
+    """Return points as a table."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column("rule", overflow="fold")
+    for name in ("acceptance", "KL, nats", "TV", "max log\nratio", "tokens/step"):
+        table.add_column(name, justify="right")
+    family = points[0].family
+    for point in points:
+        if point.family != family and point.family != "limit":
+            table.add_section()
+        family = point.family
+        rule = f"{point.rule} (limit)" if family == "limit" else point.rule
+        numbers = (interval(x) for x in (point.acceptance, point.kl, point.tv))
+        table.add_row(rule, *numbers, f"{point.max_log_ratio:.2f}", f"{point.tokens_per_step[-1].value:.2f}")
+    return table
+
+
+def interval(estimate: tuple[float, float, float]) -> str:
+    """Write a number with its interval.
+
+    >>> interval((0.5, 0.25, 0.75))
+    '0.5000 (0.2500–0.7500)'
+    """
+    value, low, high = estimate
+    return f"{value:.4f} ({low:.4f}–{high:.4f})"

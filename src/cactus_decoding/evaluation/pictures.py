@@ -1,0 +1,95 @@
+"""What all pictures share: colours that colour-blind people can tell apart, markers, and the same bytes every time."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GREY, BAND = "#595959", "#dddddd"
+SIZE = (7.0, 4.6)
+
+
+class Style(NamedTuple):
+    """How a rule is drawn; a hollow marker and dashes are the second cue."""
+
+    colour: str
+    marker: str
+    hollow: bool = False
+
+    def line(self) -> dict[str, Any]:
+        """Return the arguments of matplotlib's plot and errorbar."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": "--" if self.hollow else "-",
+            "markerfacecolor": "white" if self.hollow else self.colour,
+            "markersize": 5,
+            "linewidth": 1.2,
+        }
+
+
+STYLES = {
+    "lossless": Style("#000000", "*"),
+    "cactus": Style("#d55e00", "o"),
+    "cactus_exact": Style("#d55e00", "s", hollow=True),
+    "clamped": Style("#0072b2", "D"),
+    "clamped_max_kl": Style("#56b4e9", "d", hollow=True),
+    "ensemble": Style("#009e73", "^"),
+    "lenience": Style("#e69f00", "v"),
+    "typical": Style("#cc79a7", "P"),
+    "typical_sample": Style("#cc79a7", "p", hollow=True),
+    "top_k": Style("#595959", "X"),
+    "top_k_mask": Style("#595959", "h", hollow=True),
+}
+"""Of Okabe and Ito's colours those that can be seen on white; the same family looks the same in every picture."""
+OTHER = Style("#999999", ".")
+
+
+def family_of(rule: str) -> str:
+    """Return the family that a rule's spelling belongs to.
+
+    >>> [family_of(rule) for rule in ("cactus:delta=1.0,solver=exact", "top_k:k=2", "lossless")]
+    ['cactus_exact', 'top_k', 'lossless']
+    """
+    name, _, rest = rule.partition(":")
+    given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    variants = {
+        ("cactus", "solver", "exact"): "cactus_exact",
+        ("typical", "recovery", "sample"): "typical_sample",
+        ("top_k", "residual", "mask"): "top_k_mask",
+    }
+    for (rule_name, key, value), family in variants.items():
+        if name == rule_name and given.get(key) == value:
+            return family
+    return "clamped_max_kl" if name == "clamped" and "max_kl" in given else name
+
+
+def style_of(rule: str) -> Style:
+    """Return how a rule is drawn."""
+    return STYLES.get(family_of(rule), OTHER)
+
+
+def new_figure(size: tuple[float, float] = SIZE) -> Figure:
+    """Return an empty figure, made without any global state of matplotlib.
+
+    Raises:
+        ValueError: where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure as NewFigure
+    except ImportError:
+        raise ValueError("pictures need matplotlib: pip install 'cactus-decoding[eval]'") from None
+    return NewFigure(figsize=size, layout="constrained", facecolor="white")
+
+
+def to_svg(figure: Figure) -> str:
+    """Return a figure as SVG: the same text for the same figure, with letters as outlines."""
+    import matplotlib
+
+    buffer = StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "cactus", "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()

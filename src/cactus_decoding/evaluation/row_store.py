@@ -1,0 +1,155 @@
+"""Many probability rows in little memory: dense, or only what is not zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_BYTES_AT_WORK = 400
+"""What an audit holds at once for each probability of a chunk, generously."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowStore:
+    """Rows of probabilities in float32.
+
+    Attributes:
+        vocabulary: width of a row.
+        values: all rows, ``[rows, vocabulary]``; or, where ``token_ids`` is given, only the positive entries, row after
+            row, ``[entries]``.
+        token_ids: the entries' tokens, ascending within a row, int32.
+        ends: where the entries of each row end, ``[rows]``, int64.
+    """
+
+    vocabulary: int
+    values: Tensor
+    token_ids: Tensor | None = None
+    ends: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.values if self.ends is None else self.ends)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only positive entries are kept."""
+        return self.ends is not None
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Return rows ``start`` to ``stop``, ``[stop - start, vocabulary]``."""
+        if not self.sparse:
+            return self.values[start:stop]
+        row, token_ids, values = self.entries(start, stop)
+        rows = torch.zeros(stop - start, self.vocabulary)
+        rows[row, token_ids] = values
+        return rows
+
+    def entries(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return row (counted from ``start``), token and probability of the entries of some rows; sparse rows only."""
+        assert self.ends is not None
+        assert self.token_ids is not None
+        begin = 0 if start == 0 else int(self.ends[start - 1])
+        end = 0 if stop == 0 else int(self.ends[stop - 1])
+        row = torch.searchsorted(self.ends[start:stop], torch.arange(begin, end), right=True)
+        return row, self.token_ids[begin:end].long(), self.values[begin:end]
+
+
+def pack(blocks: Sequence[Tensor], vocabulary: int) -> RowStore:
+    """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller.
+
+    Example:
+        >>> store = pack([torch.eye(4)], 4)
+        >>> store.sparse, store.dense(1, 2).tolist()
+        (True, [[0.0, 1.0, 0.0, 0.0]])
+    """
+    places = [block.nonzero() for block in blocks]
+    rows = sum(len(block) for block in blocks)
+    if sum(len(place) for place in places) * 8 >= rows * vocabulary * 4:
+        return RowStore(
+            vocabulary, torch.cat([block.float() for block in blocks]) if rows else torch.zeros(0, vocabulary)
+        )
+    counts = torch.cat([(block != 0).sum(-1) for block in blocks])
+    values = torch.cat([block[tuple(place.T)].float() for block, place in zip(blocks, places, strict=True)])
+    return RowStore(vocabulary, values, torch.cat([place[:, 1] for place in places]).int(), counts.cumsum(0))
+
+
+def join(stores: Sequence[RowStore], vocabulary: int) -> RowStore:
+    """Return the rows of several stores in one."""
+    if not stores or len({store.sparse for store in stores}) == 2:  # rare: truncation that sometimes cuts little
+        return pack([store.dense(0, len(store)) for store in stores], vocabulary)
+    values = torch.cat([store.values for store in stores])
+    if not stores[0].sparse:
+        return RowStore(vocabulary, values)
+    token_ids = torch.cat([store.token_ids for store in stores if store.token_ids is not None])
+    counts = [
+        torch.diff(store.ends, prepend=torch.zeros(1, dtype=torch.long)) for store in stores if store.ends is not None
+    ]
+    return RowStore(vocabulary, values, token_ids, torch.cat(counts).cumsum(0))
+
+
+class Chunk(NamedTuple):
+    """Some pairs of rows, over as many columns as they need.
+
+    Attributes:
+        start: place of the first pair.
+        target: rows ``[pairs, columns]`` in float64, scaled to sum to 1 as closely as that can. Where both rows were
+            sparse, a row's columns are the tokens that either model gives any probability, in order, and then columns
+            of zeros: every rule says the same on them.
+        draft: likewise.
+        drafted: the column of the drafted token, ``[pairs, 1]``.
+    """
+
+    start: int
+    target: Tensor
+    draft: Tensor
+    drafted: Tensor
+
+
+def chunks(target: RowStore, draft: RowStore, drafted: Tensor, memory: int) -> Iterator[Chunk]:
+    """Yield all pairs in chunks that an audit works on with about ``memory`` bytes, one pair at least."""
+    columns = target.vocabulary
+    if target.sparse and draft.sparse and len(target):
+        assert target.ends is not None
+        assert draft.ends is not None
+        widths = [torch.diff(store.ends, prepend=torch.zeros(1, dtype=torch.long)) for store in (target, draft)]  # type: ignore[arg-type]
+        columns = min(columns, int((widths[0] + widths[1]).max()) + 1)
+    size = max(1, memory // (columns * _BYTES_AT_WORK))
+    for start in range(0, len(target), size):
+        stop = min(start + size, len(target))
+        tokens = drafted[start:stop].long()
+        if target.sparse and draft.sparse:
+            entries = [store.entries(start, stop) for store in (target, draft)]
+            rows = _compact(entries[0], entries[1], tokens, target.vocabulary)
+        else:
+            rows = target.dense(start, stop), draft.dense(start, stop), tokens.unsqueeze(1)
+        yield Chunk(start, _normalised(rows[0]), _normalised(rows[1]), rows[2])
+
+
+def _normalised(rows: Tensor) -> Tensor:
+    """Scale rows in float64: what float32 leaves of a sum would pass for a difference between nearly equal rows."""
+    rows = rows.double()
+    return rows / rows.sum(-1, keepdim=True)
+
+
+Entries = tuple[Tensor, Tensor, Tensor]
+
+
+def _compact(target: Entries, draft: Entries, drafted: Tensor, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows over the union of both supports and the drafted token, and the drafted token's column."""
+    rows = torch.arange(len(drafted))
+    keys = [row * vocabulary + token_ids for row, token_ids, _ in (target, draft)]
+    drafted_keys = rows * vocabulary + drafted
+    union = torch.cat([*keys, drafted_keys]).unique()
+    row = union // vocabulary
+    column = torch.arange(len(union)) - torch.searchsorted(row, rows)[row]
+    dense = []
+    for key, (_, _, values) in zip(keys, (target, draft), strict=True):
+        place = torch.searchsorted(union, key)
+        matrix = torch.zeros(len(rows), int(column.max()) + 1)
+        matrix[row[place], column[place]] = values
+        dense.append(matrix)
+    return dense[0], dense[1], column[torch.searchsorted(union, drafted_keys)].unsqueeze(1)
