@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.cli import check_bundled, demo, evaluate, frontier, generate, rules, serve, train_bundled
+from cactus_decoding.cli import (
+    calibrate,
+    check_bundled,
+    demo,
+    evaluate,
+    frontier,
+    generate,
+    report,
+    rules,
+    serve,
+    train_bundled,
+)
 
 MISTAKE, INTERRUPTED = 2, 130
 
@@ -27,6 +38,8 @@ app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.SETTINGS, ric
 app.command("rules", rich_help_panel=USE)(rules.rules)
 app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
+app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
+app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
 app.command("train-bundled", epilog=train_bundled.EXAMPLES, rich_help_panel=MAKE)(train_bundled.train_bundled)
 app.command("check-bundled", epilog=check_bundled.EXAMPLES, rich_help_panel=MAKE)(check_bundled.check_bundled)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -26,3 +29,22 @@ def write_atomically(path: Path, text: str) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def as_json(value: Any) -> str:
+    """Return JSON text of a value; what is infinite or no number becomes null.
+
+    >>> as_json({"ratio": float("inf"), "n": [1, 2.5]})
+    '{"ratio": null, "n": [1, 2.5]}'
+    """
+    return json.dumps(_without_infinities(value), allow_nan=False)
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_infinities(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_infinities(each) for each in value]
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +73,22 @@ def style_of(rule: str) -> Style:
     return STYLES.get(family_of(rule), OTHER)
 
 
+def clean(text: str, most: int = 200) -> str:
+    r"""Return text from a file without what no page or picture may hold: control characters and lone surrogates.
+
+    >>> clean("a\x00b")
+    'a�b'
+    """
+    kept = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    return kept if len(kept) <= most else kept[: most - 1] + "…"
+
+
+def plain(text: str) -> str:
+    """Return text that matplotlib draws as it is: no formulas, and no labels that it hides."""
+    text = clean(text, 80).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def new_figure(size: tuple[float, float] = SIZE) -> Figure:
     """Return an empty figure, made without any global state of matplotlib.
 
@@ -90,6 +107,7 @@ def to_svg(figure: Figure) -> str:
     import matplotlib
 
     buffer = StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "cactus", "svg.fonttype": "path"}):
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "cactus", "svg.fonttype": "path"}):
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script: a box stands for the letter
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()

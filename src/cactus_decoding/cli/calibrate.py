@@ -1,0 +1,223 @@
+"""`cactus calibrate`: a rule and its knob for a limit, or lossless where that is the better answer."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.progress import counting
+
+if TYPE_CHECKING:
+    from cactus_decoding.evaluation.calibrate import Speeds
+    from cactus_decoding.evaluation.frontier import Frontier
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus calibrate --max-nats 0.01 --rows frontier.safetensors\n\n"
+    "cactus calibrate --max-score-drop 0.01 --results results.jsonl --task word_problems"
+)
+NATS, SCORE = "By nats (--max-nats)", "By score (--max-score-drop)"
+LENGTHS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
+
+
+def calibrate(
+    max_nats: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="NATS", show_default="none", rich_help_panel=NATS,
+                     help="Mean KL(emitted‖target) per visited position that a rule may cost, computed exactly."),
+    ] = None,
+    rows_file: Annotated[
+        Path | None,
+        typer.Option("--rows", metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=NATS,
+                     help="Rows that cactus frontier recorded."),
+    ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", show_default="all", rich_help_panel=NATS,
+                     help="Rule family that may be recommended; may be given several times."),
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", rich_help_panel=NATS,
+                     help="Proposals per step that you use now, to compare with the best length."),
+    ] = 6,
+    rounds: Annotated[
+        int,
+        typer.Option(min=2, metavar="N", rich_help_panel=NATS,
+                     help="Answers that each rule and draft length is timed on, side by side."),
+    ] = 10,
+    max_score_drop: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="P", show_default="none", rich_help_panel=SCORE,
+                     help="How much lower than lossless the score may be, with 95 % confidence."),
+    ] = None,
+    results_file: Annotated[
+        Path | None,
+        typer.Option("--results", metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=SCORE,
+                     help="Result file of cactus eval, with lossless at several draft lengths."),
+    ] = None,
+    task: Annotated[
+        str, typer.Option(metavar="TASK", rich_help_panel=SCORE, help="Which task of the result file counts.")
+    ] = "word_problems",
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
+                     help="Write the recommendation and its evidence here, as JSON."),
+    ] = None,
+    memory: Annotated[
+        int,
+        typer.Option(min=1, metavar="MIB", rich_help_panel=options.RUNNING, help="Memory for an audit's work, in MiB."),
+    ] = 512,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Recommend a rule and its knob for a limit, with the evidence, and say so where lossless is the better answer.
+
+    Lossless always stands at its own best draft length. Limits on nats hold exactly at the recorded positions; speed is
+    estimated from the tokens expected of a step and the time that steps take on this machine.
+    """
+    from cactus_decoding.evaluation.files import check_writable
+
+    if (max_nats is None) == (max_score_drop is None):
+        raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
+    check_writable(output)
+    if max_nats is not None:
+        if rows_file is None:
+            raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")
+        result = _by_nats(max_nats, rows_file, family or [], num_speculative_tokens, rounds, memory * 2**20, threads)
+    else:
+        assert max_score_drop is not None
+        if results_file is None:
+            raise ValueError("--max-score-drop needs --results, a file that 'cactus eval' writes")
+        result = _by_score(max_score_drop, results_file, task)
+    _keep(output, result)
+
+
+def _keep(output: Path | None, result: dict[str, Any]) -> None:
+    from cactus_decoding.evaluation.files import as_json, write_atomically
+
+    if output is not None:
+        write_atomically(output, as_json(result) + "\n")
+
+
+def _by_nats(
+    max_nats: float, path: Path, names: list[str], current: int, rounds: int, memory: int, threads: int | None
+) -> dict[str, Any]:
+    from cactus_decoding.cli.frontier import table_of
+    from cactus_decoding.evaluation.calibrate import as_result, loosest_within, verdict
+    from cactus_decoding.evaluation.families import parse_families
+    from cactus_decoding.evaluation.frontier import Frontier
+    from cactus_decoding.evaluation.rows import read_rows
+    from cactus_decoding.provenance import provenance
+
+    families = parse_families(names)
+    rows = read_rows(path)
+    longest = int(rows.settings["num_speculative_tokens"])
+    if current > longest:
+        raise ValueError(
+            f"--num-speculative-tokens must be at most {longest}, the proposals per step in {path}, but is {current}"
+        )
+    options.prepare(threads, small=rows.settings["target"] == "bundled")
+    measured = Frontier(rows, memory)
+    lossless = measured.measure("lossless", "lossless")
+    found = []
+    with counting("Looking for the best knob", len(families)) as report:
+        for done, family in enumerate(families, start=1):
+            found.append(loosest_within(measured, family, max_nats))
+            report(done, family.label)
+    candidates = sorted(filter(None, found), key=lambda point: -point.acceptance.value)
+    chosen = candidates[0] if candidates and candidates[0].acceptance.value > lossless.acceptance.value else None
+    compared = None if chosen is None else _speeds(measured, chosen.rule, current, rounds)
+    text = verdict(chosen, lossless, max_nats, compared, current)
+    arguments = {"max_nats": max_nats, "rows": str(path), "families": [each.name for each in families]}
+    arguments |= {"num_speculative_tokens": current, "rounds": rounds}
+    about = {"settings": dict(rows.settings), "visited": rows.positions, "provenance": provenance(arguments)}
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    console.print(table_of([lossless, *candidates], f"Best of each family within {max_nats:g} nats per position"))
+    if compared is not None:
+        console.print(_speed_table(compared))
+    console.print(f"[bold]Recommended:[/bold] {text}", soft_wrap=True)
+    return as_result([lossless, *candidates], chosen, compared, text, about)
+
+
+def _speeds(measured: Frontier, rule: str, current: int, rounds: int) -> Speeds:
+    """Time steps of lossless and of the rule at several draft lengths, on the pair that the rows are from."""
+    from cactus_decoding import SamplingParams, load_pair
+    from cactus_decoding.evaluation.calibrate import LOSSLESS, speeds
+    from cactus_decoding.evaluation.sources import parse_task
+    from cactus_decoding.evaluation.step_times import time_steps
+
+    settings = measured.rows.settings
+    sampling = SamplingParams(*(settings[name] for name in ("temperature", "top_k", "top_p", "min_p")))
+    asked = parse_task(settings["task"])
+    prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
+    names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
+    pair = load_pair(*names)
+    most = int(settings["num_speculative_tokens"])
+    lengths = sorted({*(length for length in LENGTHS if length <= most), most, current})
+    timed = [(name, length) for length in lengths for name in (LOSSLESS, rule) if length or name == LOSSLESS]
+    with counting("Timing steps", len(timed) * len(prompts)) as report:
+        times = time_steps(pair, prompts, timed, sampling=sampling, seed=settings["seed"], report=report)
+    times |= {(rule, length): times[LOSSLESS, length] for length in lengths if length == 0}  # nothing is verified
+    return speeds(measured, rule, times, current)
+
+
+def _speed_table(compared: Speeds) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, title_justify="left",
+        title="Estimated milliseconds per token on this machine (95 % interval); * best length",
+    )  # fmt: skip
+    table.add_column("proposals", justify="right")
+    for speed in (compared.lossless, compared.rule):
+        table.add_column(speed.rule, justify="right", overflow="fold")
+    for place, length in enumerate(compared.lossless.lengths):
+        cells = []
+        for speed in (compared.lossless, compared.rule):
+            value, low, high = (1000 * x for x in speed.seconds[place])
+            star = " *" if place == speed.best else "  "
+            cells.append(f"{value:.2f} ({low:.2f}–{high:.2f}){star}")
+        table.add_row(str(length), *cells)
+    return table
+
+
+def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
+    from cactus_decoding.cli.evaluation_table import table
+    from cactus_decoding.evaluation.calibrate_score import advise
+    from cactus_decoding.evaluation.results import read_results
+    from cactus_decoding.evaluation.summary import summarise
+    from cactus_decoding.provenance import provenance
+
+    found = advise(summarise(read_results(path)), task, max_drop)
+    console = Console(highlight=False)
+    for advice in found:
+        shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
+        for part in table(shown):
+            console.print(part)
+        cell = advice.cell
+        where = f"{cell.task}, {cell.target} with {cell.draft}, temperature {cell.temperature:g}"
+        console.print(f"[bold]Recommended[/bold] ({where}): {advice.verdict}", soft_wrap=True)
+    return {
+        "schema": 1,
+        "kind": "calibration",
+        "advice": [
+            {
+                "verdict": advice.verdict,
+                "faster_than_lossless": advice.faster,
+                "chosen": None if advice.chosen is None else advice.chosen.as_dict(),
+                "baseline": advice.baseline.as_dict(),
+                "settings_measured": len(advice.candidates),
+                "settings_within_limit": len(advice.within),
+            }
+            for advice in found
+        ],
+        "provenance": provenance({"max_score_drop": max_drop, "results": str(path), "task": task}),
+    }
