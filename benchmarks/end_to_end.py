@@ -30,6 +30,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE / "results" / "end_to_end.json")
     arguments = parser.parse_args()
     texts = [problem.prompt for problem in islice(word_problems("test", seed=1), arguments.problems)]
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+    given["vllm"] = bool(arguments.vllm)
+    given.pop("output")
     results = []
     for proposals in arguments.proposals:
         options = {
@@ -61,10 +64,9 @@ def main() -> None:
                 print("answers equal to generate's:", results[-1]["same_tokens_as_generate"])
         for contender in contenders:
             contender.close()
-    given = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    given["vllm"] = bool(arguments.vllm)
-    given.pop("output")
-    arguments.output.write_text(json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n")
+        arguments.output.write_text(
+            json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n"
+        )  # after each: it takes long
     print(f"written to {arguments.output}")
 
 

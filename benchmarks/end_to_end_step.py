@@ -150,13 +150,15 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     target, draft = target_model(), draft_model()
+    given = {key: value for key, value in vars(arguments).items() if key != "output"}
     results = []
     for context in arguments.contexts:
         for proposals in arguments.proposals:
             results.append(measure(target, draft, context, proposals, arguments.rounds))
             print(json.dumps(results[-1]), flush=True)
-    given = {key: value for key, value in vars(arguments).items() if key != "output"}
-    arguments.output.write_text(json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n")
+            arguments.output.write_text(
+                json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n"
+            )
     print(f"written to {arguments.output}")
 
 

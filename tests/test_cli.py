@@ -108,7 +108,7 @@ def test_rules_are_all_there(run):
     [
         (
             ["frob"],
-            "commands are generate, demo, serve, rules, eval, frontier, calibrate, report, train-bundled, check-bundled",
+            f"commands are {', '.join(COMMANDS)}",
         ),
         (["generate"], "Missing argument 'PROMPT' (see 'cactus generate --help')"),
         (["generate", "x", "--frob"], "--frob"),

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 from cactus_decoding.checks import check_probabilities, check_token_ids
 from cactus_decoding.ratio_order import count_up_to, sums_from
 from cactus_decoding.rules import as_rule
+from cactus_decoding.rules.base import Rule
 from cactus_decoding.types import AcceptanceRule, Verdict
 
 
@@ -82,11 +83,20 @@ def audit(
         raise ValueError(f"draft_probs must be {list(target_probs.shape)} as target_probs is, but its shape is {given}")
 
     target, draft = target_probs.double(), draft_probs.double()
-    relaxed_prob, residual_scale = judge_every_token(rule, target, draft)
-    kept = torch.minimum(draft, relaxed_prob)
+    columns = _columns_in_doubt(rule, target, draft)
+    relaxed_prob, residual_scale = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
+    drafted = draft.index_select(-1, columns)
+    accepted = torch.minimum(drafted, relaxed_prob)
+    kept = draft.index_copy(-1, columns, accepted)
     acceptance = kept.sum(-1)
-    output = _recovered(rule.recovery_target(target), draft, residual_scale, draft - kept).add_(kept)
+    output = _recovered(rule.recovery_target(target), draft, residual_scale, drafted - accepted).add_(kept)
     return _summarise(output, acceptance, target)
+
+
+def _columns_in_doubt(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
+    """Return the tokens that may be rejected in some row; the rule need not be asked about the others."""
+    least = rule.least_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
+    return (draft > least).reshape(-1, draft.shape[-1]).any(0).nonzero().squeeze(1)
 
 
 def judge_every_token(rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor) -> Verdict:
@@ -101,11 +111,11 @@ def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -
     Args:
         target: rows q that recovery starts from.
         draft: rows p.
-        scale: s of each drafted token.
-        rejected: probability that each token is drafted and rejected.
+        scale: s of some tokens as the drafted one, ``[..., tokens]``.
+        rejected: probability that each of them is drafted and rejected; that of all others is 0.
     """
-    vocabulary = target.shape[-1]
-    rows = [part.reshape(-1, vocabulary) for part in (target, draft, scale, rejected)]
+    count = target.shape[:-1].numel()
+    rows = [part.reshape(count, part.shape[-1]) for part in (target, draft, scale, rejected)]
     # only the scales of tokens that can be rejected matter
     columns = (rows[3] > 0).any(0).nonzero().squeeze(1)
     scale, rejected = (part.index_select(1, columns) for part in rows[2:])

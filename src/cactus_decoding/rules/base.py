@@ -67,3 +67,10 @@ class Rule(ABC):
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
         """Say that h depends on the drafted token; rules for which it does not return its rows."""
         return None
+
+    def least_relaxed_prob(self, target_probs: Tensor) -> Tensor:
+        """Return a bound that is cheap to have: no token that is drafted less often than this is ever rejected.
+
+        It is q for rules that are never stricter than lossless, and 0 for the others; ``[..., vocabulary]``.
+        """
+        return target_probs if self.never_stricter_than_lossless else torch.zeros_like(target_probs)

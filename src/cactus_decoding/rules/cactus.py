@@ -71,3 +71,10 @@ class Cactus(Rule):
         if self.max_ratio < math.inf:
             g = torch.minimum(g, self.max_ratio * q)
         return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
+
+    def least_relaxed_prob(self, target_probs: Tensor) -> Tensor:
+        """Return a lower bound of g: the closed form, which keeps the budget while it is at most 1/2."""
+        if self.solver != "exact" or self.divergence != "kl" or self.max_ratio < math.inf:
+            return target_probs
+        closed = lift_by_expansion("kl", target_probs, self.delta).clamp(max=0.5)
+        return torch.maximum(target_probs, closed * (1 - 1e-9))  # the root is found to a part in 10^11
