@@ -52,5 +52,26 @@ fi
 say "installing cactus-decoding${extra:+ with the extra '$extra'}"
 pip_install -c constraints.txt "$torch" -e ".${extra:+[$extra]}"
 
+# The report's page is tested in a real browser: an installed one, else Debian's (as root), else Playwright's own.
+install_browser() {
+    local name
+    for name in chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable chrome; do
+        command -v "$name" >/dev/null && return
+    done
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing a headless Chromium from the distribution's packages"
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium-headless-shell; } >/dev/null 2>&1 ||
+            apt-get install -qq -y --no-install-recommends chromium >/dev/null 2>&1 || true
+        for name in chromium-headless-shell chromium; do
+            command -v "$name" >/dev/null && return
+        done
+    fi
+    say "installing a headless Chromium with Playwright"
+    .venv/bin/python -m playwright install --only-shell chromium ||
+        say "no browser could be installed; install Chromium or Chrome, which one test needs"
+}
+[ "$extra" != dev ] || install_browser
+
 rm "$unfinished"
 say "done"

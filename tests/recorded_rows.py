@@ -43,6 +43,14 @@ def some_rows(vocabulary: int = 7, seed: int = 0) -> Rows:
     )
 
 
+def agreeable_rows() -> Rows:
+    """Return 48 steps of 12 problems, four proposals each, from a draft that agrees with the target by and large."""
+    counts = [4] * 48
+    target, draft = make_rows(7, sum(counts), seed=3)
+    problem = [step // 4 for step in range(48)]
+    return hand_made(0.3 * target + 0.7 * draft, draft, counts=counts, problem=problem, ends=[False] * 48)
+
+
 def one_sparse_step(seed: int = 0) -> Rows:
     """Return steps over a vocabulary of which each row uses a few tokens, as top-k leaves them."""
     generator = torch.Generator().manual_seed(seed)

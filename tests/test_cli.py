@@ -30,7 +30,18 @@ from cactus_decoding.training.floors import PairScores, check_floors, evaluate_p
 from cactus_decoding.training.language_model import TrainingPlan
 from cactus_decoding.word_problems.scoring import Score
 
-COMMANDS = ("generate", "demo", "serve", "rules", "eval", "frontier", "calibrate", "report", "train-bundled", "check-bundled")
+COMMANDS = (
+    "generate",
+    "demo",
+    "serve",
+    "rules",
+    "eval",
+    "frontier",
+    "calibrate",
+    "report",
+    "train-bundled",
+    "check-bundled",
+)
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 PROMPT = f"Question: {QUESTION}\nAnswer:"
 SHORT = ("--seed", "3", "--max-new-tokens", "12")
@@ -95,7 +106,10 @@ def test_rules_are_all_there(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frob"], "commands are generate, demo, serve, rules, eval, frontier, calibrate, report, train-bundled, check-bundled"),
+        (
+            ["frob"],
+            f"commands are {', '.join(COMMANDS)}",
+        ),
         (["generate"], "Missing argument 'PROMPT' (see 'cactus generate --help')"),
         (["generate", "x", "--frob"], "--frob"),
         (["generate", "x", "--rule", "cactis"], "known are lossless, cactus, ensemble, lenience, clamped"),

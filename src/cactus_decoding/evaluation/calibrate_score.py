@@ -98,7 +98,8 @@ def setting_of(row: Row) -> str:
 def _words(baseline: Row, candidates: list[Row], within: list[Row], faster: bool, max_drop: float) -> str:
     """Say which setting to take, and why."""
     length = baseline.cell.num_speculative_tokens
-    take = f"Lossless with {length} proposals per step, its best length: "
+    length = f"{length} proposals per step" if isinstance(length, int) else f"the draft length {length}"
+    take = f"Lossless with {length}, its best length: "
     if not candidates:
         return take + "no other rule was measured."
     if not within:
@@ -113,7 +114,7 @@ def _words(baseline: Row, candidates: list[Row], within: list[Row], faster: bool
     spread = f"{ratio.value:.3f} times its wall time per answer (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
     score = f"score {difference.value:+.3f} (95 %: {difference.low:+.3f} to {difference.high:+.3f})"
     if faster:
-        text = f"{setting_of(chosen)}: {spread.replace('its', 'the')} of lossless with {length} proposals, {score}."
+        text = f"{setting_of(chosen)}: {spread.replace('its', 'the')} of lossless with {length}, {score}."
         if len(within) > 1:
             text += f" It is the fastest of {len(within)} settings within the limit: confirm it on fresh problems."
         return text

@@ -109,27 +109,46 @@ def line_of(row: Row) -> str:
 
 def _times(panel: Axes, rows: Sequence[Row], metric: str) -> None:
     panel.axhline(1, color=GREY, lw=1)
+    speculative = [row for row in rows if row.cell.num_speculative_tokens != 0]
+    shown = [row for row in speculative if row.metrics[metric] is not None]
+    places = _places([row.cell.num_speculative_tokens for row in shown])
+    panel.set_xticks(list(places.values()), [plain(str(length)) for length in places])
+    names = list(dict.fromkeys(line_of(row) for row in shown))
     used: dict[str, int] = {}
-    for name in dict.fromkeys(line_of(row) for row in rows if row.cell.num_speculative_tokens):
-        ours = [row for row in rows if line_of(row) == name and row.cell.num_speculative_tokens]
-        ours = sorted((row for row in ours if row.metrics[metric]), key=lambda row: row.cell.num_speculative_tokens)
-        if not ours:
-            continue
-        rule = ours[0].cell.rule
-        dash = used.setdefault(family_of(rule), 0)
-        used[family_of(rule)] += 1
-        values = [_interval(row, metric) for row in ours]
-        look = style_of(rule).line() | {"linestyle": DASHES[dash % len(DASHES)]}
-        panel.errorbar(
-            [row.cell.num_speculative_tokens for row in ours],
-            [value.value for value in values],
-            yerr=[list(ends) for ends in zip(*(_reach_pair(value) for value in values), strict=True)],
-            capsize=2,
-            label=plain(name),
-            **look,
-        )
+    for number, name in enumerate(names):
+        ours = [row for row in shown if line_of(row) == name]
+        family = family_of(ours[0].cell.rule)
+        dash = DASHES[used.setdefault(family, 0) % len(DASHES)]
+        used[family] += 1
+        aside = 0.08 * (number - (len(names) - 1) / 2)  # so that one interval does not hide another
+        for kind, line in ((int, dash), (str, "none")):  # a draft length that adapts is on no line between numbers
+            part = [row for row in ours if isinstance(row.cell.num_speculative_tokens, kind)]
+            part.sort(key=lambda row: places[row.cell.num_speculative_tokens])
+            values = [_interval(row, metric) for row in part]
+            if part:
+                panel.errorbar(
+                    [places[row.cell.num_speculative_tokens] + aside for row in part],
+                    [value.value for value in values],
+                    yerr=[list(ends) for ends in zip(*(_reach_pair(value) for value in values), strict=True)],
+                    capsize=2,
+                    label=plain(name),
+                    **style_of(ours[0].cell.rule).line() | {"linestyle": line},
+                )
     panel.grid(alpha=0.3)
     panel.set_ylim(bottom=0)
+
+
+def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
+    """Return where draft lengths stand on an axis: numbers at their value, others in a row to the right of them.
+
+    >>> _places([4, "adaptive", 2])
+    {2: 2.0, 4: 4.0, 'adaptive': 6.0}
+    """
+    numbers = sorted({length for length in lengths if isinstance(length, int)})
+    others = dict.fromkeys(length for length in lengths if isinstance(length, str))
+    right = float(max(numbers, default=0))
+    found: dict[int | str, float] = {length: float(length) for length in numbers}
+    return found | {name: right + 2 * place for place, name in enumerate(others, start=1)}
 
 
 def _scatter(panel: Axes, rows: Sequence[Row], across: str, up: str) -> None:

@@ -41,11 +41,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, its caption, and what it shows for those who cannot see it."""
+    """A picture, its caption, what it shows for those who cannot see it, and whether it takes the page's width."""
 
     svg: str
     caption: str
     alternative: str
+    wide: bool = False
 
     @property
     def source(self) -> str:
@@ -156,6 +157,7 @@ def _section(rows: Sequence[Row]) -> Section:
                 charts.time_picture(pairs),
                 "Normalised wall time per answer against proposals per step, for each pair of models.",
                 f"Line charts side by side for {len(pairs)} pairs; the tables below have the numbers.",
+                wide=True,
             )
         )
     return Section(_title(rows[0]), pairs, pictures, notes)
