@@ -64,9 +64,8 @@ def main() -> None:
                 print("answers equal to generate's:", results[-1]["same_tokens_as_generate"])
         for contender in contenders:
             contender.close()
-        arguments.output.write_text(
-            json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n"
-        )  # after each: it takes long
+        # after each: it takes long
+        arguments.output.write_text(json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n")
     print(f"written to {arguments.output}")
 
 
