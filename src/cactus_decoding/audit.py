@@ -85,9 +85,10 @@ def audit(
     target, draft = target_probs.double(), draft_probs.double()
     columns = _columns_in_doubt(rule, target, draft)
     relaxed_prob, residual_scale = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
-    drafted = draft.index_select(-1, columns)
+    whole = len(columns) == draft.shape[-1]  # then there is nothing to pick out
+    drafted = draft if whole else draft.index_select(-1, columns)
     accepted = torch.minimum(drafted, relaxed_prob)
-    kept = draft.index_copy(-1, columns, accepted)
+    kept = accepted if whole else draft.index_copy(-1, columns, accepted)
     acceptance = kept.sum(-1)
     output = _recovered(rule.recovery_target(target), draft, residual_scale, drafted - accepted).add_(kept)
     return _summarise(output, acceptance, target)
