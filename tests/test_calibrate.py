@@ -23,6 +23,7 @@ from cactus_decoding.word_problems import word_problems
 LENGTHS = (0, 1, 2, 3, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("limit", [0.003, 0.05, 0.5])
 def test_the_best_knob_is_within_the_limit_and_no_knob_of_a_fine_grid_is_better(name, limit):
@@ -189,6 +190,7 @@ def test_the_command_recommends_by_score(run, tmp_path):
     assert "commit" in kept["provenance"]
 
 
+@pytest.mark.slow
 def test_the_command_recommends_by_nats(run, tmp_path):
     rows, output = tmp_path / "f.safetensors", tmp_path / "advice.json"
     code, _, err = run("frontier", "--output", str(tmp_path / "f.json"), "--rows", str(rows), "--positions", "80",

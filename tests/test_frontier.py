@@ -92,6 +92,7 @@ def test_a_looser_knob_accepts_and_costs_more(name):
     assert points[-1].acceptance.value > points[0].acceptance.value + 0.05
 
 
+@pytest.mark.slow
 def test_no_rule_beats_the_clamped_ratio_at_its_acceptance():
     # the optimum is over rules of one multiplier for all positions, so mean acceptance is compared with mean KL
     rows = some_rows()
@@ -151,6 +152,7 @@ def test_a_recording_holds_what_the_run_visited(sampling, tmp_path):
         assert int(rows.visited[mine].sum()) == min(step.num_accepted + 1, len(drafted))
 
 
+@pytest.mark.slow
 def test_recorded_acceptance_is_what_a_run_shows():
     # A visited proposal that is not its step's last was accepted if the next one was visited. Outcome less chance is a
     # martingale difference within an interval of length 1, so by Hoeffding and Azuma the mean of n of them is beyond
@@ -179,6 +181,7 @@ def test_lookup_drafts_are_recorded_as_one_hot_rows():
     assert point.acceptance.value == pytest.approx(drafted[rows.visited].mean().item(), abs=EXACT)
 
 
+@pytest.mark.slow
 def test_recording_stops_where_it_should():
     pair = load_pair()
     arguments = {"num_speculative_tokens": 4, "sampling": SamplingParams()}
@@ -253,6 +256,7 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
         assert "frontier.json" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_the_picture_is_the_same_every_time_and_shows_every_family():
     result = small_result()
     picture = frontier_picture(result)
@@ -265,6 +269,7 @@ def test_the_picture_is_the_same_every_time_and_shows_every_family():
 # --- command ---
 
 
+@pytest.mark.slow
 def test_the_command_records_once_and_computes_again(run, tmp_path):
     output, picture = tmp_path / "f.json", tmp_path / "f.svg"
     command = ["frontier", "--output", str(output), "--picture", str(picture), "--positions", "60", "--points", "2"]
