@@ -72,10 +72,9 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
         panel.plot([0], lossless["acceptance"][:1], "*", color="black", ms=11, label="lossless", zorder=5)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
-    panels[0].set_xscale("symlog", linthresh=1e-4)
-    panels[0].set_xlim(left=0)
-    panels[1].set_xscale("symlog", linthresh=1e-3)
-    panels[1].set_xlim(left=0)
+    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=True):
+        panel.set_xscale("symlog", linthresh=smallest)
+        panel.set_xlim(left=-smallest / 5)  # room for what costs nothing
     panels[0].set(ylabel="acceptance per visited position")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return to_svg(figure)
