@@ -1,0 +1,4 @@
+from pathlib import Path
+
+
+def render(folder: Path, samplings: list[str], page: Path) -> None: ...
