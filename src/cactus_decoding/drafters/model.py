@@ -31,6 +31,11 @@ class ModelDrafter:
         self._last: list[int] = []
 
     @property
+    def model(self) -> PreTrainedModel:
+        """The draft model."""
+        return self._model.model
+
+    @property
     def vocabulary(self) -> int:
         """Width of the proposed rows."""
         return vocabulary_size(self._model.model) if self._vocabulary is None else self._vocabulary
