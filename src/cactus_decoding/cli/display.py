@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cactus_decoding.cli.pieces import Piece, PieceStream
+from cactus_decoding.pieces import Piece, PieceStream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,6 +35,11 @@ class ModelDrafter:
         return ModelDrafter(self._model.model, self._vocabulary)
 
     @property
+    def model(self) -> PreTrainedModel:
+        """The draft model."""
+        return self._model.model
+
+    @property
     def vocabulary(self) -> int:
         """Width of the proposed rows."""
         return vocabulary_size(self._model.model) if self._vocabulary is None else self._vocabulary

@@ -1,0 +1,21 @@
+"""See what happened: every position of a response, what both models and the rule thought there, and what it cost."""
+
+from cactus_decoding.traces.laws import Consequences, KeptRow, KeptRows, what_if
+from cactus_decoding.traces.record import Candidate, Trace, TracedPosition, TracedStep, TraceHeader
+from cactus_decoding.traces.response import Settings, TracedResponse, stream_trace, trace_response
+
+__all__ = [
+    "Candidate",
+    "Consequences",
+    "KeptRow",
+    "KeptRows",
+    "Settings",
+    "Trace",
+    "TraceHeader",
+    "TracedPosition",
+    "TracedResponse",
+    "TracedStep",
+    "stream_trace",
+    "trace_response",
+    "what_if",
+]
