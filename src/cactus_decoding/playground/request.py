@@ -32,7 +32,8 @@ class Request:
         target: name or path of the verifying model; None for the bundled one.
         draft: likewise of the proposing one, or ``ngram``.
         sampling: temperature and truncation.
-        num_speculative_tokens: a number of proposals or the spelling of a draft length.
+        num_speculative_tokens: a number of proposals, or the spelling of a draft length (which each lane reads anew, as
+            some of them learn).
         verification: ``token`` or ``block``.
         budget: for each lane whose rule spends anything.
         max_new_tokens: length of the answer.
@@ -44,7 +45,7 @@ class Request:
     target: str | None = None
     draft: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    num_speculative_tokens: str = "6"
+    num_speculative_tokens: int | str = 6
     verification: str = "token"
     budget: Budget | None = None
     max_new_tokens: int = 256
@@ -56,7 +57,7 @@ class Request:
             "rule": rule,
             "budget": None if isinstance(rule, Lossless) else self.budget,  # which spends nothing
             "verification": self.verification,
-            "num_speculative_tokens": as_draft_length(self.num_speculative_tokens),  # anew: some of them learn
+            "num_speculative_tokens": self.num_speculative_tokens,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.sampling.temperature,
             "top_k": self.sampling.top_k,
@@ -105,7 +106,7 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Re
         target=target,
         draft=draft,
         sampling=_sampling(body.get("sampling", {})),
-        num_speculative_tokens=_draft_length(body.get("num_speculative_tokens", "6"), limits),
+        num_speculative_tokens=_draft_length(body.get("num_speculative_tokens", 6), limits),
         verification=verification,
         budget=_budget(body.get("budget")),
         max_new_tokens=max_new_tokens,
@@ -125,14 +126,14 @@ def _sampling(given: object) -> SamplingParams:
     return SamplingParams(**values)
 
 
-def _draft_length(given: object, limits: Limits) -> str:
-    text = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-    if not isinstance(text, str):
+def _draft_length(given: object, limits: Limits) -> int | str:
+    if isinstance(given, bool) or not isinstance(given, (int, str)):
         raise TypeError(f"num_speculative_tokens must be a number of proposals or a spelling, but is {given!r}")
-    most = as_draft_length(text).most
+    length = int(given) if isinstance(given, str) and given.strip().isdecimal() else given
+    most = as_draft_length(length).most
     if most > limits.proposals:
         raise ValueError(f"num_speculative_tokens must be at most {limits.proposals} on this server, but is {most}")
-    return text
+    return length
 
 
 def _budget(given: object) -> Budget | None:

@@ -34,7 +34,7 @@ class Run:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = _as_question(request.prompt) if pair.bundled else request.prompt
-        self.lanes = [Lane(pair.twin(), prompt, rule.spelling, request.arguments(rule)) for rule in request.rules]
+        self.lanes = [Lane(pair.twin(), prompt, request.arguments(rule)) for rule in request.rules]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what the page shows of the lanes before they begin."""

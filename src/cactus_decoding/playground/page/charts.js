@@ -1,4 +1,4 @@
-// Pictures that grow with the answer: plain SVG, drawn again whenever something was added.
+// What a knob does at a position, as a picture: plain SVG, drawn again whenever the knob moves.
 
 import { makeSvg, make, short } from "./dom.js";
 
@@ -7,62 +7,6 @@ const HEIGHT = 120;
 const LEFT = 38;
 const BOTTOM = 18;
 const TOP = 8;
-
-/** A line over the answer's tokens, with an optional level that it should stay below. */
-export class LineChart {
-  /** Options: title, unit, from (least upper end of the axis), start (where the axis begins). */
-  constructor({ title, unit = "", from = 0, start = 0 }) {
-    Object.assign(this, { from, start, unit });
-    this.svg = makeSvg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img" });
-    this.now = make("span", { class: "now" });
-    this.element = make("figure", {}, make("figcaption", {}, title, this.now), this.svg);
-    this.title = title;
-  }
-
-  /** Draw `values`, one a token; `level` is a dashed line, such as the budget; `said` replaces the last value in words. */
-  draw(values, level = null, said = null) {
-    const last = values.length ? values[values.length - 1] : null;
-    const text = said ?? (last === null ? "" : `${short(last)}${this.unit}`);
-    this.now.textContent = text;
-    this.svg.setAttribute("aria-label", `${this.title}: ${text || "nothing yet"}`);
-    const top = Math.max(this.from, level ?? 0, ...values) * 1.08 || 1;
-    const x = (index) => LEFT + ((WIDTH - LEFT - 4) * index) / Math.max(values.length - 1, 1);
-    const y = (value) => TOP + (HEIGHT - BOTTOM - TOP) * (1 - (value - this.start) / (top - this.start));
-    const points = values.map((value, index) => `${x(index).toFixed(1)},${y(value).toFixed(1)}`);
-    const parts = [
-      makeSvg("line", { x1: LEFT, x2: WIDTH - 4, y1: y(this.start), y2: y(this.start), class: "axis" }),
-      label(LEFT - 5, y(this.start) + 3, short(this.start), "end"),
-      label(LEFT - 5, TOP + 8, short(top, 2), "end"),
-      label(WIDTH - 4, HEIGHT - 4, values.length ? `token ${values.length}` : "tokens", "end"),
-    ];
-    if (level !== null) {
-      parts.push(makeSvg("line", { x1: LEFT, x2: WIDTH - 4, y1: y(level), y2: y(level), class: "level" }));
-    }
-    if (points.length) parts.push(makeSvg("polyline", { points: points.join(" "), class: "line" }));
-    this.svg.replaceChildren(...parts);
-  }
-}
-
-/** Two bars: passes of the target that were needed, and those of plain decoding, one for each token. */
-export class RoundsChart {
-  constructor() {
-    this.svg = makeSvg("svg", { viewBox: `0 0 ${WIDTH} 74`, class: "chart", role: "img" });
-    this.now = make("span", { class: "now" });
-    this.element = make("figure", {}, make("figcaption", {}, "Target rounds", this.now), this.svg);
-  }
-
-  draw(rounds, tokens) {
-    this.now.textContent = tokens ? `${rounds} instead of ${tokens}` : "";
-    this.svg.setAttribute("aria-label", `Target rounds: ${rounds}; plain decoding needs ${tokens}`);
-    const wide = (count) => Math.max((WIDTH - 4) * (count / Math.max(tokens, rounds, 1)), count ? 2 : 0);
-    this.svg.replaceChildren(
-      label(0, 12, "this answer"),
-      makeSvg("rect", { x: 0, y: 17, width: wide(rounds), height: 12, rx: 2, class: "bar" }),
-      label(0, 48, "plain decoding: a round for each token"),
-      makeSvg("rect", { x: 0, y: 53, width: wide(tokens), height: 12, rx: 2, class: "bar plain" }),
-    );
-  }
-}
 
 /** Two curves over a knob on a logarithmic axis, each on a scale of its own, with a mark at the knob's value. */
 export class KnobChart {

@@ -34,9 +34,21 @@ export function sentence(text) {
 export function short(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e");
   return String(Number(value.toPrecision(digits)));
+}
+
+/** Return a probability in percent. */
+export function percent(value) {
+  return value === null || value === undefined ? "–" : `${short(100 * value)} %`;
+}
+
+/** Return a number from the server, where the infinite ones are words. */
+export function numberOf(value) {
+  if (value === "inf" || value === "-inf") return value === "inf" ? Infinity : -Infinity;
+  return value === null || value === undefined ? NaN : Number(value);
 }
 
 let count = 0;

@@ -1,0 +1,140 @@
+// What another rule, or another knob, would have done at a position of an answer: worked out by the server from the
+// rows of both models that it keeps, exactly, each time a knob moves.
+
+import { whatIf } from "./api.js";
+import { KnobChart } from "./charts.js";
+import { make, numberOf, percent, short } from "./dom.js";
+import { RuleChooser } from "./knobs.js";
+
+const POINTS = 33;
+const NUMBERS = [
+  ["acceptance_prob", "keeps the drafted token with probability"],
+  ["acceptance", "keeps whatever is drafted with probability"],
+  ["emitted_nats", "costs, in nats"],
+  ["tv", "total variation to the target"],
+  ["max_log_ratio", "largest likelihood ratio, log"],
+];
+
+export class WhatIf {
+  constructor(rules) {
+    this.element = make("section", { class: "what-if", "aria-labelledby": "what-if-title", hidden: true });
+    this.title = make("h2", { id: "what-if-title" });
+    this.said = make("p", { class: "help" });
+    this.problem = make("p", { class: "message error", role: "alert", hidden: true });
+    const knobs = make("div", { class: "what-if-knobs" });
+    this.numbers = make("table", { class: "numbers" });
+    this.bars = make("div", { class: "bars" });
+    this.curve = make("div", { class: "curve" });
+    this.body = make("div", { class: "what-if-body" }, knobs, this.bars, this.numbers, this.curve);
+    this.element.replaceChildren(this.title, this.said, this.problem, this.body);
+    this.chooser = new RuleChooser(knobs, rules, {
+      label: "What if the rule were",
+      start: rules[0].presets[0].spelling,
+      brief: true,
+      onChange: () => this.ask(),
+    });
+  }
+
+  /** Show a position of a run: `rule` is the one that decided there. */
+  show(run, lane, position, rule) {
+    const [name] = rule.split(":");
+    const isNew = this.run !== run || this.lane !== lane;
+    Object.assign(this, { run, lane, position, rule });
+    this.element.hidden = false;
+    this.title.replaceChildren("What if, at token ", String(position.place + 1), " ", quoted(position.token), "?");
+    const drafted = position.drafted_id !== null && position.drafted_id !== undefined;
+    this.body.hidden = !drafted;
+    this.problem.hidden = true;
+    this.points = null;
+    if (!drafted) {
+      this.said.textContent =
+        "Nothing was drafted at this token: it came from the target itself, so no rule had a say and nothing was spent.";
+      return;
+    }
+    this.said.replaceChildren(
+      "The draft proposed ", quoted(position.drafted), " here, and ", make("code", {}, position.rule ?? rule),
+      ` ${position.fate === "recovered" ? "rejected" : "kept"} it. Move a knob to see what would be emitted instead.`,
+    );
+    if (isNew || this.chooser.rule.name !== name) this.chooser.set(rule); // which asks
+    else this.ask();
+  }
+
+  hide() {
+    this.element.hidden = true;
+    this.run = null;
+  }
+
+  /** Ask about the rule as it is chosen now; of several questions on their way only the last one counts. */
+  async ask() {
+    if (!this.run || this.element.hidden || this.body.hidden) return;
+    this.waiting?.abort();
+    const waiting = (this.waiting = new AbortController());
+    const { run, lane, position } = this;
+    const spelling = this.chooser.spelling();
+    const key = `${run} ${lane} ${position.place} ${this.chooser.spelling("*")}`;
+    const grid = this.chooser.main && this.points?.key !== key ? gridOf(this.chooser.main) : [];
+    const rules = [spelling, this.rule, ...grid.map((text) => this.chooser.spelling(text))];
+    try {
+      const [now, before, ...others] = await whatIf(run, lane, position.place, rules, waiting.signal);
+      if (waiting.signal.aborted) return;
+      if (grid.length) {
+        const points = others.map((each, index) => ({
+          knob: Number(grid[index]), nats: numberOf(each.emitted_nats), acceptance: each.acceptance,
+        }));
+        this.points = { key, points };
+      }
+      this.problem.hidden = true;
+      this.draw(now, before);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.problem.textContent = error.message;
+      this.problem.hidden = false;
+    }
+  }
+
+  draw(now, before) {
+    this.numbers.replaceChildren(
+      make("thead", {}, make("tr", {}, make("th", {}, "at this token the rule"), make("th", {}, "did"),
+        make("th", {}, "would"))),
+      make("tbody", {}, ...NUMBERS.map(([name, label]) =>
+        make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, short(numberOf(before[name]))),
+          make("td", { class: "now" }, short(numberOf(now[name])))))),
+    );
+    this.drawBars(now);
+    const main = this.chooser.main;
+    if (!main || !this.points) {
+      this.curve.replaceChildren();
+      return;
+    }
+    const chart = new KnobChart(main.knob.name);
+    chart.draw(this.points.points, Number(main.field.value));
+    this.curve.replaceChildren(chart.element);
+  }
+
+  /** For each candidate a row: bars of both models, of what was emitted, and of what would be. */
+  drawBars(now) {
+    const { candidates, drafted_id: drafted } = this.position;
+    const bar = (value, kind) => {
+      const inner = make("span", { class: `fill ${kind}` });
+      inner.style.width = `${Math.max(100 * (value ?? 0), value > 0 ? 0.5 : 0)}%`;
+      return make("span", { class: "bar" }, inner, make("span", { class: "value" }, percent(value)));
+    };
+    const head = ["token", "target", "draft", "emitted", "would be"].map((text) => make("span", { class: "head" }, text));
+    const rows = candidates.flatMap((candidate, index) => [
+      make("span", { class: `token${candidate.token_id === drafted ? " drafted" : ""}` }, quoted(candidate.token)),
+      bar(candidate.target, "target"),
+      bar(candidate.draft, "draft"),
+      bar(candidate.emitted, "emitted"),
+      bar(now.emitted[index], "would"),
+    ]);
+    this.bars.replaceChildren(...head, ...rows);
+  }
+}
+
+/** The texts of a knob at even distances over its range. */
+function gridOf(knob) {
+  const texts = Array.from({ length: POINTS }, (_, index) => knob.at(index / (POINTS - 1)));
+  return [...new Set(texts)];
+}
+
+const quoted = (text) => make("q", { class: "literal" }, text.replaceAll("\n", "↵").replace(/^ | $/g, "␣"));
