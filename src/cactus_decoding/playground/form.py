@@ -57,7 +57,7 @@ def rule(name: str) -> dict[str, Any]:
         ('Static ensemble', [0.001, 1.0])
     """
     title, summary = title_and_summary(sys.modules[RULES[name].__module__].__doc__)
-    presets = [
+    presets: list[dict[str, Any]] = [
         {"spelling": spelling, "guarantee": guarantee, "values": _finite(asdict(parse_rule(spelling)))}  # type: ignore[call-overload]
         for spelling, guarantee in GUARANTEES.items()
         if parse_rule(spelling).name == name

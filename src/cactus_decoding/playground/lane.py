@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from cactus_decoding import traces
 from cactus_decoding.pair import Pair
-from cactus_decoding.traces import KeptRow, KeptRows, TracedPosition, stream_trace, what_if
+from cactus_decoding.traces import KeptRow, KeptRows, TracedPosition, stream_trace, to_json, what_if
+from cactus_decoding.traces.codec import as_object
 from cactus_decoding.types import AcceptanceRule
 
+ASSETS = Path(traces.__file__).parent / "page"
+"""The component that draws answers, which trace pages share."""
 ROWS_BYTES = 256 * 2**20
 """Memory for one lane's rows; what comes after cannot be asked about."""
 
@@ -31,7 +36,7 @@ class Lane:
         """Begin the response; raises `ValueError` for arguments that do not go together."""
         self._response = stream_trace(pair, prompt, keep_rows=True, **arguments)
         self._positions: dict[int, TracedPosition] = {}
-        self.header, self.bytes = header_json(self._response.header), 0
+        self.header, self.bytes = as_object(self._response.header), 0
 
     def step(self) -> dict[str, Any] | None:
         """Take a step and return its positions and the metrics so far, or None at the end."""
@@ -42,7 +47,7 @@ class Lane:
             self.bytes += 0 if position.rows is None else size_of(position.rows)
             if self.bytes <= ROWS_BYTES:
                 self._positions[position.place] = position
-        shown = [position_json(position) for position in step.positions]
+        shown = [to_json(position) for position in step.positions]
         return {"positions": shown, "metrics": self._response.metrics.as_dict()}
 
     def end(self, *, stopped: bool = False) -> dict[str, Any]:
@@ -62,10 +67,9 @@ class Lane:
             if position is not None or place < sum(len(step.positions) for step in self._response.steps):
                 raise ValueError("nothing was drafted at this token: it is the target's own, whatever the rule")
             raise ValueError(f"the answer has no token {place} that can be asked about")
-        done = what_if(position.rows, rule)
-        numbers = {name: value for name, value in vars(done).items() if not isinstance(value, Tensor)}
+        done = as_object(what_if(position.rows, rule))
         ids = [candidate.token_id for candidate in position.candidates]
-        return numbers | {"relaxed": done.relaxed[ids].tolist(), "emitted": done.emitted[ids].tolist()}
+        return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, Tensor)}
 
     def lines(self) -> str:
         """Return the trace as JSON Lines."""

@@ -4,7 +4,6 @@ import { makeSvg, make, short } from "./dom.js";
 
 const WIDTH = 320;
 const HEIGHT = 120;
-const LEFT = 38;
 const BOTTOM = 18;
 const TOP = 8;
 
@@ -13,7 +12,13 @@ export class KnobChart {
   constructor(name) {
     this.name = name;
     this.svg = makeSvg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img" });
-    this.element = make("figure", {}, make("figcaption", {}, `Over ${name}`), this.svg);
+    this.most = make("span", { class: "key" });
+    this.element = make(
+      "figure",
+      {},
+      make("figcaption", {}, this.most, make("span", { class: "key second" }, "acceptance, from 0 to 1"), `over ${name}`),
+      this.svg,
+    );
   }
 
   /** `points` are {knob, nats, acceptance}; `at` is the knob's value, which may lie outside. */
@@ -28,6 +33,7 @@ export class KnobChart {
         points: points.map((point) => `${x(point.knob).toFixed(1)},${y(value(point)).toFixed(1)}`).join(" "),
         class: kind,
       });
+    this.most.textContent = `nats, up to ${short(most)}`;
     this.svg.setAttribute("aria-label", `Acceptance and nats over ${this.name}; at most ${short(most)} nats`);
     this.svg.replaceChildren(
       makeSvg("line", { x1: 4, x2: WIDTH - 4, y1: y(0), y2: y(0), class: "axis" }),

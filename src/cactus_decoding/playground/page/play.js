@@ -151,6 +151,7 @@ class Page {
     byId("generate").disabled = is;
     byId("stop").disabled = !is;
     byId("results").setAttribute("aria-busy", String(is));
+    document.body.dataset.state = is ? "busy" : "ready";
   }
 
   say(text) {
@@ -170,7 +171,7 @@ function queued(ahead) {
 
 try {
   new Page(await fetchForm());
-  document.body.dataset.ready = "true";
+  document.body.dataset.state = "ready";
 } catch (error) {
   byId("problem").textContent = error.message;
   byId("problem").hidden = false;
