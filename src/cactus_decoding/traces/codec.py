@@ -104,9 +104,9 @@ def _converted(name: str, value: Any, kind: str, where: str) -> Any:
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise ValueError(f"{where}: {name!r} must be {kind}, but is {str(value)[:40]!r}")
     if "Fate" in kinds:
-        if value not in list(Fate):
+        if value not in [str(fate) for fate in Fate]:
             raise ValueError(f"{where}: {name!r} must be one of {', '.join(Fate)}, but is {value!r}")
-        return Fate(value)
+        return Fate(str(value))
     if isinstance(value, list):
         return tuple(value)
     return float(value) if "float" in kinds and isinstance(value, int) and "int" not in kinds else value

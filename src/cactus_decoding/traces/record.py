@@ -123,6 +123,16 @@ class TracedStep:
     metered: int = 0
     finish_reason: str | None = None
 
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens that the step added to the response."""
+        return [position.token_id for position in self.positions if position.emitted]
+
+    @property
+    def fates(self) -> list[Fate]:
+        """How each of them came about."""
+        return [position.fate for position in self.positions if position.emitted]
+
     def metrics(self) -> Metrics:
         """Return this step's counts."""
         return Metrics(

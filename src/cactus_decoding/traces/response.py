@@ -75,6 +75,7 @@ class TracedResponse(Iterator[TracedStep]):
         step = next(self.response)
         elapsed = time.perf_counter() - start - self._tracer.tracing_seconds
         self.metrics += replace(step.metrics(), seconds=elapsed)
+        self.response.metrics.seconds = self.metrics.seconds
         traced = TracedStep(
             step=len(self.steps),
             num_drafted=step.num_drafted,

@@ -75,8 +75,13 @@
     if (Number.isNaN(number)) return "–";
     const part = 100 * number;
     if (part === 0 || part >= 99.995) return Math.round(part) + " %";
-    if (part < 0.01) return part.toExponential(0).replace("e-", "·10⁻").replace(/⁻\d+/, (e) => superscript(e)) + " %";
+    if (part < 0.01) return part.toExponential(0).replace(/e-(\d+)/, (_, power) => "·10⁻" + superscript(power)) + " %";
     return (part < 1 ? part.toFixed(2) : part.toFixed(1)) + " %";
+  }
+
+  function share(value) {
+    const number = numberOf(value);
+    return number > 0 && number < 0.0001 ? "< 0.01 %" : percent(number);
   }
 
   function superscript(text) {
@@ -87,7 +92,8 @@
     const number = numberOf(value);
     if (Number.isNaN(number)) return "–";
     if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
-    if (number !== 0 && Math.abs(number) < 0.0001) return number < 0 ? "−0.0001" : "< 0.0001";
+    if (number === 0) return "0";
+    if (Math.abs(number) < 0.0001) return number < 0 ? "−0.0001" : "< 0.0001";
     return number.toFixed(Math.abs(number) < 10 ? 4 : 2);
   }
 
@@ -96,15 +102,15 @@
   const HEIGHT = 132, LEFT = 40, RIGHT = 8, TOP = 10, BOTTOM = 20;
 
   /* Draws one picture: lines are [{points: [[x, y], …], className, step}], bars [{from, to, y}], levels [{y, text}]. */
-  function plot(figure, { title, summary, xMax, yMax, digits, lines, bars, levels, at, xLabel }) {
+  function plot(figure, { title, summary, xMax, yMax, whole, lines, bars, levels, at, xLabel }) {
     figure.replaceChildren(make("figcaption", "", title));
     const width = Math.max(figure.clientWidth, 160);
     const svg = draw(figure, "svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": summary });
     const x = (value) => LEFT + (xMax > 0 ? value / xMax : 0) * (width - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - (yMax > 0 ? Math.min(value / yMax, 1) : 0) * (HEIGHT - TOP - BOTTOM);
-    for (const tick of [0, yMax / 2, yMax]) {
+    for (const tick of whole && yMax % 2 ? [0, yMax] : [0, yMax / 2, yMax]) {
       draw(svg, "line", { x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick), class: tick ? "ca-grid" : "ca-axis" });
-      draw(svg, "text", { x: LEFT - 5, y: y(tick) + 3.5, "text-anchor": "end" }, tick ? tick.toFixed(digits) : "0");
+      draw(svg, "text", { x: LEFT - 5, y: y(tick) + 3.5, "text-anchor": "end" }, tick ? tick.toFixed(whole ? 0 : digitsOf(yMax)) : "0");
     }
     draw(svg, "text", { x: width - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, `${xMax} ${xLabel}`);
     for (const bar of bars || []) {
@@ -147,7 +153,7 @@
       const body = parts.text && parts.card ? null : element.appendChild(make("div", "ca-body"));
       this.text = parts.text || body.appendChild(make("div"));
       this.card = parts.card || body.appendChild(make("section"));
-      this.charts = options.charts === false ? null : parts.charts || element.appendChild(make("div"));
+      this.charts = options.charts === false ? null : parts.charts || (body || element).appendChild(make("div"));
       if (this.charts) this.charts.classList.add("ca-charts");
       this.text.classList.add("ca-text");
       this.text.setAttribute("role", "listbox");
@@ -217,10 +223,11 @@
         for (const other of this.text.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
         token.tabIndex = 0;
         token.setAttribute("aria-selected", "true");
-        if (options.focus) token.focus({ preventScroll: false });
+        if (options.focus) token.focus({ preventScroll: true });
       }
       const position = token ? this._at(place) : null;
       this._showCard(position);
+      if (token && options.focus) token.scrollIntoView({ block: "nearest" });
       this._drawSoon();
       if (this.options.onSelect) this.options.onSelect(this._selected, position);
       return Boolean(token);
@@ -252,6 +259,10 @@
         const item = make("li", "", make("span", `ca-token ca-${fate}`, fate), make("span", "ca-meaning", meaning));
         this.legend.append(item);
       }
+      const swatch = make("span", "ca-token ca-accepted ca-fell-back", "fell back");
+      this._fellBack = make("li", "", swatch, make("span", "ca-meaning", "not affordable: lossless decided"));
+      this._fellBack.hidden = true;
+      this.legend.append(this._fellBack);
     }
 
     _makeToken(position) {
@@ -264,7 +275,10 @@
           else token.append(part);
         }
       } else token.textContent = visible(written);
-      if (position.fell_back) token.classList.add("ca-fell-back");
+      if (position.fell_back) {
+        token.classList.add("ca-fell-back");
+        if (this._fellBack) this._fellBack.hidden = false;
+      }
       token.tabIndex = -1;
       token.setAttribute("role", "option");
       token.setAttribute("aria-selected", "false");
@@ -404,7 +418,7 @@
         emitted: "what comes out here, averaged over what the draft may propose",
       };
       for (const [name, title] of columns) {
-        const cell = make("th", `ca-of-${name}`, title);
+        const cell = make("th", `ca-cell-${name}`, title);
         cell.title = titles[name];
         cell.scope = "col";
         head.append(cell);
@@ -417,9 +431,9 @@
         if (one.token_id === position.token_id) name.append(make("span", "ca-tag ca-chosen", "chosen"));
         const row = make("tr", "", name);
         for (const [key] of columns) {
-          const bar = make("span", `ca-fill ca-of-${key}`);
-          bar.style.width = `${100 * Math.min(1, Math.max(0, numberOf(one[key]) || 0))}%`;
-          row.append(make("td", "", bar, make("span", "ca-value", percent(one[key]))));
+          const bar = make("span", `ca-fill ca-of-${key}`), part = Math.min(1, numberOf(one[key]) || 0);
+          bar.style.width = part > 0 ? `max(1px, ${100 * part}%)` : "0";
+          row.append(make("td", `ca-cell-${key}`, bar, make("span", "ca-value", percent(one[key]))));
         }
         body.append(row);
       }
@@ -435,12 +449,12 @@
         list.append(make("div", "", name, make("dd", "", value)));
       };
       if (position.fate !== "bonus") {
-        add("acceptance", percent(position.acceptance_prob), "probability that the drafted token is kept");
+        add("acceptance, given draft", share(position.acceptance_prob), "probability that the drafted token is kept");
         if (position.acceptance !== null && position.acceptance !== undefined)
-          add("before drafting", percent(position.acceptance), "the same, averaged over what the draft may propose");
-        add("nats, emitted", nats(position.emitted_nats), "KL of what is emitted to the target: what a budget is charged");
+          add("acceptance, on average", share(position.acceptance), "the same, averaged over what the draft may propose");
         add("nats, given draft", nats(position.conditional_nats), "KL of the relaxed target to the target, given the drafted token");
-        add("total variation", percent(position.tv), "largest change of any event's probability here");
+        add("nats, on average", nats(position.emitted_nats), "KL of what is emitted to the target: what a budget is charged");
+        add("total variation", share(position.tv), "largest change of any event's probability here");
         add("recovery scale s", nats(position.residual_scale), "recovery draws in proportion to the positive part of s·q − p");
       }
       const left = position.budget_left;
@@ -488,21 +502,21 @@
       plot(this._figures[0], {
         title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
         summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
-        xMax: count, yMax: top, digits: digitsOf(top), xLabel: "tokens", at,
+        xMax: count, yMax: top, xLabel: "tokens", at,
         lines: [{ points: spent, className: "ca-line", step: true }],
         levels: limited ? [{ y: budget, text: "budget" }] : [],
       });
       const most = Math.max(2, ...steps.map((step) => step.y));
       plot(this._figures[1], {
-        title: `tokens per step: ${mean.toFixed(2)} on average`,
+        title: `tokens per step: ${mean.toFixed(2)}`,
         summary: `Acceptance length over the answer; on average ${mean.toFixed(2)} tokens per step`,
-        xMax: count, yMax: most, digits: most % 2 ? 1 : 0, xLabel: "tokens", at,
+        xMax: count, yMax: niceTop(most), whole: true, xLabel: "tokens", at,
         bars: steps, lines: [{ points: running, className: "ca-line" }],
       });
       plot(this._figures[2], {
         title: `target passes: ${steps.length} for ${count} tokens`,
         summary: `Forward passes of the target: ${steps.length}; plain decoding takes ${count}`,
-        xMax: count, yMax: Math.max(count, 1), digits: count % 2 ? 1 : 0, xLabel: "tokens", at,
+        xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "tokens", at,
         lines: [{ points: [[0, 0], [count, count]], className: "ca-plain" }, { points: rounds, className: "ca-line" }],
       });
     }
