@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
 
-from cactus_decoding import traces
 from cactus_decoding.pair import Pair
-from cactus_decoding.traces import KeptRow, KeptRows, TracedPosition, stream_trace, to_json, what_if
+from cactus_decoding.sampling import LARGE_VOCABULARY
+from cactus_decoding.traces import KeptRow, KeptRows, TracedPosition, stream_trace, to_json, what_if, write_trace
 from cactus_decoding.traces.codec import as_object
+from cactus_decoding.traces.page import to_html
 from cactus_decoding.types import AcceptanceRule
 
-ASSETS = Path(traces.__file__).parent / "page"
-"""The component that draws answers, which trace pages share."""
 ROWS_BYTES = 256 * 2**20
 """Memory for one lane's rows; what comes after cannot be asked about."""
 
@@ -44,8 +44,9 @@ class Lane:
         if step is None:
             return None
         for position in step.positions:
-            self.bytes += 0 if position.rows is None else size_of(position.rows)
-            if self.bytes <= ROWS_BYTES:
+            size = 0 if position.rows is None else size_of(position.rows)
+            if self.bytes + size <= ROWS_BYTES:
+                self.bytes += size
                 self._positions[position.place] = position
         shown = [to_json(position) for position in step.positions]
         return {"positions": shown, "metrics": self._response.metrics.as_dict()}
@@ -72,12 +73,16 @@ class Lane:
         return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, Tensor)}
 
     def lines(self) -> str:
-        """Return the trace as JSON Lines."""
-        raise NotImplementedError
+        """Return the trace as JSON Lines; with both models' rows, unless they are large."""
+        trace = self._response.trace
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.jsonl"
+            write_trace(trace, path, rows=trace.header.vocabulary <= LARGE_VOCABULARY)
+            return path.read_text(encoding="utf-8")
 
     def page(self) -> str:
         """Return the trace as a page that needs nothing else."""
-        raise NotImplementedError
+        return to_html(self._response.trace)
 
 
 def size_of(rows: KeptRows) -> int:

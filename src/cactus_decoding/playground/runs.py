@@ -13,6 +13,8 @@ from cactus_decoding.playground.lane import Lane
 from cactus_decoding.playground.request import Request
 from cactus_decoding.word_problems import format_prompt
 
+ROWS_BYTES = 2**30
+"""Memory for the rows of all runs but the last."""
 MOST_QUESTIONS = 64
 """Rules that may be asked about at once: the points of a curve."""
 
@@ -66,9 +68,12 @@ class Runs:
         """Begin a run, and forget the oldest one where there are too many."""
         run = Run(pair, request)
         self._runs[run.name] = run
-        while len(self._runs) > self._kept:
+        while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
             self._runs.popitem(last=False)
         return run
+
+    def _bytes(self) -> int:
+        return sum(lane.bytes for run in self._runs.values() for lane in run.lanes)
 
     def get(self, name: str) -> Run:
         """Return a run by its name.

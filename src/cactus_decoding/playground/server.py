@@ -22,11 +22,11 @@ from cactus_decoding.playground import request as asked
 from cactus_decoding.playground.events import EventsResponse, events
 from cactus_decoding.playground.form import form
 from cactus_decoding.playground.guards import LOOPBACK_NAMES, BadRequestError, Guards, is_loopback, read_json
-from cactus_decoding.playground.lane import ASSETS
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.playground.line import Line, LineIsFullError
 from cactus_decoding.playground.runs import Runs, UnknownRunError
 from cactus_decoding.playground.shelf import Shelf
+from cactus_decoding.traces.page import PAGE as SHARED
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -74,6 +74,8 @@ class Playground:
     async def download(self, request: Request) -> Response:
         """Hand out a lane's trace, as JSON Lines or as a page that needs nothing else."""
         run, kind = self.runs.get(request.path_params["run"]), request.path_params["kind"]
+        if kind not in ("html", "jsonl"):
+            raise HTTPException(404, f"a trace is html or jsonl, but not {kind!r}")
         lane = run.lane(request.path_params["lane"])
         text = await run_sync(lane.page if kind == "html" else lane.lines)
         media_type = "text/html; charset=utf-8" if kind == "html" else "application/x-ndjson; charset=utf-8"
@@ -122,11 +124,21 @@ def serve(playground: Playground, host: str, port: int, *, browser: bool, announ
         announce(address)
         if browser:  # it may take its time, or be a text browser that waits for its user
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        settings = uvicorn.Config(
-            playground.application(hosts), log_level="warning", access_log=False, server_header=False, lifespan="off",
-            timeout_graceful_shutdown=2, ws="none",
-        )  # fmt: skip
-        uvicorn.Server(settings).run(sockets=[listening])
+        server_of(playground.application(hosts)).run(sockets=[listening])
+
+
+def server_of(application: ASGIApp) -> uvicorn.Server:
+    """Return a server for the application that leaves the console to others and ends within seconds."""
+    settings = uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(settings)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -144,7 +156,7 @@ def _show_page(request: Request) -> Response:
 
 def _show_asset(request: Request) -> Response:
     name = request.path_params["name"]
-    for folder in (PAGE, ASSETS):
+    for folder in (PAGE, SHARED):
         if name in {path.name for path in folder.iterdir() if path.suffix in KINDS}:
             return FileResponse(folder / name, media_type=KINDS[Path(name).suffix])
     raise HTTPException(404, f"there is no asset {name!r}")

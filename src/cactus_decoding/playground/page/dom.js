@@ -51,6 +51,16 @@ export function numberOf(value) {
   return value === null || value === undefined ? NaN : Number(value);
 }
 
+/** Return a token's text in quotation marks, with its ends and line breaks to be seen. */
+export function quoted(text) {
+  return make("q", { class: "literal" }, text.replaceAll("\n", "↵").replace(/^ | $/g, "␣"));
+}
+
+/** Return nats as people read them: what is less than any budget tells is not spelled out. */
+export function nats(value) {
+  return value > 0 && value < 1e-4 ? "< 0.0001" : short(value);
+}
+
 let count = 0;
 
 /** Return an id that nothing else on the page has. */

@@ -2,7 +2,7 @@
 // that trace pages are made of).
 
 import { traceAddress } from "./api.js";
-import { make, short } from "./dom.js";
+import { make, nats, short } from "./dom.js";
 
 const METRICS = [
   ["acceptance_length", "acceptance length", "tokens per target round"],
@@ -13,23 +13,24 @@ const METRICS = [
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
 export class LaneView {
-  /** `header` is the trace's; `onSelect(position)` hears which token is looked at, or null. */
-  constructor(index, header, onSelect) {
+  /** `header` is the trace's; `legend` is a place for it, or false; `onSelect(position)` hears what is looked at, or null. */
+  constructor(index, header, legend, onSelect) {
     Object.assign(this, { index, header, rounds: 0, onSelect });
     this.state = make("span", { class: "state" }, "generating");
     this.metrics = make("dl", { class: "metrics" });
-    this.whatIfPlace = make("div");
+    this.whatIfPlace = make("div", { class: "what-if-place" });
     this.downloads = make("p", { class: "downloads" });
     const [answer, charts] = [make("div"), make("div")];
     this.answer = new CactusAnswer(answer, {
       budget: header.budget_nats,
       rule: header.rule,
       label: `Answer under ${header.rule}`,
-      legend: index === 0,
-      parts: { charts },
+      legend: legend !== false,
+      parts: { charts, legend },
       onSelect: (place, position) => this.selected(position),
     });
-    answer.append(this.whatIfPlace, charts);
+    this.answer.text.parentElement.append(this.whatIfPlace); // beside the card where there is room, else below it
+    answer.append(charts);
     this.element = make(
       "section",
       { class: "panel lane", "aria-label": `Rule ${header.rule}` },
@@ -69,7 +70,7 @@ export class LaneView {
         make("dt", { title: "forward passes of the target; plain decoding takes one for each token" }, "target rounds"),
         make("dd", {}, String(this.rounds), make("small", {}, ` for ${this.emitted.length} tokens`))),
       ...METRICS.map(([name, label, help]) =>
-        make("div", {}, make("dt", { title: help }, label), make("dd", {}, short(values[name])))),
+        make("div", {}, make("dt", { title: help }, label), make("dd", {}, (name === "spent" ? nats : short)(values[name])))),
     );
   }
 

@@ -1,7 +1,7 @@
 // The playground's page: wires the form, the answers and the what-if panel together.
 
 import { fetchForm, generate, stop } from "./api.js";
-import { make } from "./dom.js";
+import { make, quoted } from "./dom.js";
 import { RuleChooser } from "./knobs.js";
 import { LaneView, partingOf } from "./lane.js";
 import { Settings } from "./settings.js";
@@ -102,10 +102,16 @@ class Page {
     byId("welcome").hidden = true;
     byId("parting").hidden = true;
     this.whatIf.hide();
-    this.lanes = lanes.map((header, index) => new LaneView(index, header, (position) => this.select(index, position)));
+    const two = lanes.length > 1;
+    const legend = make("ul"); // one for both
+    const legendOf = (index) => (two ? index === 0 && legend : undefined);
+    this.lanes = lanes.map(
+      (header, index) => new LaneView(index, header, legendOf(index), (position) => this.select(index, position)),
+    );
     const place = byId("lanes");
-    place.className = lanes.length > 1 ? "two" : "";
-    place.replaceChildren(...this.lanes.map((lane) => lane.element));
+    place.className = two ? "two" : "";
+    const shared = two ? [make("div", { class: "cactus-answer shared" }, legend)] : [];
+    place.replaceChildren(...shared, ...this.lanes.map((lane) => lane.element));
     this.seed = seed;
   }
 
@@ -116,8 +122,8 @@ class Page {
 
   finish() {
     this.showParting(true);
-    const words = this.lanes.map((lane) => `${lane.emitted.length} tokens in ${lane.rounds} target rounds`);
-    this.say(`Done: ${words.join("; ")} (seed ${this.seed}).`);
+    const words = this.lanes.map((lane) => `${lane.rounds} target rounds for ${lane.emitted.length} tokens`);
+    this.say(`Done with seed ${this.seed}: ${words.join(", ")}.`);
   }
 
   showParting(bothEnded) {
@@ -131,12 +137,14 @@ class Page {
       return;
     }
     for (const lane of this.lanes) lane.answer.mark(place, "parts here");
-    const [left, right] = this.lanes.map((lane) => lane.emitted[place]?.token ?? "the end");
+    const [first, second] = this.lanes.map((lane) => {
+      const position = lane.emitted[place];
+      return [position ? quoted(position.token) : "the end", " under ", make("code", {}, lane.header.rule)];
+    });
     const go = make("button", { type: "button" }, "Show it");
     go.addEventListener("click", () => this.lanes.forEach((lane) => lane.answer.select(place)));
     parting.replaceChildren(
-      `The two answers part at token ${place + 1}: `, make("q", { class: "literal" }, left), " on the left, ",
-      make("q", { class: "literal" }, right), " on the right. ", go,
+      `The two answers part at token ${place + 1}: `, ...first, ", ", ...second, ". ", go,
     );
   }
 

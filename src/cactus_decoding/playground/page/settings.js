@@ -51,7 +51,7 @@ export class Settings {
     const bundled = pair.target === null;
     this.prompt = make("textarea", {
       id: "prompt",
-      rows: 5,
+      rows: 6,
       "aria-describedby": "prompt-help",
       placeholder: bundled ? "A word problem" : "A text to continue",
     });

@@ -3,10 +3,11 @@
 
 import { whatIf } from "./api.js";
 import { KnobChart } from "./charts.js";
-import { make, numberOf, percent, short } from "./dom.js";
+import { make, numberOf, percent, quoted, short } from "./dom.js";
 import { RuleChooser } from "./knobs.js";
 
 const POINTS = 33;
+const LEAST = 5e-4; // what is less likely than this shows no bar
 const NUMBERS = [
   ["acceptance_prob", "keeps the drafted token with probability"],
   ["acceptance", "keeps whatever is drafted with probability"],
@@ -41,7 +42,7 @@ export class WhatIf {
     const isNew = this.run !== run || this.lane !== lane;
     Object.assign(this, { run, lane, position, rule });
     this.element.hidden = false;
-    this.title.replaceChildren("What if, at token ", String(position.place + 1), " ", quoted(position.token), "?");
+    this.title.replaceChildren(`What if, at token ${position.place + 1}?`);
     const drafted = position.drafted_id !== null && position.drafted_id !== undefined;
     this.body.hidden = !drafted;
     this.problem.hidden = true;
@@ -52,8 +53,8 @@ export class WhatIf {
       return;
     }
     this.said.replaceChildren(
-      "The draft proposed ", quoted(position.drafted), " here, and ", make("code", {}, position.rule ?? rule),
-      ` ${position.fate === "recovered" ? "rejected" : "kept"} it. Move a knob to see what would be emitted instead.`,
+      "The draft proposed ", quoted(position.drafted), " here, and ", make("code", {}, position.rule), ` ${position.fate === "recovered" ? "rejected" : "kept"} it. `,
+      "Choose a rule and move its knob: what would be emitted here, and at what cost?",
     );
     if (isNew || this.chooser.rule.name !== name) this.chooser.set(rule); // which asks
     else this.ask();
@@ -64,32 +65,48 @@ export class WhatIf {
     this.run = null;
   }
 
-  /** Ask about the rule as it is chosen now; of several questions on their way only the last one counts. */
+  /** Ask about the rule as it is chosen now; whatever changes while an answer is on its way is asked about next. */
   async ask() {
+    this.changed = true;
+    if (this.asking) return;
+    this.asking = true;
+    while (this.changed) {
+      this.changed = false;
+      await this.askOnce();
+    }
+    this.asking = false;
+  }
+
+  async askOnce() {
     if (!this.run || this.element.hidden || this.body.hidden) return;
-    this.waiting?.abort();
-    const waiting = (this.waiting = new AbortController());
     const { run, lane, position } = this;
-    const spelling = this.chooser.spelling();
-    const key = `${run} ${lane} ${position.place} ${this.chooser.spelling("*")}`;
-    const grid = this.chooser.main && this.points?.key !== key ? gridOf(this.chooser.main) : [];
-    const rules = [spelling, this.rule, ...grid.map((text) => this.chooser.spelling(text))];
     try {
-      const [now, before, ...others] = await whatIf(run, lane, position.place, rules, waiting.signal);
-      if (waiting.signal.aborted) return;
-      if (grid.length) {
-        const points = others.map((each, index) => ({
-          knob: Number(grid[index]), nats: numberOf(each.emitted_nats), acceptance: each.acceptance,
-        }));
-        this.points = { key, points };
-      }
+      const [now, before] = await whatIf(run, lane, position.place, [this.chooser.spelling(), this.rule]);
+      if (position !== this.position) return;
       this.problem.hidden = true;
       this.draw(now, before);
+      await this.askCurve(run, lane, position);
     } catch (error) {
-      if (error.name === "AbortError") return;
       this.problem.textContent = error.message;
       this.problem.hidden = false;
     }
+  }
+
+  /** Ask once for the curve over the whole range of the main knob: it stays while only that knob moves. */
+  async askCurve(run, lane, position) {
+    const main = this.chooser.main;
+    const key = `${run} ${lane} ${position.place} ${this.chooser.spelling("*")}`;
+    if (this.changed || this.points?.key === key) return;
+    this.points = null;
+    if (main) {
+      const grid = gridOf(main);
+      const rules = grid.map((text) => this.chooser.spelling(text));
+      const points = (await whatIf(run, lane, position.place, rules)).map((each, index) => ({
+        knob: Number(grid[index]), nats: numberOf(each.emitted_nats), acceptance: each.acceptance,
+      }));
+      this.points = { key, points };
+    }
+    this.drawCurve();
   }
 
   draw(now, before) {
@@ -101,6 +118,10 @@ export class WhatIf {
           make("td", { class: "now" }, short(numberOf(now[name])))))),
     );
     this.drawBars(now);
+    this.drawCurve();
+  }
+
+  drawCurve() {
     const main = this.chooser.main;
     if (!main || !this.points) {
       this.curve.replaceChildren();
@@ -120,13 +141,17 @@ export class WhatIf {
       return make("span", { class: "bar" }, inner, make("span", { class: "value" }, percent(value)));
     };
     const head = ["token", "target", "draft", "emitted", "would be"].map((text) => make("span", { class: "head" }, text));
-    const rows = candidates.flatMap((candidate, index) => [
+    const shown = (candidate, index) =>
+      Math.max(candidate.target, candidate.draft ?? 0, candidate.emitted, now.emitted[index]) >= LEAST ||
+      candidate.token_id === drafted;
+    const rowOf = (candidate, index) => [
       make("span", { class: `token${candidate.token_id === drafted ? " drafted" : ""}` }, quoted(candidate.token)),
       bar(candidate.target, "target"),
       bar(candidate.draft, "draft"),
       bar(candidate.emitted, "emitted"),
       bar(now.emitted[index], "would"),
-    ]);
+    ];
+    const rows = candidates.flatMap((each, index) => (shown(each, index) ? rowOf(each, index) : []));
     this.bars.replaceChildren(...head, ...rows);
   }
 }
@@ -137,4 +162,3 @@ function gridOf(knob) {
   return [...new Set(texts)];
 }
 
-const quoted = (text) => make("q", { class: "literal" }, text.replaceAll("\n", "↵").replace(/^ | $/g, "␣"));
