@@ -21,7 +21,7 @@ class Knob {
     this.element = make(
       "div",
       { class: "knob" },
-      make("label", { for: id }, knob.name, knob.unit ? make("span", { class: "unit" }, knob.unit) : null),
+      make("label", { for: id }, knob.name, ...(knob.unit ? [" ", make("span", { class: "unit" }, knob.unit)] : [])),
       make("div", { class: "entry" }, this.slider, this.field),
       make("p", { class: "help", id: help }, ...withCode(sentence(knob.meaning))),
     );

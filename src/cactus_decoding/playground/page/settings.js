@@ -13,7 +13,7 @@ function row(label, control, help, unit = "") {
   return make(
     "div",
     { class: "knob" },
-    make("label", { for: id }, label, unit ? make("span", { class: "unit" }, unit) : null),
+    make("label", { for: id }, label, ...(unit ? [" ", make("span", { class: "unit" }, unit)] : [])),
     make("div", { class: "entry" }, control),
     make("p", { class: "help", id: `${id}-help` }, ...withCode(sentence(help))),
   );
