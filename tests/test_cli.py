@@ -32,6 +32,7 @@ from cactus_decoding.word_problems.scoring import Score
 
 COMMANDS = (
     "generate",
+    "trace",
     "demo",
     "serve",
     "rules",

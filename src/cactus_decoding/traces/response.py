@@ -23,6 +23,7 @@ from cactus_decoding.pieces import PieceStream
 from cactus_decoding.provenance import provenance
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling import LARGE_VOCABULARY, SamplingParams
+from cactus_decoding.traces.codec import as_object
 from cactus_decoding.traces.names import TokenNames
 from cactus_decoding.traces.record import Trace, TracedPosition, TracedStep, TraceHeader
 from cactus_decoding.traces.tracing import TracingVerifier
@@ -250,7 +251,7 @@ def _header(
         vocabulary=vocabulary,
         provenance={},
     )
-    arguments = {name: value for name, value in vars(header).items() if name not in ("prompt", "provenance")}
+    arguments = {name: value for name, value in as_object(header).items() if name not in ("prompt", "provenance")}
     return replace(header, provenance=provenance(arguments))
 
 
