@@ -20,17 +20,16 @@ export class LaneView {
     this.metrics = make("dl", { class: "metrics" });
     this.whatIfPlace = make("div", { class: "what-if-place" });
     this.downloads = make("p", { class: "downloads" });
-    const [answer, charts] = [make("div"), make("div")];
+    const answer = make("div");
     this.answer = new CactusAnswer(answer, {
       budget: header.budget_nats,
       rule: header.rule,
       label: `Answer under ${header.rule}`,
       legend: legend !== false,
-      parts: { charts, legend },
+      parts: { legend },
       onSelect: (place, position) => this.selected(position),
     });
-    this.answer.text.parentElement.append(this.whatIfPlace); // beside the card where there is room, else below it
-    answer.append(charts);
+    this.answer.charts.before(this.whatIfPlace);
     this.element = make(
       "section",
       { class: "panel lane", "aria-label": `Rule ${header.rule}` },
