@@ -54,8 +54,8 @@ def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, co
 
 
 def settle(page: Page) -> None:
-    """Wait until whatever was asked is drawn."""
-    page.wait_for_load_state("networkidle")
+    """Wait until whatever was asked about a token is drawn."""
+    page.wait_for_function("() => !document.querySelector('.what-if[aria-busy=true]')")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -110,8 +110,8 @@ def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
     palette = scaled[-1].quantize(64, method=Image.Quantize.MEDIANCUT)
     flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in scaled]
     out = io.BytesIO()
-    durations = [duration for _, duration in pictures]
-    flat[0].save(out, "GIF", save_all=True, append_images=flat[1:], duration=durations, loop=0, optimize=True, disposal=1)
+    shown = [duration for _, duration in pictures]
+    flat[0].save(out, "GIF", save_all=True, append_images=flat[1:], duration=shown, loop=0, optimize=True, disposal=1)
     return out.getvalue()
 
 
@@ -128,7 +128,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
     folder = parser.parse_args().folder
     with running() as server, headless_browser() as browser:
-        made = {"playground.png": as_png(still(browser, server)), "playground.gif": as_gif(list(frames(browser, server)))}
+        made = {"playground.png": as_png(still(browser, server))}
+        made["playground.gif"] = as_gif(list(frames(browser, server)))
     for name, data in made.items():
         if len(data) > LARGEST:
             raise SystemExit(f"{name} has {len(data)} bytes; allowed are {LARGEST}")

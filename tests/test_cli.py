@@ -33,6 +33,7 @@ from cactus_decoding.word_problems.scoring import Score
 COMMANDS = (
     "generate",
     "trace",
+    "play",
     "demo",
     "serve",
     "rules",

@@ -70,11 +70,13 @@ export class WhatIf {
     this.changed = true;
     if (this.asking) return;
     this.asking = true;
+    this.element.setAttribute("aria-busy", "true");
     while (this.changed) {
       this.changed = false;
       await this.askOnce();
     }
     this.asking = false;
+    this.element.setAttribute("aria-busy", "false");
   }
 
   async askOnce() {
