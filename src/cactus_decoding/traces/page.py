@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.evaluation.pictures import clean
+from cactus_decoding.rules import RelaxedGreedy
 from cactus_decoding.traces.codec import to_json
 from cactus_decoding.traces.record import Trace, TraceHeader
 
@@ -119,6 +120,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + (step.target_seconds or 0.0) for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)
+    greedy = trace.header.rule.partition(":")[0] == RelaxedGreedy.name
     timed = all(step.target_seconds is not None for step in trace.steps)
     fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
     return [
@@ -127,7 +129,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
         ("acceptance_rate", _number(metrics.acceptance_rate), "accepted / drafted"),
         ("target passes", str(metrics.steps), f"plain decoding takes {metrics.generated}"),
         ("relaxed", str(metrics.relaxed), f"of {metrics.accepted} accepted tokens"),
-        ("nats", f"{spent:.4f}", "spent in all; for relaxed_greedy: log-probability given up"),
+        ("nats", f"{spent:.4f}", "of log-probability given up" if greedy else "spent in all: KL to the target"),
         *(fell_back if metrics.fell_back else []),
         ("seconds", f"{metrics.seconds:.2f}", f"of them {drafting:.2f} in drafting" if timed else "in all"),
     ]
