@@ -97,6 +97,34 @@ def test_ngram_lookup_drafts_for_the_bundled_target(prompts):
     assert response.metrics.drafted > 0
 
 
+def test_the_targets_first_layers_draft_for_it(pair, prompts):
+    with_exit = load_pair(draft="early_exit:layers=3")
+    target, draft = with_exit.target.model, with_exit.drafter._model.model
+    hidden = target(torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states[3]
+    expected = target.lm_head(target.model.norm(hidden))
+    assert torch.allclose(draft(torch.tensor([[5, 6, 7]])).logits, expected, atol=1e-4)
+    assert target.config.num_hidden_layers == 6, "the target is as it was"
+    ours = {tensor.data_ptr() for tensor in target.parameters()}
+    assert all(tensor.data_ptr() in ours for tensor in draft.parameters()), "no weight is stored twice"
+    greedy = [generate(each, prompts[0], temperature=0.0) for each in (pair, with_exit)]
+    assert greedy[0].token_ids == greedy[1].token_ids
+    assert greedy[1].metrics.accepted > 0
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        ("early_exit", "lacks layers"),
+        ("early_exit:layers=0", "layers must be at least 1, but is 0"),
+        ("early_exit:layers=6", "must be before layer 6, the target's last, but is at 6"),
+        ("early_exit:depth=2", "parameters of early_exit are: layers"),
+    ],
+)
+def test_a_wrong_early_exit_is_refused(draft, message):
+    with pytest.raises(ValueError, match=message):
+        load_pair(draft=draft)
+
+
 def test_any_text_survives_the_tokenizer(pair):
     text = "Zoë pays 12€, keeps 1,234 – 漢字 🌵\n#### 5"
     assert pair.tokenizer.decode(pair.tokenizer(text).input_ids, skip_special_tokens=True) == text

@@ -11,11 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from cactus_decoding import zoo
 from cactus_decoding.drafters import ModelDrafter, NgramDrafter
+from cactus_decoding.drafters.early_exit import EarlyExit
 from cactus_decoding.forwards import lay_out_for_small_products
 from cactus_decoding.models import CachedModel, vocabulary_size
+from cactus_decoding.spelling import parse
 from cactus_decoding.types import Drafter
 
-NGRAM = "ngram"
+NGRAM, EARLY_EXIT = "ngram", "early_exit"
 
 
 @dataclass(eq=False)
@@ -74,8 +76,8 @@ def load_pair(
 
     Args:
         target: path or name of the verifying model; None for the bundled one.
-        draft: path or name of the proposing model, or ``ngram`` for prompt lookup; None for the bundled one, which only
-            goes with the bundled target.
+        draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
+            target's own first layers; None for the bundled one, which only goes with the bundled target.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
             faster on most CPUs.
         device: where to run; a GPU if there is one, else the CPU.
@@ -93,18 +95,28 @@ def load_pair(
         dtype = torch.float32 if dtype == "auto" else dtype
         target, draft = zoo.path("target"), zoo.path("draft") if draft is None else draft
     elif draft is None:
-        raise ValueError(f"a draft is missing for target {str(target)!r}: give a model's path or name, or {NGRAM!r}")
+        raise ValueError(
+            f"a draft is missing for target {str(target)!r}: give a model's path or name, {NGRAM!r}, or "
+            f"'{EARLY_EXIT}:layers=3'"
+        )
     assert target is not None
     assert draft is not None
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer = _load_tokenizer("target", target)
-    if draft != NGRAM:  # compared first: weights may be large
+    early_exit = parse("draft", str(draft), {EARLY_EXIT: EarlyExit}) if _exits_early(draft) else None
+    if draft != NGRAM and early_exit is None:  # compared first: weights may be large
         _check_same_vocabulary(tokenizer, _load_tokenizer("draft", draft), str(target), str(draft))
     verifier = CachedModel(_load_model("target", target, dtype, device))
     drafter: Drafter = NgramDrafter()
-    if draft != NGRAM:
+    if early_exit is not None:
+        drafter = ModelDrafter(early_exit.of(verifier.model))
+    elif draft != NGRAM:
         drafter = ModelDrafter(_load_model("draft", draft, dtype, device), vocabulary_size(verifier.model))
     return Pair(verifier, drafter, tokenizer, bundled)
+
+
+def _exits_early(draft: str | Path) -> bool:
+    return isinstance(draft, str) and draft.partition(":")[0] == EARLY_EXIT
 
 
 def _load_tokenizer(role: str, name: str | Path) -> PreTrainedTokenizerBase:

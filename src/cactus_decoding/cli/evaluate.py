@@ -68,7 +68,8 @@ def evaluate(
     draft: Annotated[
         list[str] | None,
         typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled",
-                     help="Proposing model, or 'ngram' to look proposals up in the text; may be given several times."),
+                     help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
+                     "for the target's first layers; may be given several times."),
     ] = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="What decodes: transformers or vllm.", rich_help_panel=MODELS)
@@ -220,7 +221,10 @@ def _unique(values: Iterable[Value]) -> list[Value]:
 
 def _bundled_draft(target: str) -> list[str]:
     if target != "bundled":
-        raise ValueError(f"a draft is missing for target {target!r}: give --draft a model's path or name, or 'ngram'")
+        raise ValueError(
+            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'ngram', "
+            "or 'early_exit:layers=3'"
+        )
     return ["bundled"]
 
 

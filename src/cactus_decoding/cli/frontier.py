@@ -65,7 +65,8 @@ def frontier(
     draft: Annotated[
         str,
         typer.Option(metavar="MODEL", rich_help_panel=MODELS,
-                     help="Proposing model, or 'ngram' to look proposals up in the text."),
+                     help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
+                     "for the target's first layers."),
     ] = "bundled",
     num_speculative_tokens: Annotated[
         int,

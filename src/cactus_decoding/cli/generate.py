@@ -42,7 +42,8 @@ def generate(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
+        typer.Option(metavar="MODEL", help="Proposing model, 'ngram' to look proposals up in the text, or "
+                     "'early_exit:layers=3' for the target's first layers.",
                      show_default="bundled", rich_help_panel=MODELS),
     ] = None,
     raw: Annotated[

@@ -1,4 +1,7 @@
-"""Where proposals come from: a draft model, the text itself, or a candidate generator of transformers."""
+"""Where proposals come from.
+
+A draft model, the target's own first layers, the text itself, or a candidate generator of transformers.
+"""
 
 from cactus_decoding.drafters.candidates import CandidateGeneratorDrafter
 from cactus_decoding.drafters.model import ModelDrafter

@@ -15,7 +15,7 @@ class Cell:
     Attributes:
         task: name of the task.
         target: path or name of the verifying model, or ``bundled``.
-        draft: the proposing model's likewise, or ``ngram``.
+        draft: the proposing model's likewise, ``ngram``, or ``early_exit:layers=3``.
         engine: what decodes.
         rule: spelling of the acceptance rule.
         budget_nats: the budget of each answer in nats; None without one.

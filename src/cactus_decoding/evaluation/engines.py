@@ -79,7 +79,7 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool) -> Engine:
     Args:
         name: ``transformers`` or ``vllm``.
         target: path or hub name, or ``bundled``.
-        draft: likewise, or ``ngram``.
+        draft: likewise, ``ngram``, or ``early_exit:layers=3``.
         audited: whether answers carry their exact costs.
 
     Raises:
