@@ -16,7 +16,6 @@ import pytest
 from code_blocks import ROOT
 
 import cactus_decoding
-from cactus_decoding.rules import RULES
 
 # What browsers fetch by themselves; links that a reader may follow are no such thing.
 FETCHED = re.compile(r"""<(?:script|img|iframe|source|audio|video)[^>]+?src=["']?(?:https?:)?//""")
@@ -70,8 +69,3 @@ def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
     assert "image/svg" in (site / "notebooks/what_a_rule_costs/index.html").read_text()
     for name in cactus_decoding.__all__:
         assert f">{name}<" in unescape((site / "reference/index.html").read_text())
-
-
-def test_every_rule_has_a_page() -> None:
-    pages = {page.stem for page in (ROOT / "docs/rules").glob("*.md")}
-    assert pages == {*RULES, "index"}
