@@ -17,8 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
-from budget_study import insert  # noqa: E402
 from exact_responses import Pair, kl_of_laws, respond, target_law  # noqa: E402
+from marked_page import insert  # noqa: E402
 from test_budget import ForgetsTheRejectedPosition, looks_at_the_past_only  # noqa: E402
 from test_joint_law import markov_pair  # noqa: E402
 
@@ -26,7 +26,6 @@ from cactus_decoding import audit, parse_rule  # noqa: E402
 from cactus_decoding.pacing import Paced  # noqa: E402
 from cactus_decoding.provenance import provenance  # noqa: E402
 
-BEGIN, END = "<!-- begin: enumeration -->", "<!-- end: enumeration -->"
 LIMITS = (0.02, 0.1, 0.5)
 PROPOSALS, LENGTH = 2, 5
 RULES = (
@@ -99,7 +98,7 @@ def main() -> None:
     given = parser.parse_args()
     arguments = {"proposals": PROPOSALS, "length": LENGTH, "limits": list(LIMITS), "pair": "tests/test_joint_law.py"}
     table = rows()
-    text = insert(given.page.read_text(), "\n" + markdown(table) + "\n", BEGIN, END)
+    text = insert(given.page.read_text(), "enumeration", markdown(table))
     result = {"rows": table, "provenance": provenance(arguments)}
     given.results.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     given.page.write_text(text)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from marked_page import insert
 from rich.progress import track
 
 from cactus_decoding import Budget, generate, load_pair
@@ -29,7 +30,6 @@ RESULTS, PICTURE, PAGE = (
 )
 BUDGETS = (0.005, 0.02, 0.1, 0.5, 2.0, 5.0)
 RULE = "clamped:width=2.0"
-BEGIN, END = "<!-- begin: budget study -->", "<!-- end: budget study -->"
 
 
 def settings(expected_tokens: int) -> list[dict[str, Any]]:
@@ -126,15 +126,6 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def insert(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
-    """Replace what a page has between two marks."""
-    before, mark, rest = page.partition(begin)
-    _, closing, after = rest.partition(end)
-    if not mark or not closing:
-        raise ValueError(f"the page must contain {begin} and {end}")
-    return f"{before}{begin}\n{text}\n{end}{after}"
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the finished settings; a last line that was cut off is dropped."""
     results = []
@@ -180,7 +171,7 @@ def main() -> None:
         parser.error(f"{given.results} lacks {len(missing)} of {len(wanted)} settings; run without --only-render")
     ordered = [results[json.dumps(row)] for row in wanted]
     picture(ordered, given.picture)
-    given.page.write_text(insert(given.page.read_text(), "\n" + table(ordered) + "\n"))
+    given.page.write_text(insert(given.page.read_text(), "budget study", table(ordered)))
 
 
 def _same(result: dict[str, Any], arguments: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts")]
 
-from budget_study import insert  # noqa: E402
+from marked_page import insert  # noqa: E402
 
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.evaluation.charts import DASHES  # noqa: E402
@@ -31,7 +31,6 @@ from cactus_decoding.evaluation.pictures import GREY, family_of, new_figure, sty
 from cactus_decoding.provenance import provenance  # noqa: E402
 from cactus_decoding.rules.relaxed_greedy import given_up  # noqa: E402
 
-BEGIN, END = "<!-- begin: audit -->", "<!-- end: audit -->"
 RESULTS, PAGES = ROOT / "docs/results/rule_pictures.json", ROOT / "docs/rules"
 VOCABULARY, SEED, KNOBS = 1000, 0, 61
 SIZE = (6.4, 4.4)
@@ -223,7 +222,7 @@ def main() -> None:
     (given.pages / "pictures").mkdir(exist_ok=True)
     for name in SHOWN:
         page = given.pages / f"{name}.md"
-        write_atomically(page, insert(page.read_text(), "\n" + table(name, result) + "\n", BEGIN, END))
+        write_atomically(page, insert(page.read_text(), "audit", table(name, result)))
         for kind, draw in (("lift", lift_picture), ("cost", cost_picture)):
             write_atomically(given.pages / "pictures" / f"{name}_{kind}.svg", draw(name, result))
 

@@ -1,4 +1,97 @@
+"""Tables and pictures of the study, from its result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
+from marked_page import insert
 
-def render(folder: Path, samplings: list[str], page: Path) -> None: ...
+from cactus_decoding.evaluation import charts
+from cactus_decoding.evaluation.files import write_atomically
+from cactus_decoding.evaluation.report import number, settings_of, sigma_band
+from cactus_decoding.evaluation.report_text import escape
+from cactus_decoding.evaluation.results import read_results
+from cactus_decoding.evaluation.summary import Row, summarise
+
+QUALITY = (
+    ("score", "score", 3),
+    ("score_difference", "score − best lossless", 3),
+    ("acceptance_rate", "acceptance rate", 3),
+    ("acceptance_length", "acceptance_length", 2),
+    ("rejections_ratio", "rejections ÷ lossless", 2),
+    ("nats_per_token", "nats per token", 4),
+    ("tv_per_position", "TV per position", 3),
+    ("max_likelihood_ratio", "largest ratio", 1),
+)
+COST = (
+    ("length_ratio", "length ratio", 3),
+    ("rounds_per_answer", "target rounds per answer", 1),
+    ("seconds_ratio_to_target_alone", "wall time ÷ target alone", 3),
+    ("seconds_ratio", "wall time ÷ best lossless", 3),
+    ("tokens_per_second", "tokens per second", 0),
+    ("truncated", "truncated", 3),
+)
+
+
+def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
+    """Replace the tables of the page and write the pictures; raises `OSError` where a result file is missing."""
+    text = page.read_text()
+    for sampling in samplings:
+        rows = summarise(read_results(folder / f"{sampling}.jsonl"))
+        pairs: dict[str, list[Row]] = {}
+        for row in rows:
+            pairs.setdefault(row.cell.draft, []).append(row)
+        matched = json.loads((folder / f"matched-{sampling}.json").read_text())["matched"]
+        text = insert(text, f"matched {sampling}", _matched(matched))
+        for name, columns in (("quality", QUALITY), ("cost", COST)):
+            text = insert(text, f"{name} {sampling}", _table(pairs["bundled"], columns))
+        others = [
+            _table(ours, (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4]))
+            for draft, ours in pairs.items()
+            if draft != "bundled"
+        ]
+        names = [f"Draft `{draft}`:" for draft in pairs if draft != "bundled"]
+        text = insert(
+            text, f"others {sampling}", "\n\n".join(part for both in zip(names, others, strict=True) for part in both)
+        )
+        pictures = {
+            "score": charts.score_picture(pairs["bundled"], sigma_band(pairs["bundled"])),
+            "nats": charts.nats_picture(pairs["bundled"]),
+            "time": charts.time_picture({f"draft {draft}": ours for draft, ours in pairs.items()}),
+        }
+        for name, svg in pictures.items():
+            write_atomically(folder / f"{sampling}-{name}.svg", svg)
+    write_atomically(page, text)
+
+
+def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str, int]]) -> str:
+    lines = ["| setting | " + " | ".join(title for _, title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
+    for row in rows:
+        name = "target alone" if row.cell.num_speculative_tokens == 0 else settings_of(row)
+        numbers = (number(row.metrics[metric], digits) for metric, _, digits in columns)
+        lines.append(f"| {escape(name)} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines)
+
+
+def _matched(matched: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:
+    """Return what rules cost at equal acceptance, exactly, at the validation positions of a lossless run."""
+    lines = [
+        "| draft | rule | acceptance | KL, nats | clamped ratio | acceptance | KL, nats |",
+        "|---|---|---:|---:|---|---:|---:|",
+    ]
+    for draft, by_rule in matched.items():
+        for rule, found in by_rule.items():
+            both = [
+                f"{_first(found[side], 'acceptance'):.3f} | {_first(found[side], 'kl'):.4f}"
+                for side in ("rule", "clamped")
+            ]
+            lines.append(f"| `{draft}` | `{rule}` | {both[0]} | `clamped:width={found['width']}` | {both[1]} |")
+    return "\n".join(lines)
+
+
+def _first(point: dict[str, object], name: str) -> float:
+    value = point[name]
+    assert isinstance(value, list)
+    return float("inf") if value[0] is None else float(value[0])

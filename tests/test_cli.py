@@ -21,10 +21,10 @@ from transformers import AutoTokenizer
 from cactus_decoding import RULES, Fate, Metrics, generate, load_pair, parse_rule, zoo
 from cactus_decoding.cli import main
 from cactus_decoding.cli.display import styles, write
-from cactus_decoding.cli.pieces import Piece, PieceStream
-from cactus_decoding.cli.rules import GUARANTEES
 from cactus_decoding.cli.train_bundled import train_roles
+from cactus_decoding.pieces import Piece, PieceStream
 from cactus_decoding.provenance import commit, provenance
+from cactus_decoding.rules.guarantees import GUARANTEES
 from cactus_decoding.training.bundled import Recipe, train_bundled
 from cactus_decoding.training.floors import PairScores, check_floors, evaluate_pair
 from cactus_decoding.training.language_model import TrainingPlan
@@ -32,6 +32,8 @@ from cactus_decoding.word_problems.scoring import Score
 
 COMMANDS = (
     "generate",
+    "trace",
+    "play",
     "demo",
     "serve",
     "rules",

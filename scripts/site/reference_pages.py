@@ -68,6 +68,12 @@ PARTS = {
         "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
         ("evaluation", "provenance"),
     ),
+    "traces": Part(
+        "Traces and playground",
+        "What happened at every position of a response, and the two pages that show it: see "
+        "[traces and playground](../traces_and_playground.md).",
+        ("traces", "playground"),
+    ),
     "models": Part(
         "Forward passes and kernels",
         "How models read tokens, and the fast paths, each checked against the plain function that it stands in for.",

@@ -36,6 +36,17 @@ class Pair:
     tokenizer: PreTrainedTokenizerBase
     bundled: bool = False
 
+    def twin(self) -> Pair:
+        """Return a pair with the same weights and caches of its own, so that two responses can take turns.
+
+        Raises:
+            TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
+        """
+        if not isinstance(self.drafter, (ModelDrafter, NgramDrafter)):
+            raise TypeError(f"only a draft model or {NGRAM!r} can be shared, but the drafter is {self.drafter!r}")
+        drafter = self.drafter.twin() if isinstance(self.drafter, ModelDrafter) else self.drafter
+        return Pair(CachedModel(self.target.model), drafter, self.tokenizer, self.bundled)
+
     @property
     def draft_window(self) -> int | None:
         """Tokens that the draft's context window holds, if it has one."""
@@ -60,6 +71,8 @@ def load_pair(
     device: str | torch.device | None = None,
 ) -> Pair:
     """Load a target and a draft that share a tokenizer: the bundled pair, or any local path or hub name.
+
+    Code that comes with a model is never run.
 
     Args:
         target: path or name of the verifying model; None for the bundled one.
@@ -110,14 +123,14 @@ def _load_tokenizer(role: str, name: str | Path) -> PreTrainedTokenizerBase:
     if (isinstance(name, Path) or name.startswith(("/", ".", "~"))) and not Path(name).exists():
         raise ValueError(f"cannot load the {role}: there is no folder {str(name)!r}")
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"cannot load a tokenizer for the {role} {str(name)!r}: {_first_line(error)}") from error
 
 
 def _load_model(role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device) -> PreTrainedModel:
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"cannot load the {role} {str(name)!r}: {_first_line(error)}") from error
     model = model.to(device).eval()

@@ -17,9 +17,11 @@ from cactus_decoding.cli import (
     evaluate,
     frontier,
     generate,
+    play,
     report,
     rules,
     serve,
+    trace,
     train_bundled,
 )
 
@@ -33,6 +35,8 @@ app = typer.Typer(
 )
 USE, MEASURE, MAKE = "Use", "Measure", "Make the bundled pair"
 app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
+app.command("trace", epilog=trace.EXAMPLES, rich_help_panel=USE)(trace.trace)
+app.command("play", epilog=play.EXAMPLES, rich_help_panel=USE)(play.play)
 app.command("demo", epilog=demo.EXAMPLES, rich_help_panel=USE)(demo.demo)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.SETTINGS, rich_help_panel=USE)(serve.serve)
 app.command("rules", rich_help_panel=USE)(rules.rules)

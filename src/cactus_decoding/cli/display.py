@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cactus_decoding.cli.pieces import Piece, PieceStream
+from cactus_decoding.pieces import Piece, PieceStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from cactus_decoding import Response
+    from cactus_decoding import Response, Step
+    from cactus_decoding.traces import TracedStep
 
 _STYLES = {
     "accepted": ("#009e73", "green", ""),
@@ -47,13 +48,13 @@ def legend(console: Console) -> Text:
     return line
 
 
-def show(response: Response, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
-    """Write a response to stdout while it grows, styled by fate where stdout is a terminal."""
+def show(steps: Iterable[Step | TracedStep], tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+    """Write a response's steps to stdout as they are taken, styled by fate where stdout is a terminal."""
     console = Console(highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(legend(console), end="\n\n")
     pieces, look = PieceStream(tokenizer, stop), styles(console)
-    for step in response:
+    for step in steps:
         for token_id, fate in zip(step.token_ids, step.fates, strict=True):
             write(console, pieces.push(token_id, fate), look)
         console.file.flush()

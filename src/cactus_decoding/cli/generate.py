@@ -6,6 +6,7 @@ import json
 import math
 import secrets
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,13 +16,17 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.display import metrics_table, show
 
 if TYPE_CHECKING:
-    from cactus_decoding import AcceptanceRule, SamplingParams
+    from collections.abc import Iterable
+
+    from cactus_decoding import AcceptanceRule, SamplingParams, Step
+    from cactus_decoding.traces import TracedStep
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     'cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"\n\n'
     'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=0.5 --top-p 0.95\n\n'
     'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule clamped:width=1 --budget 0.02\n\n'
+    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=1 --trace pears.jsonl\n\n'
     'cactus generate "Once upon a time" --target gpt2-large --draft gpt2 --seed 7\n\n'
     "cactus generate - --target ./model --draft ngram --json < prompt.txt"
 )
@@ -78,6 +83,11 @@ def generate(
         typer.Option("--json", help="Write one JSON object to stdout, and nothing else.",
                      rich_help_panel=options.OUTPUT),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
+                     help="Record what happened at every token here; 'cactus trace FILE' makes a page of it."),
+    ] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Continue a prompt by drafting and verifying, with every token styled by how it came about.
@@ -86,6 +96,8 @@ def generate(
     """
     from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
     from cactus_decoding.draft_length import as_draft_length
+    from cactus_decoding.evaluation.files import check_writable
+    from cactus_decoding.traces import stream_trace, written
 
     parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
     budget = options.budget_of(nats, max_shift, expected_tokens, parsed.spelling)
@@ -99,6 +111,7 @@ def generate(
             "absurd; --top-p 0.95 is a good start",
             err=True,
         )
+    check_writable(trace)
     options.prepare(threads, small=target is None)
     with errors.status("Loading the models"):
         pair = load_pair(target, draft)
@@ -115,9 +128,14 @@ def generate(
         "stop": stop or [],
         "seed": seed,
     }
-    response = stream(pair, text, rule=parsed, budget=budget, **settings)  # type: ignore[arg-type]
+    steps: Iterable[Step | TracedStep]
+    if trace is None:
+        response = steps = stream(pair, text, rule=parsed, budget=budget, **settings)  # type: ignore[arg-type]
+    else:
+        traced = stream_trace(pair, text, rule=parsed, budget=budget, target=target, draft=draft, **settings)  # type: ignore[arg-type]
+        response, steps = traced.response, written(traced, trace)
     if as_json:
-        for _ in response:
+        for _ in steps:
             pass
         arguments = {"target": target, "draft": draft, "prompt": text, "rule": parsed.spelling} | settings
         arguments |= {"budget_nats": None if budget is None or math.isinf(budget.limit) else budget.limit}
@@ -133,10 +151,12 @@ def generate(
         }
         typer.echo(json.dumps(result))
         return
-    show(response, pair.tokenizer, stop or [])
+    show(steps, pair.tokenizer, stop or [])
     sys.stdout.flush()
     errors.print()
     errors.print(metrics_table(response, seed))
+    if trace is not None:
+        errors.print(f"\nwrote {trace}: 'cactus trace {trace}' makes a page of it", soft_wrap=True, markup=False)
 
 
 def _read(prompt: str, raw: bool) -> str:

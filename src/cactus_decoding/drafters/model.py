@@ -30,6 +30,15 @@ class ModelDrafter:
         self._given = 0
         self._last: list[int] = []
 
+    def twin(self) -> ModelDrafter:
+        """Return a drafter with the same weights and a cache of its own."""
+        return ModelDrafter(self._model.model, self._vocabulary)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The draft model."""
+        return self._model.model
+
     @property
     def vocabulary(self) -> int:
         """Width of the proposed rows."""

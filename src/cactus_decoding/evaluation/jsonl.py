@@ -15,7 +15,12 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
         OSError: if the file cannot be read.
         ValueError: for a line that is not UTF-8, not JSON, or no object.
     """
-    for number, raw in enumerate(Path(path).expanduser().read_bytes().split(b"\n"), start=1):
+    yield from objects_in(Path(path).expanduser().read_bytes(), path)
+
+
+def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the objects of a file that was read already; see `read_objects`."""
+    for number, raw in enumerate(data.split(b"\n"), start=1):
         if not raw.strip():
             continue
         where = f"{path}, line {number}"

@@ -1,0 +1,145 @@
+"""Regenerates the README's pictures of the playground by driving the real one in a headless browser.
+
+    python scripts/screenshots.py                     # docs/images/playground.png, playground.gif and playground.json
+
+Prompt, rules and seed are fixed, so the answers are the same every time; the figure that depends on the machine's load
+(tokens per second) is left out. Needs the extras 'playground' and 'dev', and an installed Chromium or Chrome.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # the tests drive the same server with the same browser
+
+from browser import headless_browser  # noqa: E402
+from playground_server import Running, running  # noqa: E402
+from playwright.sync_api import Browser, Page  # noqa: E402
+
+from cactus_decoding.provenance import provenance  # noqa: E402
+
+FIRST, SECOND, SEED, EXAMPLE = "cactus:delta=1.0", "lossless", 0, 0
+LARGEST = 1_000_000
+"""Bytes of a picture."""
+STILL = {"width": 1440, "height": 900}
+MOVING = {"width": 1240, "height": 800}
+ANIMATION_WIDTH = 900
+NO_SPEED = ".metrics > :last-child { display: none } * { transition: none !important; caret-color: transparent }"
+
+
+def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, compare: bool) -> Page:
+    """Open the page with prompt, rules and seed filled in."""
+    # the style below is ours, not the page's: its own policy would refuse it
+    page = browser.new_context(viewport=viewport, bypass_csp=True).new_page()
+    page.goto(server.url)
+    page.wait_for_selector("body[data-state=ready]")
+    page.add_style_tag(content=NO_SPEED)
+    for _ in range(EXAMPLE):
+        page.click("#another")
+    page.locator("#rule-part input[type=text]").first.fill(FIRST.partition("=")[2])
+    if compare:
+        page.check("#compare")
+    page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = true")
+    page.get_by_label("Seed", exact=True).fill(str(SEED))
+    page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = false")
+    return page
+
+
+def settle(page: Page) -> None:
+    """Wait until whatever was asked about a token is drawn."""
+    page.wait_for_function("() => !document.querySelector('.what-if[aria-busy=true]')")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def still(browser: Browser, server: Running) -> bytes:
+    """Return a picture of two answers, with the card of the token where they part."""
+    page = open_page(browser, server, STILL, compare=True)
+    page.click("#generate")
+    page.wait_for_selector(".lane:last-child .downloads a")
+    page.wait_for_selector("#parting button")
+    settle(page)
+    return page.screenshot()
+
+
+def frames(browser: Browser, server: Running) -> Iterator[tuple[bytes, int]]:
+    """Yield pictures and how many milliseconds each is shown: an answer grows, a token is looked at, a knob moves."""
+    page = open_page(browser, server, MOVING, compare=False)
+    yield page.screenshot(), 900
+    with server.held() as gate:
+        page.click("#generate")
+        steps = 0
+        while page.locator(".lane .downloads a").count() == 0:
+            gate.release()
+            steps += 1
+            page.wait_for_function(
+                """steps => Number.parseInt(document.querySelector(".lane .rounds dd")?.textContent) >= steps
+                || document.querySelector(".lane .downloads a")""",
+                arg=steps,
+            )
+            settle(page)
+            yield page.screenshot(), 140
+    yield page.screenshot(), 900
+    page.locator(".ca-text .ca-relaxed").first.click()
+    page.wait_for_selector(".what-if .curve svg")
+    settle(page)
+    page.mouse.move(0, 0)
+    yield page.screenshot(), 1800
+    slider = page.locator(".what-if input[type=range]")
+    slider.focus()
+    for step in range(24):
+        for _ in range(12):
+            page.keyboard.press("ArrowLeft" if step < 16 else "ArrowRight")
+        settle(page)
+        yield page.screenshot(), 120
+    yield page.screenshot(), 2200
+
+
+def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
+    """Return an animation with one palette for all frames, as small as Pillow makes it."""
+    images = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in pictures]
+    height = round(ANIMATION_WIDTH * images[0].height / images[0].width)
+    scaled = [image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS) for image in images]
+    palette = scaled[-1].quantize(64, method=Image.Quantize.MEDIANCUT)
+    flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in scaled]
+    out = io.BytesIO()
+    shown = [duration for _, duration in pictures]
+    flat[0].save(out, "GIF", save_all=True, append_images=flat[1:], duration=shown, loop=0, optimize=True, disposal=1)
+    return out.getvalue()
+
+
+def as_png(data: bytes) -> bytes:
+    """Return the picture with 256 colours, which no one tells from all of them in a page like this."""
+    out = io.BytesIO()
+    Image.open(io.BytesIO(data)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def main() -> None:
+    """Make the pictures, and write them only when all of them are there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
+    folder = parser.parse_args().folder
+    with running() as server, headless_browser() as browser:
+        made = {"playground.png": as_png(still(browser, server))}
+        made["playground.gif"] = as_gif(list(frames(browser, server)))
+    for name, data in made.items():
+        if len(data) > LARGEST:
+            raise SystemExit(f"{name} has {len(data)} bytes; allowed are {LARGEST}")
+    arguments = {"command": "python scripts/screenshots.py", "rules": [FIRST, SECOND], "seed": SEED, "example": EXAMPLE}
+    made["playground.json"] = (json.dumps(provenance(arguments), indent=2) + "\n").encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in made.items():
+        (folder / name).write_bytes(data)
+        print(f"{folder / name}: {len(data)} bytes")
+
+
+if __name__ == "__main__":
+    main()

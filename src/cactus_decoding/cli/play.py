@@ -1,0 +1,84 @@
+"""`cactus play`: the playground, a page in the browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cactus_decoding.cli import options
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus play\n\n"
+    "cactus play --target gpt2-large --draft gpt2 --port 8000 --no-browser\n\n"
+    "cactus play --host 0.0.0.0 --no-allow-models"
+)
+SERVER, LIMITS = "Server", "Limits for each visitor"
+
+
+def play(
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Verifying model where a visitor names none: a local path or a hub name.",
+                     show_default="bundled"),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
+                     show_default="bundled"),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on. On another than loopback, whoever reaches it may "
+                     "use it: there is no password.", rich_help_panel=SERVER),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes a free one.", rich_help_panel=SERVER)
+    ] = 8421,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page.", rich_help_panel=SERVER)
+    ] = True,
+    allow_models: Annotated[
+        bool | None,
+        typer.Option("--allow-models/--no-allow-models", help="Let visitors name models, which are then read from "
+                     "this machine's disk or fetched from the hub. Code that comes with them is never run.",
+                     show_default="allowed on loopback", rich_help_panel=SERVER),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Longest answer.", rich_help_panel=LIMITS)
+    ] = 512,
+    max_prompt: Annotated[
+        int, typer.Option(min=1, metavar="CHARACTERS", help="Longest prompt.", rich_help_panel=LIMITS)
+    ] = 8000,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Open a page that shows what a rule does to an answer: token by token, what if, and side by side.
+
+    Needs the extra 'playground'. Stop it with Ctrl-C.
+    """
+    try:
+        from cactus_decoding.playground.guards import is_loopback
+        from cactus_decoding.playground.limits import Limits
+        from cactus_decoding.playground.server import Playground, serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "cactus_decoding":
+            raise
+        raise ValueError("cactus play needs Starlette and uvicorn: pip install 'cactus-decoding[playground]'") from None
+
+    limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
+    if target is None and draft not in (None, "ngram"):
+        raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own draft or 'ngram'")
+    options.prepare(threads, small=target is None)
+    models = is_loopback(host) if allow_models is None else allow_models
+    playground = Playground(limits, models=models, pair=(target, draft))
+    with_models = "visitors may name models" if models else "only the pair it was started with"
+
+    def announce(address: str) -> None:
+        typer.echo(f"cactus play: {address} ({with_models}; Ctrl-C stops it)")
+        if not is_loopback(host):
+            typer.echo("cactus: warning: whoever reaches this address may use it; there is no password", err=True)
+
+    # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
+    playground.shelf.get(None, None)
+    serve(playground, host, port, browser=browser, announce=announce)

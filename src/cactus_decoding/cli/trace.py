@@ -1,0 +1,41 @@
+"""`cactus trace`: a trace as a page that can be sent to a colleague."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cactus_decoding.cli import options
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=1 --trace pears.jsonl\n\n'
+    "cactus trace pears.jsonl\n\n"
+    "cactus trace pears.jsonl --output for-a-colleague.html"
+)
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="TRACE.jsonl", help="Trace of cactus generate --trace.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, show_default="beside the trace, ending in .html",
+                     help="The page: one HTML file that needs nothing else.", rich_help_panel=options.OUTPUT),
+    ] = None,
+) -> None:  # fmt: skip
+    """Show a response token by token: what both models and the rule thought there, and what it cost.
+
+    Needs the extra 'playground' or 'eval'.
+    """
+    from cactus_decoding.evaluation.files import check_writable, write_atomically
+    from cactus_decoding.traces import read_trace
+    from cactus_decoding.traces.page import to_html
+
+    page = file.with_suffix(".html") if output is None else output
+    check_writable(page)
+    if page.resolve() == file.resolve():
+        raise ValueError(f"{str(page)!r} is the trace itself; give another output")
+    write_atomically(page, to_html(read_trace(file)))
+    typer.echo(f"wrote {page}")

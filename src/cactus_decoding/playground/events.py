@@ -1,0 +1,81 @@
+"""A run as a stream of events, one JSON object a line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.types import Receive, Scope, Send
+
+from cactus_decoding.evaluation.files import as_json
+from cactus_decoding.playground.line import Line
+from cactus_decoding.playground.request import Request
+from cactus_decoding.playground.runs import Runs
+from cactus_decoding.playground.shelf import Shelf
+
+Events = AsyncGenerator[Mapping[str, Any], None]
+
+
+async def events(line: Line, shelf: Shelf, runs: Runs, request: Request) -> Events:
+    """Wait, load, generate: the lanes take turns, a step each, so that the one with fewer steps ends first.
+
+    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run`` and its ``lanes``),
+    ``step`` (with ``lane``, new ``positions`` and the ``metrics`` so far), ``ended`` (with ``lane`` and what `Lane.end`
+    says), ``finished``, or at any point ``error`` (with a ``message``) as the last one.
+    """
+    with line.join() as place:  # only here: an answer that is never begun must not hold a place
+        try:
+            async for ahead in place.ahead():
+                yield {"event": "queued", "ahead": ahead}
+            if not shelf.has(request.target, request.draft):
+                yield {"event": "loading"}
+            pair = await run_sync(shelf.get, request.target, request.draft)
+            run = await run_sync(runs.begin, pair, request)
+            yield {"event": "started", "run": run.name, "seed": request.seed, "lanes": run.describe()}
+            going = dict(enumerate(run.lanes))
+            while going and not run.stopped:
+                for index, lane in list(going.items()):
+                    step = await run_sync(lane.step)
+                    if step is None:
+                        del going[index]
+                        yield {"event": "ended", "lane": index, **lane.end()}
+                    else:
+                        yield {"event": "step", "lane": index, **step}
+            for index, lane in going.items():
+                yield {"event": "ended", "lane": index, **lane.end(stopped=True)}
+            yield {"event": "finished"}
+        except (ValueError, TypeError) as error:
+            yield {"event": "error", "message": " ".join(str(error).split())}
+        except Exception as error:  # a sentence for the visitor, the details for whoever runs the server
+            logging.getLogger(__name__).exception("a run failed")
+            yield {"event": "error", "message": f"the server failed at this: {type(error).__name__}"}
+
+
+class EventsResponse:
+    """Sends events as they come, and ends them when the visitor leaves: their place is then free for others."""
+
+    def __init__(self, source: Events) -> None:
+        """Answer with events."""
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        headers = [(b"content-type", b"application/x-ndjson; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        async with aclosing(self._source) as source, anyio.create_task_group() as tasks:
+
+            async def leave_with_the_visitor() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(leave_with_the_visitor)
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async for event in source:
+                line = as_json(event).encode() + b"\n"
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+            tasks.cancel_scope.cancel()
+        await send({"type": "http.response.body", "body": b""})

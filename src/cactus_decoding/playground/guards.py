@@ -1,0 +1,119 @@
+"""Who may ask, how much at once, and what the page may load."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Nothing from elsewhere, nothing inline, in nobody's frame."""
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+class BadRequestError(ValueError):
+    """A request that no page of ours sends."""
+
+
+class Guards:
+    """Wraps the application: checks where a request comes from, and adds headers to what is answered.
+
+    A page elsewhere can make a visitor's browser send requests here. Under another name than ours (DNS rebinding) they
+    are refused by their ``Host``; from another page, by their ``Origin``.
+
+    Args:
+        app: the application.
+        hosts: allowed names of this server without port; None allows any, for a server that is not on loopback only.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
+        """Wrap the application."""
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope))
+        app = self._app if refusal is None else PlainTextResponse(refusal + "\n", status_code=403)
+        await app(scope, receive, send_with_headers)
+
+    def _refusal(self, headers: Headers) -> str | None:
+        host = headers.get("host", "")
+        if self._hosts is not None and _name_of(host) not in self._hosts:
+            return f"this server answers to {', '.join(self._hosts)} only, but was asked for {host!r}"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return f"a page of {origin!r} may not ask this server"
+        return None
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port, in lower case.
+
+    >>> _name_of("LocalHost:8000"), _name_of("[::1]:8000"), _name_of("127.0.0.1")
+    ('localhost', '[::1]', '127.0.0.1')
+    """
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address to listen on can be reached from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def read_json(request: Request, limit: int) -> dict[str, Any]:
+    """Return the JSON object that a request carries.
+
+    Raises:
+        BadRequestError: for another content type, a body over the limit in bytes, or what is no JSON object.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # which a form on another page cannot send
+        raise BadRequestError(f"a request must be application/json, but is {kind or 'nothing'!r}")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise BadRequestError(f"a request may have {limit} bytes, but this one has more")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequestError("a request must be JSON, but this one is not") from None
+    if not isinstance(value, dict):
+        raise BadRequestError("a request must be a JSON object")
+    return value

@@ -1,0 +1,93 @@
+// One rule's answer: its metrics, and its tokens, cards and pictures, which CactusAnswer draws (answer.js, the component
+// that trace pages are made of).
+
+import { traceAddress } from "./api.js";
+import { make, nats, short } from "./dom.js";
+
+const METRICS = [
+  ["acceptance_length", "acceptance length", "tokens per target round"],
+  ["relaxed", "relaxed tokens", "kept by the rule where the lossless test would have rejected them"],
+  ["spent", "nats spent", "exact divergence to the target, summed over the answer"],
+  ["tokens_per_second", "tokens per second", "without the time of tracing"],
+];
+const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
+
+export class LaneView {
+  /** `header` is the trace's; `legend` is a place for it, or false; `onSelect(position)` hears what is looked at, or null. */
+  constructor(index, header, legend, onSelect) {
+    Object.assign(this, { index, header, rounds: 0, onSelect });
+    this.state = make("span", { class: "state" }, "generating");
+    this.metrics = make("dl", { class: "metrics" });
+    this.whatIfPlace = make("div", { class: "what-if-place" });
+    this.downloads = make("p", { class: "downloads" });
+    const answer = make("div");
+    this.answer = new CactusAnswer(answer, {
+      budget: header.budget_nats,
+      rule: header.rule,
+      label: `Answer under ${header.rule}`,
+      legend: legend !== false,
+      parts: { legend },
+      onSelect: (place, position) => this.selected(position),
+    });
+    this.answer.charts.before(this.whatIfPlace);
+    this.element = make(
+      "section",
+      { class: "panel lane", "aria-label": `Rule ${header.rule}` },
+      make("h2", {}, make("code", {}, header.rule), this.state),
+      this.metrics,
+      answer,
+      this.downloads,
+    );
+    this.show({});
+  }
+
+  /** Take a step's positions. */
+  append(positions, metrics) {
+    this.rounds += 1;
+    this.answer.append(positions);
+    this.show(metrics);
+  }
+
+  end(event, run) {
+    this.state.textContent = STATES[event.finish_reason] ?? "";
+    this.answer.finish(event);
+    this.show(event.metrics);
+    const link = (kind, text) => make("a", { href: traceAddress(run, this.index, kind), download: "" }, text);
+    this.downloads.replaceChildren("Trace: ", link("html", "a page to share"), " · ", link("jsonl", "JSON Lines"));
+  }
+
+  /** The answer's tokens, without what was verified behind its end. */
+  get emitted() {
+    return this.answer.positions.filter((position) => position.emitted);
+  }
+
+  show(metrics) {
+    const spent = this.answer.positions.reduce((sum, position) => sum + Number(position.emitted_nats ?? 0), 0);
+    const values = { ...metrics, spent };
+    this.metrics.replaceChildren(
+      make("div", { class: "rounds" },
+        make("dt", { title: "forward passes of the target; plain decoding takes one for each token" }, "target rounds"),
+        make("dd", {}, String(this.rounds), make("small", {}, ` for ${this.emitted.length} tokens`))),
+      ...METRICS.map(([name, label, help]) =>
+        make("div", {}, make("dt", { title: help }, label), make("dd", {}, (name === "spent" ? nats : short)(values[name])))),
+    );
+  }
+
+  selected(position) {
+    const extra = this.answer.card.querySelector(".ca-extra");
+    if (position && extra) {
+      const go = make("button", { type: "button", class: "go" }, "What if the rule were another?");
+      go.addEventListener("click", () => this.whatIfPlace.querySelector("select")?.focus());
+      extra.append(go);
+    }
+    this.onSelect(position);
+  }
+}
+
+/** Where two answers part: the first place where their tokens differ, or null; one may also be the beginning of the other. */
+export function partingOf(left, right, bothEnded) {
+  const [a, b] = [left.emitted, right.emitted];
+  const shared = Math.min(a.length, b.length);
+  for (let place = 0; place < shared; place += 1) if (a[place].token_id !== b[place].token_id) return place;
+  return bothEnded && a.length !== b.length ? shared : null;
+}

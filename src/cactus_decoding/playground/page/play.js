@@ -1,0 +1,186 @@
+// The playground's page: wires the form, the answers and the what-if panel together.
+
+import { fetchForm, generate, stop } from "./api.js";
+import { make, quoted } from "./dom.js";
+import { RuleChooser } from "./knobs.js";
+import { LaneView, partingOf } from "./lane.js";
+import { Settings } from "./settings.js";
+import { WhatIf } from "./whatif.js";
+
+const FIRST = "cactus:delta=0.5";
+const SECOND = "lossless";
+const byId = (id) => document.getElementById(id);
+
+class Page {
+  constructor(form) {
+    this.form = form;
+    this.lanes = [];
+    this.settings = new Settings(form, byId("prompt-part"), byId("settings"), () => this.advise());
+    this.advice = make("p", { class: "message advice", hidden: true });
+    this.first = new RuleChooser(byId("rule-part"), form.rules, {
+      label: "Rule", start: FIRST, onChange: () => this.advise(),
+    });
+    byId("rule-part").append(this.advice);
+    this.buildSecond(byId("compare-part"));
+    this.whatIf = new WhatIf(form.rules);
+    byId("form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.generate();
+    });
+    byId("form").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.generate();
+    });
+    byId("stop").addEventListener("click", () => this.stop());
+    this.advise();
+  }
+
+  buildSecond(part) {
+    this.compare = make("input", { type: "checkbox", id: "compare" });
+    const place = make("div", { hidden: true });
+    part.append(make("label", { class: "check" }, this.compare, "Compare with a second rule, side by side"), place);
+    this.second = new RuleChooser(place, this.form.rules, {
+      label: "Second rule", start: SECOND, onChange: () => this.advise(),
+    });
+    this.compare.addEventListener("change", () => {
+      place.hidden = !this.compare.checked;
+      this.advise();
+    });
+  }
+
+  get rules() {
+    return [this.first, ...(this.compare.checked ? [this.second] : [])].map((chooser) => chooser.spelling());
+  }
+
+  /** Say what is not wrong, but seldom meant. */
+  advise() {
+    if (!this.first || !this.second) return;
+    const lifts = this.rules.some((rule) => rule.startsWith("cactus") && !rule.includes("max_ratio"));
+    this.advice.hidden = !lifts || this.settings.truncates;
+    this.advice.textContent =
+      "Without top-p, top-k or min-p, Cactus also lifts tokens that the target finds absurd; top-p 0.95 is a good start.";
+  }
+
+  async generate() {
+    if (this.leaving) return;
+    this.leaving = new AbortController();
+    this.run = null;
+    this.busy(true);
+    byId("problem").hidden = true;
+    this.say("Sending…");
+    try {
+      await generate(this.settings.request(this.rules), (event) => this.take(event), this.leaving.signal);
+      if (!this.ended) this.fail("The connection to the server was lost.");
+    } catch (error) {
+      if (error.name === "AbortError") this.say("Stopped.");
+      else this.fail(error.message);
+    }
+    this.leaving = null;
+    this.busy(false);
+  }
+
+  /** End the run; one that has not begun gives up its place in the queue. */
+  stop() {
+    if (this.run) stop(this.run).catch((error) => this.fail(error.message));
+    else this.leaving?.abort();
+  }
+
+  take(event) {
+    this.ended = event.event === "finished" || event.event === "error";
+    if (event.event === "queued") this.say(queued(event.ahead));
+    else if (event.event === "loading") this.say("Loading the models…");
+    else if (event.event === "started") this.start(event);
+    else if (event.event === "step") this.step(event);
+    else if (event.event === "ended") this.lanes[event.lane].end(event, this.run);
+    else if (event.event === "finished") this.finish();
+    else this.fail(event.message);
+  }
+
+  start({ run, seed, lanes }) {
+    this.run = run;
+    this.endedLanes = 0;
+    this.say(`Generating, seed ${seed}…`);
+    byId("welcome").hidden = true;
+    byId("parting").hidden = true;
+    this.whatIf.hide();
+    const two = lanes.length > 1;
+    const legend = make("ul"); // one for both
+    const legendOf = (index) => (two ? index === 0 && legend : undefined);
+    this.lanes = lanes.map(
+      (header, index) => new LaneView(index, header, legendOf(index), (position) => this.select(index, position)),
+    );
+    const place = byId("lanes");
+    place.className = two ? "two" : "";
+    const shared = two ? [make("div", { class: "cactus-answer shared" }, legend)] : [];
+    place.replaceChildren(...shared, ...this.lanes.map((lane) => lane.element));
+    this.seed = seed;
+  }
+
+  step({ lane, positions, metrics }) {
+    this.lanes[lane].append(positions, metrics);
+    this.showParting(false);
+  }
+
+  finish() {
+    this.showParting(true);
+    const words = this.lanes.map((lane) => `${lane.rounds} target rounds for ${lane.emitted.length} tokens`);
+    this.say(`Done with seed ${this.seed}: ${words.join(", ")}.`);
+  }
+
+  showParting(bothEnded) {
+    if (this.lanes.length < 2 || !byId("parting").hidden) return;
+    const place = partingOf(...this.lanes, bothEnded);
+    if (place === null && !bothEnded) return;
+    const parting = byId("parting");
+    parting.hidden = false;
+    if (place === null) {
+      parting.textContent = "Both rules gave the same answer, token by token.";
+      return;
+    }
+    for (const lane of this.lanes) lane.answer.mark(place, "parts here");
+    const [first, second] = this.lanes.map((lane) => {
+      const position = lane.emitted[place];
+      return [position ? quoted(position.token) : "the end", " under ", make("code", {}, lane.header.rule)];
+    });
+    const go = make("button", { type: "button" }, "Show it");
+    go.addEventListener("click", () => this.lanes.forEach((lane) => lane.answer.select(place)));
+    parting.replaceChildren(
+      `The two answers part at token ${place + 1}: `, ...first, ", ", ...second, ". ", go,
+    );
+  }
+
+  select(index, position) {
+    const lane = this.lanes[index];
+    if (!position) return;
+    lane.whatIfPlace.append(this.whatIf.element);
+    this.whatIf.show(this.run, index, position, lane.header.rule);
+  }
+
+  busy(is) {
+    byId("generate").disabled = is;
+    byId("stop").disabled = !is;
+    byId("results").setAttribute("aria-busy", String(is));
+    document.body.dataset.state = is ? "busy" : "ready";
+  }
+
+  say(text) {
+    byId("status").textContent = text;
+  }
+
+  fail(text) {
+    this.say("");
+    byId("problem").textContent = text;
+    byId("problem").hidden = false;
+  }
+}
+
+function queued(ahead) {
+  return ahead === 1 ? "One visitor is ahead of you in the queue…" : `${ahead} visitors are ahead of you in the queue…`;
+}
+
+try {
+  new Page(await fetchForm());
+  document.body.dataset.state = "ready";
+} catch (error) {
+  byId("problem").textContent = error.message;
+  byId("problem").hidden = false;
+}

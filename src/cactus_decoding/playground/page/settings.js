@@ -1,0 +1,172 @@
+// The form beside the rules: prompt, sampling, proposals, budget, models. Names, defaults and meanings come from the
+// server; this file says only where they stand.
+
+import { freshId, make, sentence, withCode } from "./dom.js";
+
+const TOP_P = 0.95; // without any truncation Cactus lifts tokens that the target finds absurd
+
+/** A label, a control and a line of help. */
+function row(label, control, help, unit = "") {
+  const id = freshId("field");
+  control.id = id;
+  control.setAttribute("aria-describedby", `${id}-help`);
+  return make(
+    "div",
+    { class: "knob" },
+    make("label", { for: id }, label, ...(unit ? [" ", make("span", { class: "unit" }, unit)] : [])),
+    make("div", { class: "entry" }, control),
+    make("p", { class: "help", id: `${id}-help` }, ...withCode(sentence(help))),
+  );
+}
+
+const input = (value, attributes = {}) =>
+  make("input", { type: "text", autocomplete: "off", spellcheck: "false", value, ...attributes });
+const decimal = (value, attributes = {}) => input(value, { inputmode: "decimal", ...attributes });
+const choice = (options) =>
+  make("select", {}, ...options.map(([value, label]) => make("option", { value }, label)));
+const group = (title, ...rows) => make("details", { class: "part" }, make("summary", {}, title), ...rows);
+
+/** What the text of a field means: a number where it is one, so that the server's errors speak of what was typed. */
+function typed(field) {
+  const text = field.value.trim();
+  if (text === "") return undefined;
+  return Number.isNaN(Number(text)) ? text : Number(text);
+}
+
+/** Leave out what was left empty. */
+const given = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
+
+export class Settings {
+  constructor(form, promptPart, element, onChange) {
+    this.form = form;
+    this.buildPrompt(promptPart);
+    element.append(this.sampling(), this.speculation(), this.budget());
+    if (form.models) element.append(this.models());
+    element.addEventListener("input", onChange);
+    element.addEventListener("change", onChange);
+  }
+
+  buildPrompt(part) {
+    const { examples, limits, pair } = this.form;
+    const bundled = pair.target === null;
+    this.prompt = make("textarea", {
+      id: "prompt",
+      rows: 6,
+      "aria-describedby": "prompt-help",
+      placeholder: bundled ? "A word problem" : "A text to continue",
+    });
+    part.append(make("label", { for: "prompt" }, "Prompt"), this.prompt);
+    const help = make("p", { class: "help", id: "prompt-help" });
+    if (bundled) {
+      this.prompt.value = examples[0].question;
+      let shown = 0;
+      const another = make("button", { type: "button", id: "another" }, "Another example");
+      another.addEventListener("click", () => {
+        shown = (shown + 1) % examples.length;
+        this.prompt.value = examples[shown].question;
+      });
+      part.append(another);
+      help.append(
+        "The bundled models solve word problems of the kinds they were trained on, and know nothing else. " +
+          "These examples were held out. ",
+      );
+    }
+    help.append(`At most ${limits.prompt_characters} characters.`);
+    part.append(help);
+  }
+
+  sampling() {
+    const { meanings, sampling, limits } = this.form;
+    this.fields = {};
+    const rows = sampling.map((knob) => {
+      this.fields[knob.name] = decimal(knob.name === "top_p" ? TOP_P : knob.default);
+      return row(knob.name.replace("_", "-"), this.fields[knob.name], meanings[knob.name]);
+    });
+    this.maxNewTokens = decimal(Math.min(256, limits.new_tokens));
+    this.seed = decimal(0);
+    return group(
+      "Sampling",
+      ...rows,
+      row("Longest answer", this.maxNewTokens, `From 1 to ${limits.new_tokens}.`, "tokens"),
+      row("Seed", this.seed, `${meanings.seed.split(";")[0]}; empty draws one.`),
+    );
+  }
+
+  speculation() {
+    const { meanings, draft_lengths: lengths, verifications } = this.form;
+    const list = make("datalist", { id: "draft-lengths" });
+    for (const name of Object.keys(lengths)) if (name !== "fixed") list.append(make("option", { value: name }));
+    this.proposals = input("6", { list: "draft-lengths" });
+    this.verification = choice(verifications.map((word) => [word, word]));
+    return group(
+      "Proposals",
+      row(
+        "Proposals per step",
+        this.proposals,
+        "A number; 0 is plain sampling from the target. Or ``confidence:threshold=0.4`` to stop where the draft is " +
+          "unsure, or ``adaptive`` for as many as are worth their time.",
+      ),
+      list,
+      row("Verification", this.verification, meanings.verification),
+    );
+  }
+
+  budget() {
+    const said = Object.fromEntries(this.form.budget.map((knob) => [knob.name, knob]));
+    this.budgetKind = choice([["", "none"], ["nats", "in nats"], ["max_shift", "as the largest shift"]]);
+    this.budgetValue = decimal("0.02");
+    this.expectedTokens = decimal("");
+    const value = row("Limit", this.budgetValue, "");
+    const spread = row("Spread over", this.expectedTokens, said.expected_tokens.meaning, "tokens");
+    const help = value.querySelector(".help");
+    const show = () => {
+      const kind = this.budgetKind.value;
+      value.hidden = spread.hidden = kind === "";
+      if (kind) help.replaceChildren(...withCode(sentence(said[kind].meaning.split(" Give either")[0])));
+    };
+    this.budgetKind.addEventListener("change", show);
+    show();
+    return group(
+      "Budget",
+      row("Budget for the answer", this.budgetKind, "Where the rule would overspend it, the lossless rule takes over."),
+      value,
+      spread,
+    );
+  }
+
+  models() {
+    this.target = input("", { placeholder: this.form.pair.target ?? "bundled" });
+    this.draft = input("", { placeholder: this.form.pair.draft ?? "bundled" });
+    return group(
+      "Models",
+      row("Target", this.target, "A folder on this machine, or a name on the Hugging Face hub; empty for the default."),
+      row("Draft", this.draft, "Likewise, or ``ngram`` to look proposals up in the text. Code of models is never run."),
+    );
+  }
+
+  /** Whether some of the least likely tokens are cut off. */
+  get truncates() {
+    const { temperature, top_k, top_p, min_p } = Object.fromEntries(
+      Object.entries(this.fields).map(([name, field]) => [name, typed(field)]),
+    );
+    return temperature === 0 || top_k > 0 || top_p < 1 || min_p > 0;
+  }
+
+  /** What the server takes. */
+  request(rules) {
+    const kind = this.budgetKind.value;
+    const limit = { [kind]: typed(this.budgetValue), expected_tokens: typed(this.expectedTokens) };
+    return given({
+      prompt: this.prompt.value,
+      rules,
+      target: this.target?.value.trim() || undefined,
+      draft: this.draft?.value.trim() || undefined,
+      sampling: given(Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, typed(field)]))),
+      num_speculative_tokens: this.proposals.value.trim() || undefined,
+      verification: this.verification.value,
+      budget: kind ? given(limit) : undefined,
+      max_new_tokens: typed(this.maxNewTokens),
+      seed: typed(this.seed),
+    });
+  }
+}

@@ -1,0 +1,93 @@
+"""Runs: what one visitor asked for, its lanes, and what is kept of them for questions afterwards."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from cactus_decoding.checks import check_integer
+from cactus_decoding.pair import Pair
+from cactus_decoding.playground.lane import Lane
+from cactus_decoding.playground.request import Request
+from cactus_decoding.word_problems import format_prompt
+
+ROWS_BYTES = 2**30
+"""Memory for the rows of all runs but the last."""
+MOST_QUESTIONS = 64
+"""Rules that may be asked about at once: the points of a curve."""
+
+
+class UnknownRunError(ValueError):
+    """A run that never was, or is no longer kept."""
+
+
+class Run:
+    """A prompt and a seed, under one rule or two.
+
+    Attributes:
+        name: a secret that its visitor asks by.
+        lanes: one for each rule.
+        stopped: set to end the run before its next step.
+    """
+
+    def __init__(self, pair: Pair, request: Request) -> None:
+        """Begin the responses; raises `ValueError` for arguments that do not go together."""
+        self.name, self.stopped = secrets.token_hex(16), False
+        prompt = _as_question(request.prompt) if pair.bundled else request.prompt
+        self.lanes = [Lane(pair.twin(), prompt, request.arguments(rule)) for rule in request.rules]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what the page shows of the lanes before they begin."""
+        return [lane.header for lane in self.lanes]
+
+    def lane(self, index: object) -> Lane:
+        """Return a lane by its number."""
+        check_integer("lane", index, 0, len(self.lanes) - 1)
+        return self.lanes[index]  # type: ignore[call-overload, no-any-return]
+
+    def what_if(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer ``{"lane": 0, "place": 7, "rules": [spelling, ...]}``: what each rule would have done there."""
+        rules = asked.get("rules")
+        if not isinstance(rules, list) or not 1 <= len(rules) <= MOST_QUESTIONS:
+            raise ValueError(f"rules must be a list of 1 to {MOST_QUESTIONS} spellings")
+        lane, place = self.lane(asked.get("lane")), asked.get("place")
+        check_integer("place", place, 0)
+        return {"place": place, "rules": [lane.what_if(place, rule) for rule in rules]}  # type: ignore[arg-type]
+
+
+class Runs:
+    """The latest runs, by name; older ones are forgotten, rows and all."""
+
+    def __init__(self, kept: int) -> None:
+        """Start with none; ``kept`` is how many are remembered."""
+        self._kept, self._runs = kept, OrderedDict[str, Run]()
+
+    def begin(self, pair: Pair, request: Request) -> Run:
+        """Begin a run, and forget the oldest one where there are too many."""
+        run = Run(pair, request)
+        self._runs[run.name] = run
+        while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
+            self._runs.popitem(last=False)
+        return run
+
+    def _bytes(self) -> int:
+        return sum(lane.bytes for run in self._runs.values() for lane in run.lanes)
+
+    def get(self, name: str) -> Run:
+        """Return a run by its name.
+
+        Raises:
+            UnknownRunError: if it is not there.
+        """
+        if name not in self._runs:
+            raise UnknownRunError("this run is no longer kept: generate again")
+        return self._runs[name]
+
+
+def _as_question(text: str) -> str:
+    """Wrap a plain question as the bundled models know it."""
+    if text.startswith("Question:") and "\nAnswer:" in text:
+        return text
+    return format_prompt(" ".join(text.removeprefix("Question:").split()))

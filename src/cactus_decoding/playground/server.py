@@ -1,0 +1,171 @@
+"""Addresses of the playground, and how its server starts."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from cactus_decoding.evaluation.files import as_json
+from cactus_decoding.playground import request as asked
+from cactus_decoding.playground.events import EventsResponse, events
+from cactus_decoding.playground.form import form
+from cactus_decoding.playground.guards import LOOPBACK_NAMES, BadRequestError, Guards, is_loopback, read_json
+from cactus_decoding.playground.limits import Limits
+from cactus_decoding.playground.line import Line, LineIsFullError
+from cactus_decoding.playground.runs import Runs, UnknownRunError
+from cactus_decoding.playground.shelf import Shelf
+from cactus_decoding.traces.page import PAGE as SHARED
+
+PAGE = Path(__file__).parent / "page"
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class Playground:
+    """What visitors share: models, a queue, and recent runs.
+
+    Args:
+        limits: upper limits.
+        models: whether visitors may name models.
+        pair: target and draft where a visitor names none; None for the bundled ones.
+    """
+
+    def __init__(self, limits: Limits, *, models: bool, pair: tuple[str | None, str | None] = (None, None)) -> None:
+        """Start with an empty queue."""
+        self.limits, self.models = limits, models
+        self.shelf, self.line, self.runs = Shelf(pair), Line(limits.waiting), Runs(limits.runs)
+        self._form = form(limits, models=models) | {"pair": dict(zip(("target", "draft"), pair, strict=True))}
+
+    async def show_form(self, request: Request) -> Response:
+        """Say what there is to choose from."""
+        return JSONResponse(self._form)
+
+    async def generate(self, request: Request) -> ASGIApp | Response:
+        """Check what is asked, queue for it, and answer with events."""
+        body = await read_json(request, self.limits.body_bytes)
+        wanted = asked.read_request(body, self.limits, models=self.models)
+        self.line.check_open()
+        return EventsResponse(events(self.line, self.shelf, self.runs, wanted))
+
+    async def stop(self, request: Request) -> Response:
+        """End a run after the step that it is in."""
+        await read_json(request, self.limits.body_bytes)
+        self.runs.get(request.path_params["run"]).stopped = True
+        return JSONResponse({})
+
+    async def what_if(self, request: Request) -> Response:
+        """Answer what another rule would have emitted at a position, and at what cost."""
+        body = await read_json(request, self.limits.body_bytes)
+        run = self.runs.get(request.path_params["run"])
+        answer = await run_sync(run.what_if, body)
+        return Response(as_json(answer), media_type="application/json")
+
+    async def download(self, request: Request) -> Response:
+        """Hand out a lane's trace, as JSON Lines or as a page that needs nothing else."""
+        run, kind = self.runs.get(request.path_params["run"]), request.path_params["kind"]
+        if kind not in ("html", "jsonl"):
+            raise HTTPException(404, f"a trace is html or jsonl, but not {kind!r}")
+        lane = run.lane(request.path_params["lane"])
+        text = await run_sync(lane.page if kind == "html" else lane.lines)
+        media_type = "text/html; charset=utf-8" if kind == "html" else "application/x-ndjson; charset=utf-8"
+        name = f"trace-{run.name[:6]}-{request.path_params['lane']}.{kind}"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(text, media_type=media_type, headers=headers)
+
+    def application(self, hosts: tuple[str, ...] | None) -> ASGIApp:
+        """Return the application that answers under some names, or under any."""
+        run = "/api/runs/{run}"
+        routes = [
+            Route("/", _show_page),
+            Route("/assets/{name}", _show_asset),
+            Route("/api/form", self.show_form),
+            Route("/api/runs", self.generate, methods=["POST"]),
+            Route(run + "/stop", self.stop, methods=["POST"]),
+            Route(run + "/what-if", self.what_if, methods=["POST"]),
+            Route(run + "/{lane:int}/trace.{kind}", self.download),
+        ]
+        handlers = {
+            LineIsFullError: _sentence(503),
+            UnknownRunError: _sentence(404),
+            BadRequestError: _sentence(400),
+            ValueError: _sentence(422),
+            TypeError: _sentence(422),
+        }
+        return Guards(Starlette(routes=routes, exception_handlers=handlers), hosts)
+
+
+def serve(playground: Playground, host: str, port: int, *, browser: bool, announce: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        playground: what to serve.
+        host: address to listen on; from loopback only requests under a loopback name are answered.
+        port: 0 for any that is free.
+        browser: whether to open the page.
+        announce: takes the page's address once the server listens.
+
+    Raises:
+        ValueError: if it cannot listen there.
+    """
+    with listen(host, port) as listening:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
+        hosts = tuple(dict.fromkeys((*LOOPBACK_NAMES, host))) if is_loopback(host) else None
+        announce(address)
+        if browser:  # it may take its time, or be a text browser that waits for its user
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        server_of(playground.application(hosts)).run(sockets=[listening])
+
+
+def server_of(application: ASGIApp) -> uvicorn.Server:
+    """Return a server for the application that leaves the console to others and ends within seconds."""
+    settings = uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(settings)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raise `ValueError` with the reason if there is none to be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def _show_page(request: Request) -> Response:
+    return FileResponse(PAGE / "index.html", media_type="text/html; charset=utf-8")
+
+
+def _show_asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    for folder in (PAGE, SHARED):
+        if name in {path.name for path in folder.iterdir() if path.suffix in KINDS}:
+            return FileResponse(folder / name, media_type=KINDS[Path(name).suffix])
+    raise HTTPException(404, f"there is no asset {name!r}")
+
+
+def _sentence(status: int) -> Callable[[Request, Exception], Response]:
+    """Return a handler that answers a mistake with a sentence."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        return JSONResponse({"message": " ".join(str(error).split())}, status_code=status)
+
+    return answer

@@ -1,0 +1,102 @@
+"""A real playground server in a thread of this process, whose target can be held between two forward passes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cactus_decoding.playground.guards import LOOPBACK_NAMES
+from cactus_decoding.playground.limits import Limits
+from cactus_decoding.playground.server import Playground, listen, server_of
+
+QUESTION = (
+    "Anna has 43 stamps. She gives away 17 stamps. She shares the rest equally among 2 friends. "
+    "How many stamps does each friend get?"
+)
+
+
+@dataclass
+class Running:
+    """A server that runs, and how to ask it."""
+
+    playground: Playground
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None):
+        """Return status, headers and body of a request; bytes are sent as they are."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        given = ({} if body is None else {"Content-Type": "application/json"}) | (headers or {})
+        connection.request(method, path, data, given)
+        response = connection.getresponse()
+        try:
+            return response.status, dict(response.getheaders()), response.read()
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object):
+        """Return status and JSON of a request."""
+        status, _, answer = self.ask("POST", path, body)
+        return status, json.loads(answer)
+
+    def events(self, request: dict) -> list[dict]:
+        """Generate, and return all events."""
+        status, _, answer = self.ask("POST", "/api/runs", request)
+        assert status == 200, answer
+        return [json.loads(line) for line in answer.splitlines()]
+
+    @contextmanager
+    def following(self, request: dict) -> Iterator[Iterator[dict]]:
+        """Generate, and yield the events as they come; leaving closes the connection."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", "/api/runs", json.dumps(request), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        try:
+            yield (json.loads(line) for line in iter(response.readline, b""))
+        finally:
+            response.close()
+            connection.close()
+
+    @contextmanager
+    def held(self) -> Iterator[threading.Semaphore]:
+        """Let the target run once for each release of the semaphore, and freely again afterwards."""
+        gate, model = threading.Semaphore(0), self.playground.shelf.get(None, None).target.model
+        hook = model.register_forward_pre_hook(lambda *_: gate.acquire() and None)
+        try:
+            yield gate
+        finally:
+            hook.remove()
+            gate.release(10_000)
+
+
+@contextmanager
+def running(limits: Limits | None = None, *, models: bool = True, hosts=LOOPBACK_NAMES) -> Iterator[Running]:
+    """Serve on a free port until the block ends."""
+    playground = Playground(limits or Limits(), models=models)
+    playground.shelf.get(None, None)
+    with listen("127.0.0.1", 0) as listening:
+        server = server_of(playground.application(hosts))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield Running(playground, listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def asked(*rules: str, **more: object) -> dict:
+    """Return a request."""
+    return {"prompt": QUESTION, "rules": list(rules or ["cactus:delta=0.5"]), "seed": 0} | more
