@@ -11,7 +11,7 @@ VLLM_INPUTS := pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
 VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-vllm format clean
+.PHONY: help demo test test-core test-vllm docs format clean
 # Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
 .NOTPARALLEL:
 
@@ -19,6 +19,7 @@ help:
 	@echo "make demo     install what the package needs, then run 'cactus demo'"
 	@echo "make test     install the development tools too, then lint, type-check and test"
 	@echo "make test-vllm  only the tests on vLLM's CPU engine, which have .venv-vllm to themselves (Linux)"
+	@echo "make docs     build the documentation site into site/"
 	@echo "make format   format the code and apply ruff's safe fixes"
 	@echo "make clean    remove .venv and all caches"
 	@echo "Variables: PYTHON (an interpreter >= 3.11, now '$(PYTHON)'), WORKERS (of pytest, now $(WORKERS))"
@@ -62,9 +63,15 @@ test-vllm:
 	@echo "vLLM's CPU engine is there for Linux only: its tests are left out"
 endif
 
+# Strict: a broken link, anchor or reference fails. `make test` does the same, in tests/test_site.py.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(DEV)
+	$(BIN)/python -m mkdocs build --quiet
+	@echo "open site/index.html, or run $(BIN)/python -m http.server --directory site"
+
 format: $(DEV)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
 clean:
-	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

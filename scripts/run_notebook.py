@@ -1,0 +1,59 @@
+"""Executes the documentation's notebook in a kernel of its own and keeps its outputs.
+
+    python scripts/run_notebook.py             executes it and writes it back; half a minute
+    python scripts/run_notebook.py --output X  writes it elsewhere
+
+Needs nbclient and ipykernel (`pip install -e .[dev]`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+from cactus_decoding.evaluation.files import check_writable, write_atomically
+from cactus_decoding.provenance import provenance
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "docs/notebooks/what_a_rule_costs.ipynb"
+KEPT = ("kernelspec", "language_info")
+
+
+def execute(notebook: nbformat.NotebookNode) -> None:
+    """Run all cells from the beginning, in an empty folder; an error in one of them is an error here."""
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            notebook,
+            timeout=600,
+            kernel_name="python3",
+            coalesce_streams=True,
+            resources={"metadata": {"path": folder}},
+        )
+        client.execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times
+        if cell.cell_type == "code":
+            # progress bars of libraries are no results
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+
+
+def main() -> None:
+    """Execute and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=NOTEBOOK)
+    given = parser.parse_args()
+    check_writable(given.output)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    execute(notebook)
+    notebook.metadata = {name: notebook.metadata[name] for name in KEPT if name in notebook.metadata}
+    notebook.metadata["provenance"] = provenance({"notebook": NOTEBOOK.name})
+    write_atomically(given.output, nbformat.writes(notebook) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The reference: a page of all public names, and every module of the package on one of the pages below."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from typing import NamedTuple
+
+import cactus_decoding
+
+PACKAGE = "cactus_decoding"
+
+
+class Part(NamedTuple):
+    """A page.
+
+    Attributes:
+        title: its heading.
+        about: what it is about.
+        modules: those that it describes, in this order, each with all that lies below it and is not named elsewhere.
+    """
+
+    title: str
+    about: str
+    modules: tuple[str, ...]
+
+
+PARTS = {
+    "generating": Part(
+        "Generating",
+        "Load a pair of models, generate or stream a response, read what was counted.",
+        ("pair", "generation", "decoding", "metrics", "sampling", "models", "stopping"),
+    ),
+    "rules": Part(
+        "Rules",
+        "Every rule is a frozen dataclass with two pure functions behind one protocol; "
+        "[their pages](../rules/index.md) say what each does and costs.",
+        ("types", "rules", "spelling"),
+    ),
+    "verifying": Part(
+        "Verifying, auditing, budgets",
+        "The one place where rules meet randomness, and what looks at the same distributions: the audit and the meter.",
+        (
+            "verify",
+            "block_verify",
+            "verifiers",
+            "audit",
+            "budget",
+            "pacing",
+            "divergences",
+            "ratio_clamp",
+            "ratio_order",
+        ),
+    ),
+    "drafting": Part(
+        "Drafting",
+        "Where proposals come from, and how many of them a step makes.",
+        ("drafters", "draft_length"),
+    ),
+    "adapters": Part(
+        "Adapters",
+        "Translations to other libraries; they hold no mathematics. [Hugging Face](../hugging_face.md) and "
+        "[vLLM](../vllm.md) have pages of their own.",
+        ("adapters",),
+    ),
+    "evaluation": Part(
+        "Evaluation",
+        "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
+        ("evaluation", "provenance"),
+    ),
+    "traces": Part(
+        "Traces and playground",
+        "What happened at every position of a response, and the two pages that show it: see "
+        "[traces and playground](../traces_and_playground.md).",
+        ("traces", "playground"),
+    ),
+    "models": Part(
+        "Forward passes and kernels",
+        "How models read tokens, and the fast paths, each checked against the plain function that it stands in for.",
+        ("forwards", "kernels"),
+    ),
+    "bundled": Part(
+        "The bundled pair",
+        "The models that ship with the package, the problems that they know, and how they were made.",
+        ("zoo", "word_problems", "training"),
+    ),
+    "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
+}
+LEFT_OUT = ("cli",)  # has a page that is made from the commands
+CONSTANTS = {
+    "RULES": ("rules.RULES", "Every rule by its name."),
+    "DRAFT_LENGTHS": ("draft_length.DRAFT_LENGTHS", "Every draft length by its name."),
+}
+NAMES = """# Public names
+
+What `import cactus_decoding` offers. The pages after this one describe every module.
+
+| name | what it is |
+|---|---|
+"""
+
+
+def names_page() -> str:
+    """Return a table of the public names, each a link to its description."""
+    return NAMES + "".join(_row(name) for name in sorted(cactus_decoding.__all__, key=str.casefold))
+
+
+def reference_pages() -> dict[str, str]:
+    """Return the Markdown of every other page by its name."""
+    every = [
+        each.name.removeprefix(f"{PACKAGE}.") for each in pkgutil.walk_packages(cactus_decoding.__path__, f"{PACKAGE}.")
+    ]
+    named = [*LEFT_OUT, *(name for part in PARTS.values() for name in part.modules)]
+    pages = {}
+    for key, part in PARTS.items():
+        if part.modules:
+            modules = [each for name in part.modules for each in every if _is_below(each, name)]
+        else:
+            modules = [each for each in every if not any(_is_below(each, name) for name in named)]
+        sections = [_section(module, module in {e.rpartition(".")[0] for e in every}) for module in modules]
+        pages[key] = "\n\n".join([f"# {part.title}", part.about, *sections]) + "\n"
+    return pages
+
+
+def _is_below(module: str, name: str) -> bool:
+    return module == name or module.startswith(f"{name}.")
+
+
+def _section(module: str, package: bool) -> str:
+    """Return a module's section; a package's names are described where they are defined, but for its own."""
+    lines = [f"## {module}", "", f"::: {PACKAGE}.{module}"]
+    if package:
+        lines.append(f"    options: {{members: [{', '.join(_own_names(module))}]}}")
+    return "\n".join(lines)
+
+
+def _own_names(module: str) -> list[str]:
+    loaded = __import__(f"{PACKAGE}.{module}", fromlist=["_"])
+    return [
+        name
+        for name in getattr(loaded, "__all__", ())
+        if getattr(getattr(loaded, name), "__module__", loaded.__name__) == loaded.__name__
+    ]
+
+
+def _row(name: str) -> str:
+    if name in CONSTANTS:
+        address, about = CONSTANTS[name]
+        address = f"{PACKAGE}.{address}"
+    else:
+        value = getattr(cactus_decoding, name)
+        address = f"{value.__module__}.{value.__qualname__}"
+        about = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+    return f"| [`{name}`][{address}] | {about.replace('|', chr(92) + '|')} |\n"
