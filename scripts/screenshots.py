@@ -110,7 +110,7 @@ def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
     images = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in pictures]
     height = round(ANIMATION_WIDTH * images[0].height / images[0].width)
     scaled = [image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS) for image in images]
-    palette = scaled[-1].quantize(255, method=Image.Quantize.MEDIANCUT)
+    palette = scaled[-1].quantize(255, method=Image.Quantize.FASTOCTREE)
     flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in scaled]
     out = io.BytesIO()
     shown = [duration for _, duration in pictures]
@@ -121,7 +121,9 @@ def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
 def as_png(data: bytes) -> bytes:
     """Return the picture with 256 colours, which no one tells from all of them in a page like this."""
     out = io.BytesIO()
-    Image.open(io.BytesIO(data)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    Image.open(io.BytesIO(data)).convert("RGB").quantize(
+        256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+    ).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
