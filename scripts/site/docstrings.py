@@ -7,6 +7,7 @@ import re
 import griffe
 
 FORMULA = re.compile(r"^( *)\.\. math:: *(.*?)$", re.MULTILINE)
+INLINE = re.compile(r":math:`([^`]*)`")
 DOCTEST = re.compile(r"^( *)(>>> .*(?:\n\1\S.*)*)", re.MULTILINE)
 
 
@@ -26,4 +27,5 @@ def as_markdown(docstring: str) -> str:
     'Example:\n    ```pycon\n    >>> 1 + 1\n    2\n    ```'
     """
     docstring = FORMULA.sub(r"\1$$\n\1\2\n\1$$", docstring)
+    docstring = INLINE.sub(r"`\1`", docstring)
     return DOCTEST.sub(r"\1```pycon\n\1\2\n\1```", docstring)
