@@ -109,8 +109,7 @@ def test_a_run_that_was_interrupted_goes_on(engine: VllmEngine, whole: Path, tmp
     assert [columns(result) for result in read_results(path)] == [columns(result) for result in read_results(whole)]
 
 
-def test_reports_and_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["report", str(whole), "--output", str(tmp_path / "page.html")]) == 0
+def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     advice = tmp_path / "advice.json"
     command = ["calibrate", "--max-score-drop", "1", "--results", str(whole), "--output", str(advice)]
     assert main(command) == 0, capsys.readouterr().err
