@@ -8,6 +8,7 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from cactus_decoding.evaluation.pictures import clean
 from cactus_decoding.rules import RelaxedGreedy
@@ -53,17 +54,21 @@ def to_html(trace: Trace) -> str:
         script_digest=digest,
         data=embedded(_data(trace)),
         provenance=json.dumps(dict(trace.header.provenance), indent=2),
-        clean=lambda text: clean_lines(text),
+        clean=clean_lines,
     )
 
 
 def clean_lines(text: str) -> str:
-    r"""Return text without what no page may hold; line ends stay.
+    r"""Return text without what no page may hold; line ends, tabs and all kinds of spaces stay.
 
-    >>> clean_lines("a\x00\nb")
-    'a�\nb'
+    >>> clean_lines("a\x00\u3000b\r\n\tc")
+    'a\ufffd\u3000b\n\tc'
     """
-    return "\n".join(clean(line, len(line) or 1) for line in text.split("\n"))
+    kept = (
+        letter if letter.isprintable() or letter in "\n\t" or category(letter) == "Zs" else "\ufffd"
+        for letter in text.replace("\r\n", "\n")
+    )
+    return "".join(kept)
 
 
 def embedded(value: Any) -> str:

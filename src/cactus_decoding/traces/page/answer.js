@@ -74,14 +74,14 @@
     const number = numberOf(value);
     if (Number.isNaN(number)) return "–";
     const part = 100 * number;
-    if (part === 0 || part >= 99.995) return Math.round(part) + " %";
-    if (part < 0.01) return part.toExponential(0).replace(/e-(\d+)/, (_, power) => "·10⁻" + superscript(power)) + " %";
-    return (part < 1 ? part.toFixed(2) : part.toFixed(1)) + " %";
+    if (part === 0 || part >= 99.995) return Math.round(part) + "\u00a0%";
+    if (part < 0.01) return part.toExponential(0).replace(/e-(\d+)/, (_, power) => "·10⁻" + superscript(power)) + "\u00a0%";
+    return (part < 1 ? part.toFixed(2) : part.toFixed(1)) + "\u00a0%";
   }
 
   function share(value) {
     const number = numberOf(value);
-    return number > 0 && number < 0.0001 ? "< 0.01 %" : percent(number);
+    return number > 0 && number < 0.0001 ? "< 0.01\u00a0%" : percent(number);
   }
 
   function superscript(text) {
