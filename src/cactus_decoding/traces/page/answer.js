@@ -306,11 +306,14 @@
         this._hovered = place;
         this._showCard(place === null ? this._at(this._selected) : this._at(place));
       });
-      this.text.addEventListener("pointerleave", () => {
-        if (this._hovered === null) return;
-        this._hovered = null;
-        this._showCard(this._at(this._selected));
-      });
+      // the card may come to lie under the pointer: moving onto it is no leaving, or the two would take turns
+      for (const [from, to] of [[this.text, this.card], [this.card, this.text]]) {
+        from.addEventListener("pointerleave", (event) => {
+          if (this._hovered === null || to.contains(event.relatedTarget)) return;
+          this._hovered = null;
+          this._showCard(this._at(this._selected));
+        });
+      }
       this.text.addEventListener("keydown", (event) => this._onKey(event));
       this.card.addEventListener("keydown", (event) => {
         if (event.key === "Escape") this._close();
