@@ -24,21 +24,22 @@ from browser import headless_browser  # noqa: E402
 from playground_server import Running, running  # noqa: E402
 from playwright.sync_api import Browser, Page  # noqa: E402
 
+from cactus_decoding.cli.options import prepare  # noqa: E402
 from cactus_decoding.provenance import provenance  # noqa: E402
 
-FIRST, SECOND, SEED, EXAMPLE = "cactus:delta=1.0", "lossless", 0, 0
+FIRST, SECOND, SEED, EXAMPLE = "cactus:delta=1.0", "lossless", 2, 0
 LARGEST = 1_000_000
 """Bytes of a picture."""
-STILL = {"width": 1440, "height": 900}
-MOVING = {"width": 1240, "height": 800}
-ANIMATION_WIDTH = 900
+STILL = {"width": 1500, "height": 1000}
+MOVING = {"width": 1440, "height": 1060}
+ANIMATION_WIDTH = 1000
 NO_SPEED = ".metrics > :last-child { display: none } * { transition: none !important; caret-color: transparent }"
 
 
-def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, compare: bool) -> Page:
+def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, compare: bool, scale: int = 1) -> Page:
     """Open the page with prompt, rules and seed filled in."""
     # the style below is ours, not the page's: its own policy would refuse it
-    page = browser.new_context(viewport=viewport, bypass_csp=True).new_page()
+    page = browser.new_context(viewport=viewport, device_scale_factor=scale, bypass_csp=True).new_page()
     page.goto(server.url)
     page.wait_for_selector("body[data-state=ready]")
     page.add_style_tag(content=NO_SPEED)
@@ -59,20 +60,26 @@ def settle(page: Page) -> None:
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+def shoot(page: Page) -> bytes:
+    """Return a picture of the top of the page, where everything that was asked has been drawn."""
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    settle(page)
+    return page.screenshot()
+
+
 def still(browser: Browser, server: Running) -> bytes:
     """Return a picture of two answers, with the card of the token where they part."""
-    page = open_page(browser, server, STILL, compare=True)
+    page = open_page(browser, server, STILL, compare=True, scale=2)
     page.click("#generate")
     page.wait_for_selector(".lane:last-child .downloads a")
     page.wait_for_selector("#parting button")
-    settle(page)
-    return page.screenshot()
+    return shoot(page)
 
 
 def frames(browser: Browser, server: Running) -> Iterator[tuple[bytes, int]]:
     """Yield pictures and how many milliseconds each is shown: an answer grows, a token is looked at, a knob moves."""
     page = open_page(browser, server, MOVING, compare=False)
-    yield page.screenshot(), 900
+    yield shoot(page), 900
     with server.held() as gate:
         page.click("#generate")
         steps = 0
@@ -84,22 +91,18 @@ def frames(browser: Browser, server: Running) -> Iterator[tuple[bytes, int]]:
                 || document.querySelector(".lane .downloads a")""",
                 arg=steps,
             )
-            settle(page)
-            yield page.screenshot(), 140
-    yield page.screenshot(), 900
+            yield shoot(page), 140
+    yield shoot(page), 900
     page.locator(".ca-text .ca-relaxed").first.click()
     page.wait_for_selector(".what-if .curve svg")
-    settle(page)
     page.mouse.move(0, 0)
-    yield page.screenshot(), 1800
+    yield shoot(page), 1800
     slider = page.locator(".what-if input[type=range]")
-    slider.focus()
     for step in range(24):
         for _ in range(12):
-            page.keyboard.press("ArrowLeft" if step < 16 else "ArrowRight")
-        settle(page)
-        yield page.screenshot(), 120
-    yield page.screenshot(), 2200
+            slider.press("ArrowLeft" if step < 16 else "ArrowRight")
+        yield shoot(page), 120
+    yield shoot(page), 2200
 
 
 def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
@@ -107,7 +110,7 @@ def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
     images = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in pictures]
     height = round(ANIMATION_WIDTH * images[0].height / images[0].width)
     scaled = [image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS) for image in images]
-    palette = scaled[-1].quantize(64, method=Image.Quantize.MEDIANCUT)
+    palette = scaled[-1].quantize(255, method=Image.Quantize.FASTOCTREE)
     flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in scaled]
     out = io.BytesIO()
     shown = [duration for _, duration in pictures]
@@ -118,7 +121,9 @@ def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
 def as_png(data: bytes) -> bytes:
     """Return the picture with 256 colours, which no one tells from all of them in a page like this."""
     out = io.BytesIO()
-    Image.open(io.BytesIO(data)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    Image.open(io.BytesIO(data)).convert("RGB").quantize(
+        256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+    ).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
@@ -127,6 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
     folder = parser.parse_args().folder
+    prepare(None, small=True)
     with running() as server, headless_browser() as browser:
         made = {"playground.png": as_png(still(browser, server))}
         made["playground.gif"] = as_gif(list(frames(browser, server)))

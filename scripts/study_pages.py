@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from marked_page import insert
 
 from cactus_decoding.evaluation import charts
 from cactus_decoding.evaluation.files import write_atomically
+from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
 from cactus_decoding.evaluation.report import number, settings_of, sigma_band
 from cactus_decoding.evaluation.report_text import escape
 from cactus_decoding.evaluation.results import read_results
-from cactus_decoding.evaluation.summary import Row, summarise
+from cactus_decoding.evaluation.summary import Row, Setting, summarise
 
 QUALITY = (
     ("score", "score", 3),
@@ -47,6 +49,7 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
         text = insert(text, f"matched {sampling}", _matched(matched))
         for name, columns in (("quality", QUALITY), ("cost", COST)):
             text = insert(text, f"{name} {sampling}", _table(pairs["bundled"], columns))
+        text = insert(text, f"paired {sampling}", _paired(pairs["bundled"], matched["bundled"]))
         others = [
             _table(ours, (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4]))
             for draft, ours in pairs.items()
@@ -73,6 +76,45 @@ def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str, int]]) -> str:
         numbers = (number(row.metrics[metric], digits) for metric, _, digits in columns)
         lines.append(f"| {escape(name)} | " + " | ".join(numbers) + " |")
     return "\n".join(lines)
+
+
+def _paired(rows: Sequence[Row], matched: dict[str, dict[str, object]]) -> str:
+    """Return questions that take two settings each, answered problem by problem."""
+    found = {(row.cell.rule, row.cell.num_speculative_tokens): row.setting for row in rows}
+    baseline = rows[0].baseline
+    assert baseline is not None
+    best = int(baseline.cell.num_speculative_tokens)
+    asked = [("lossless", 10, "lossless", best)]
+    for length in (10, 20):
+        asked += [(rule, length, "lossless", length) for rule in ("typical", "cactus:delta=1.0")]
+        asked.append(("cactus:delta=1.0", length, "lossless", best))
+    for rule, width in ((rule, found_width["width"]) for rule, found_width in matched.items()):
+        asked.append((f"clamped:width={width!r}", 10, rule, 10))
+    asked += [(f"clamped:width={matched['cactus:delta=1.0']['width']!r}", 20, "cactus:delta=1.0", 20)]
+    asked += [("cactus:delta=1.0,solver=exact", length, "cactus:delta=1.0", length) for length in (10, 20)]
+    lines = [
+        "| first | second | score: first − second | wall time: first ÷ second | rounds: ratio | nats: ratio |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for rule, length, other, other_length in dict.fromkeys(asked):
+        first, second = found[rule, length], found[other, other_length]
+        names = " | ".join(f"`{text}` ×{number}" for text, number in ((rule, length), (other, other_length)))
+        lines.append(f"| {names} | " + " | ".join(number(each, 3) for each in _compared(first, second)) + " |")
+    return "\n".join(lines)
+
+
+def _compared(first: Setting, second: Setting) -> Iterator[Interval | None]:
+    """Yield the difference of scores, and the ratios of wall times, rounds and nats, by the paired bootstrap."""
+    columns = [setting.columns[name] for name in ("right", "seconds", "steps", "nats") for setting in (first, second)]
+    table = np.stack([*columns, np.ones(len(first.ids))], axis=1)
+    spread, total = resampled_sums(table), table.sum(0)
+    yield Interval((total[0] - total[1]) / total[8], *percentiles((spread[:, 0] - spread[:, 1]) / spread[:, 8]))
+    for place in (2, 4, 6):
+        if total[place + 1] > 0:
+            ratios = spread[:, place] / spread[:, place + 1]
+            yield Interval(total[place] / total[place + 1], *percentiles(ratios))
+        else:
+            yield None
 
 
 def _matched(matched: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cactus_decoding import divergences
 from cactus_decoding.divergences import DIVERGENCES, lift_by_expansion, lift_exactly
 from cactus_decoding.rules import Cactus
 
@@ -91,6 +92,18 @@ def test_lift_of_one_token_does_not_depend_on_the_others_in_the_call(name: str) 
     together = lift_exactly(name, probs, 0.1)
     for q, g in zip(probs, together, strict=True):
         assert lift_exactly(name, q, 0.1).item() == pytest.approx(g.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.2, 1.0, 10.0])
+def test_ordinary_lifts_need_no_bracket(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = torch.cat([torch.logspace(-300, -1, 600, dtype=torch.float64), torch.linspace(0.01, 0.999, 600).double()])
+    kl = DIVERGENCES["kl"]
+    q = q[kl.value(torch.ones_like(q), q) > delta]
+    expected = divergences._find_bracketed(kl, q, delta)
+    monkeypatch.delattr(divergences, "_find_bracketed")  # on a device it would wait in every round
+    given = lift_exactly("kl", q, delta)
+    assert (kl.value(given, q) <= delta).all()
+    assert torch.allclose(given, expected, rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("name", ["kl", "reverse_kl", "jensen_shannon"])

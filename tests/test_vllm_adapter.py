@@ -12,13 +12,14 @@ from test_enumeration import PAIRS
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.adapters.vllm import counters
 from cactus_decoding.adapters.vllm.counters import COUNTERS, MOST_RULES, OTHER, Counters
-from cactus_decoding.adapters.vllm.nats import spending
 from cactus_decoding.adapters.vllm.plugin import check_version
-from cactus_decoding.adapters.vllm.relaxed_logits import changes_one_logit, lifted_logits, relaxed_rows
+from cactus_decoding.adapters.vllm.relaxed_logits import changes_one_logit, relax_rows, relax_tokens
+from cactus_decoding.adapters.vllm.relaxed_step import change, spending_of
 from cactus_decoding.adapters.vllm.request import EXPRESSIBLE, Relaxation, relaxation
 from cactus_decoding.adapters.vllm.server import server_command, speculative_config
 from cactus_decoding.adapters.vllm.server_config import ServerConfig
-from cactus_decoding.adapters.vllm.v2 import SlotRules, relaxed_step
+from cactus_decoding.adapters.vllm.slot_step import SlotStep, rows_of_step
+from cactus_decoding.adapters.vllm.slots import SlotRules
 from cactus_decoding.cli import main
 
 SPELLINGS = (
@@ -60,9 +61,10 @@ def test_the_logits_make_vllm_s_sampler_follow_the_rule(spelling: str) -> None:
                 continue
             row = logits.clone()
             if changes_one_logit(rule, draft):
-                row[drafted] = lifted_logits(rule, logits[drafted], logits.logsumexp(-1))
+                row[drafted] = relax_tokens(rule, logits[drafted], logits.logsumexp(-1)).logits
             else:
-                row = relaxed_rows(rule, logits.unsqueeze(0), draft.unsqueeze(0))[0]
+                token = torch.tensor([drafted])
+                row = relax_rows(rule, logits.unsqueeze(0), draft.unsqueeze(0), token).logits[0]
             emitted += draft[drafted] * vllm_s_sampler(row, draft, drafted)
         assert torch.allclose(emitted, audit(rule, target, draft).output_probs, rtol=0, atol=1e-12)
 
@@ -73,7 +75,7 @@ def test_the_logits_for_a_deterministic_draft(spelling: str) -> None:
     for target, _ in ROWS:
         for drafted in range(len(target)):
             row = target.log()
-            row[drafted] = lifted_logits(rule, row[drafted], row.logsumexp(-1))
+            row[drafted] = relax_tokens(rule, row[drafted], row.logsumexp(-1)).logits
             expected = audit(rule, target, draft_token_ids=torch.tensor(drafted)).output_probs
             point = torch.zeros_like(target)
             point[drafted] = 1.0
@@ -84,7 +86,7 @@ def test_a_wrong_logit_is_noticed() -> None:
     target, draft = ROWS[0]
     drafted = int(draft.argmax())
     row = target.log()
-    row[drafted] = lifted_logits(parse_rule("cactus:delta=1.05"), row[drafted], row.logsumexp(-1))
+    row[drafted] = relax_tokens(parse_rule("cactus:delta=1.05"), row[drafted], row.logsumexp(-1)).logits
     point = torch.nn.functional.one_hot(torch.tensor(drafted), len(target)).double()
     expected = audit("cactus:delta=1", target, draft_token_ids=torch.tensor(drafted)).output_probs
     assert not torch.allclose(vllm_s_sampler(row, point, drafted), expected, rtol=0, atol=1e-4)
@@ -100,7 +102,7 @@ def test_a_position_costs_what_the_audit_says(spelling: str, one_hot: bool) -> N
         logits = target.double().log().expand(len(inside), -1)
         probs, drafted = draft.double().expand(len(inside), -1), torch.tensor(inside)
         given = None if one_hot else probs
-        nats = spending(rule, rows, logits, given, drafted, for_budget=True, audited=None).emitted
+        nats = spending_of(change(rule, rows, logits, given, drafted), logits, given, True, None).emitted
         if one_hot:
             expected = audit(rule, logits.softmax(-1), draft_token_ids=drafted).kl
         else:
@@ -111,9 +113,9 @@ def test_a_position_costs_what_the_audit_says(spelling: str, one_hot: bool) -> N
 def test_certain_and_impossible_tokens_keep_their_logits() -> None:
     rule = parse_rule("cactus:delta=5")
     certain = torch.tensor([3.0, -torch.inf])
-    assert lifted_logits(rule, certain, certain.logsumexp(-1)).tolist() == certain.tolist()
+    assert relax_tokens(rule, certain, certain.logsumexp(-1)).logits.tolist() == certain.tolist()
     row = torch.tensor([4.0, 0.0])
-    row[0] = lifted_logits(rule, row[0], row.logsumexp(-1))  # g is 1
+    row[0] = relax_tokens(rule, row[0], row.logsumexp(-1)).logits  # g is 1
     assert row.softmax(-1).tolist() == [1.0, pytest.approx(0.0, abs=1e-15)]
 
 
@@ -162,8 +164,6 @@ def test_what_a_server_can_follow() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             ServerConfig.of(config(**changes)).check(asked)
-    with pytest.raises(ValueError, match="V1 model runner"):
-        ServerConfig.of(config(use_v2_model_runner=True)).check(Relaxation(asked.rule, 1.0))
     with pytest.raises(TypeError, match="acceptance_metrics must be true or false"):
         ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
 
@@ -221,9 +221,11 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Counters(True, 0.5, torch.device("cpu"), seconds=1e9)
     rule, target = parse_rule("cactus:delta=1"), torch.tensor([[0.5, 0.5]] * 4).double()
     indices = [counting.audited(4), counting.audited(3)]
-    assert [part.tolist() for part in indices] == [[1, 3], [1]]
+    assert [part.tolist() for part in indices] == [[1, 3], [0, 2]]
+    many = [counting.audited(4) for _ in range(1000)]
+    assert [sum(place in part for part in many) for place in range(4)] == pytest.approx([500] * 4, abs=10)
     rows, drafted = torch.arange(4), torch.zeros(4, dtype=torch.int64)
-    spent = spending(rule, rows, target.log(), None, drafted, False, indices[0])
+    spent = spending_of(change(rule, rows, target.log(), None, drafted), target.log(), None, False, indices[0])
     fate = torch.tensor([2, 1, 0, -1])  # two accepted, one rejected, one not looked at
     counting.add([rule], [spent], [fate], [None])
     counting.flush()
@@ -255,15 +257,16 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
     assert asked == (spelling != "lossless")
     assert not rules.add_request(2, SimpleNamespace(temperature=0.0, extra_args=sampling.extra_args))
     rules.apply(logits, SimpleNamespace(idx_mapping_np=torch.tensor([4, 1, 2]).numpy()))
-    relaxed = relaxed_step(rules, logits, draft_logits, fed, slots, local, temperature)
+    relaxed = SlotStep(rules, rows_of_step(rules, logits, draft_logits, fed, slots, local, temperature), 2).logits
     assert torch.equal(relaxed[2:], logits[2:])
     rule = parse_rule(spelling)
     for row in range(2 if asked else 0):
         if changes_one_logit(rule, draft_logits):
             expected = logits[row].clone()
-            expected[fed[row + 1]] = lifted_logits(rule, expected[fed[row + 1]], logits[row].logsumexp(-1))
+            token_logit, total = expected[fed[row + 1]], logits[row].logsumexp(-1)
+            expected[fed[row + 1]] = relax_tokens(rule, token_logit, total).logits
         else:
             probs = (draft_logits[4, row].double() / temperature[4]).softmax(-1)
-            expected = relaxed_rows(rule, logits[row : row + 1], probs.unsqueeze(0))[0]
+            expected = relax_rows(rule, logits[row : row + 1], probs.unsqueeze(0), fed[row + 1 : row + 2]).logits[0]
         assert torch.allclose(relaxed[row].softmax(-1), expected.softmax(-1), atol=1e-6)
         assert not torch.equal(relaxed[row], logits[row])

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 import torch
 
 REQUESTS, VOCABULARY = 160, 6
+METERED, DEPTH, STEPS, BUDGET = 12, 2, 3, 0.4
+METERED_RULES = ("cactus:delta=1", "clamped:width=1")
 CASES = [(None, True), (None, False), ("cactus:delta=1", True), ("cactus:delta=1", False), ("clamped:width=1", False)]
 
 
@@ -45,6 +47,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding.adapters.vllm import v2
+    from cactus_decoding.adapters.vllm.slots import SlotRules
 
     kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
     target, draft = problem()
@@ -53,7 +56,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     drafted = torch.multinomial(draft.softmax(-1), REQUESTS, replacement=True)
     if one_hot:
         drafted = target.argsort(descending=True)[1].expand(REQUESTS)
-    rules = v2.SlotRules(None, torch.device("cpu"), REQUESTS)
+    rules = SlotRules(None, torch.device("cpu"), REQUESTS)
     for place, slot in enumerate(slots.tolist()):
         asked = None if rule is None or place % 2 else {"acceptance_rule": rule}
         rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
@@ -75,6 +78,57 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     return [drafted.tolist(), sampled[:, 0].tolist(), num_sampled.tolist()]
 
 
+def run_metered(rule: str) -> dict[str, list]:
+    """Return what requests with a budget spent in a few steps on one problem, and what was drafted and emitted.
+
+    Every other request has no budget. After the first step one of them leaves and comes back with tokens.
+    """
+    from prometheus_client import REGISTRY
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
+
+    from cactus_decoding import parse_rule
+    from cactus_decoding.adapters.vllm import v2
+    from cactus_decoding.adapters.vllm.counters import COUNTERS, Counters
+    from cactus_decoding.adapters.vllm.slots import SlotRules
+
+    target, draft = problem()
+    torch.manual_seed(7)
+    slots, begun = torch.randperm(METERED), set()
+    rules = SlotRules(None, torch.device("cpu"), METERED, begun.__contains__, Counters(True, 1.0, torch.device("cpu")))
+    asked = [{"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET}) for place in range(METERED)]
+    params = [SimpleNamespace(temperature=1.0, extra_args=one) for one in asked]
+    for slot, one in zip(slots.tolist(), params, strict=True):
+        rules.add_request(slot, one)
+    got, rows = [], METERED * (DEPTH + 1)
+    for step in range(STEPS):
+        if step == 1:
+            begun.add(int(slots[0]))
+            rules.add_request(int(slots[0]), SimpleNamespace(temperature=1.0, extra_args=asked[0]))
+        rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
+        tokens = torch.multinomial(draft.softmax(-1), METERED * DEPTH, replacement=True).view(METERED, DEPTH)
+        _, num_sampled = v2.with_relaxation(kernels.rejection_sample)(
+            target.repeat(rows, 1),
+            draft.repeat(METERED, DEPTH, 1),
+            torch.nn.functional.pad(tokens, (1, 0)).flatten().int(),
+            torch.arange(0, rows + 1, DEPTH + 1, dtype=torch.int32),
+            torch.arange(rows),
+            slots.int(),
+            slots.repeat_interleave(DEPTH + 1).int(),
+            torch.arange(DEPTH + 1, dtype=torch.int32).repeat(METERED),
+            torch.ones(METERED),
+            torch.arange(METERED) * 977 + 13 + 10_007 * step,
+            DEPTH,
+        )
+        got.append(num_sampled.tolist())
+    rules.counters.flush()
+    label = {"rule": parse_rule(rule).spelling}
+    return {
+        "got": got,
+        "spent": rules.meter.spent[rules.places[slots]].tolist(),
+        "counted": {name: REGISTRY.get_sample_value(f"{name}_total", label) for name in COUNTERS},
+    }
+
+
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
     from triton.backends import backends
@@ -82,5 +136,6 @@ if __name__ == "__main__":
 
     backends["cpu"] = SimpleNamespace(driver=CpuDriver, compiler=None)
     driver.set_active(CpuDriver())
-    results = [run(rule, one_hot) for rule, one_hot in CASES]
+    laws = [run(rule, one_hot) for rule, one_hot in CASES]
+    results = {"laws": laws, "metered": [run_metered(rule) for rule in METERED_RULES]}
     Path(sys.argv[1]).write_text(json.dumps(results))

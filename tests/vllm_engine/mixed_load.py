@@ -160,3 +160,17 @@ async def greedy_texts(url: str, at_once: bool) -> list[tuple[str, str]]:
         if at_once:
             return list(await asyncio.gather(*map(ask, PROMPTS * 4)))
         return [await ask(prompt) for prompt in PROMPTS]
+
+
+async def seeded_answers(url: str) -> list[tuple[str, list[float]]]:
+    """Return text and log-probabilities of answers at temperature 1, one after the other; vLLM repeats such ones."""
+    answers = []
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=280) as client:
+        for seed in (3, 4):
+            for prompt in PROMPTS:
+                response = await client.completions.create(
+                    model=MODEL, prompt=prompt, max_tokens=40, temperature=1.0, seed=seed, logprobs=0
+                )
+                (choice,) = response.choices
+                answers.append((choice.text, choice.logprobs.token_logprobs))
+    return answers

@@ -1,12 +1,13 @@
-"""A real server on the bundled pair under a mixed load, beside one without the plug-in."""
+"""A real server on the bundled pair under a mixed load, beside one that has only the repair of vLLM's own fault."""
 
 from __future__ import annotations
 
 import asyncio
 
+import only_repair
 import openai
 import pytest
-from mixed_load import MALFORMED, MODEL, PROMPTS, greedy_texts, send_mix
+from mixed_load import MALFORMED, MODEL, PROMPTS, greedy_texts, seeded_answers, send_mix
 from server_process import Server, serving
 
 pytestmark = pytest.mark.engine
@@ -15,10 +16,10 @@ REQUESTS = 200
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    """Start both servers at once; the one without the plug-in says what stock vLLM answers."""
+    """Start both servers at once; the one without our plug-in says what stock vLLM answers."""
     folder = tmp_path_factory.mktemp("servers")
     audited = ("--audit-fraction=0.2",)
-    with serving(folder, *audited) as ours, serving(folder, VLLM_PLUGINS="") as stock:
+    with serving(folder, *audited) as ours, serving(folder, **only_repair.environment(folder)) as stock:
         yield ours.wait(), stock.wait()
 
 
@@ -30,6 +31,15 @@ def stock_greedy(servers: tuple[Server, Server]) -> dict[str, str]:
     stable = {prompt: text for prompt, text in alone.items() if all(t == text for p, t in together if p == prompt)}
     assert len(stable) >= len(PROMPTS) // 2
     return stable
+
+
+def test_seeded_answers_without_a_rule_are_stock_to_the_last_bit(servers: tuple[Server, Server]) -> None:
+    async def both() -> list[list[tuple[str, list[float]]]]:
+        return await asyncio.gather(*(seeded_answers(server.url) for server in servers))
+
+    ours, stock = asyncio.run(both())
+    assert ours == stock
+    assert len({text for text, _ in stock}) > len(PROMPTS)  # seeds do something
 
 
 def test_a_mixed_load(servers: tuple[Server, Server], stock_greedy: dict[str, str]) -> None:

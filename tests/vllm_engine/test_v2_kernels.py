@@ -12,17 +12,22 @@ import pytest
 import torch
 from chi_square import rejects
 from engine_run import ENGINE_ENVIRONMENT
-from interpreted_kernels import CASES, problem
+from interpreted_kernels import BUDGET, CASES, DEPTH, METERED, METERED_RULES, STEPS, problem
 
 from cactus_decoding import audit
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[int]]]:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
     path = tmp_path_factory.mktemp("kernels") / "results.json"
     script = Path(__file__).with_name("interpreted_kernels.py")
     subprocess.run([sys.executable, str(script), str(path)], env=os.environ | ENGINE_ENVIRONMENT, check=True)
     return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def results(everything: dict[str, list]) -> list[list[list[int]]]:
+    return everything["laws"]
 
 
 def law(rule: str | None, one_hot: bool, drafted: list[int]) -> torch.Tensor:
@@ -48,3 +53,30 @@ def test_the_lossless_law_is_refuted(results: list[list[list[int]]]) -> None:
 def test_requests_without_a_rule_are_stock_to_the_last_bit(results: list[list[list[int]]]) -> None:
     for (rule, one_hot), result in zip(CASES, results, strict=True):
         assert result[1][1::2] == results[CASES.index((None, one_hot))][1][1::2], rule
+
+
+@pytest.mark.parametrize("rule", METERED_RULES)
+def test_budgets_hold_and_counters_count(rule: str, everything: dict[str, list]) -> None:
+    run = everything["metered"][METERED_RULES.index(rule)]
+    target, draft = (logits.double().softmax(-1) for logits in problem())
+    cost = audit(rule, target, draft).kl.item()  # of every position: all have the same rows
+    metered = torch.arange(METERED) % 2 == 0
+    budget = torch.where(metered, BUDGET, torch.inf).double()
+    spent, positions, accepted = torch.zeros(METERED, dtype=torch.float64), 0, 0
+    for step in range(STEPS):
+        if step == 1:
+            spent[0] = torch.inf  # it came back with tokens, and nobody knows what it had spent
+        got, before = torch.tensor(run["got"][step]), spent.clone()
+        for depth in range(DEPTH):
+            relaxed = (depth < got) & (before + cost * (depth + 1) <= budget)
+            positions += int(relaxed.sum())
+            accepted += int((relaxed & (depth < got - 1)).sum())
+            spent += torch.where(relaxed & metered, cost, 0.0)
+    assert torch.allclose(torch.tensor(run["spent"]).double()[metered], spent[metered], atol=1e-6)
+    assert (spent[metered][1:] <= BUDGET).all()
+    assert (spent[metered][1:] > 0).all()
+    counted = run["counted"]
+    assert counted["cactus_verified_positions"] == counted["cactus_audited_positions"] == positions
+    assert counted["cactus_accepted_tokens"] == accepted
+    assert counted["cactus_audited_nats"] == pytest.approx(positions * cost, rel=1e-5)
+    assert 0 < counted["cactus_relaxed_tokens"] < accepted

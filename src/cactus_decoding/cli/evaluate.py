@@ -28,6 +28,7 @@ EXAMPLES = (
     "cactus eval --rule lossless --rule cactus:delta=1.0 --num-speculative-tokens 0,4,10 --out results.jsonl\n\n"
     "cactus eval --task gsm8k:path=gsm8k_test.jsonl --target ./large --draft ./small --rule clamped:width=1 "
     "--seeds 0,1,2 --out results.jsonl\n\n"
+    "cactus eval --engine vllm --rule lossless --rule cactus:delta=1.0 --out results.jsonl\n\n"
     "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --out results.jsonl"
 )
 WHAT, MODELS = "What is asked", "Models"
@@ -74,6 +75,11 @@ def evaluate(
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="What decodes: transformers or vllm.", rich_help_panel=MODELS)
     ] = "transformers",
+    engine_args: Annotated[
+        str | None,
+        typer.Option("--engine-args", metavar="JSON", show_default="none", rich_help_panel=MODELS,
+                     help="Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'."),
+    ] = None,
     rule: Annotated[
         list[str] | None,
         typer.Option(metavar="RULE", show_default="lossless",
@@ -105,7 +111,7 @@ def evaluate(
         bool,
         typer.Option("--audit/--no-audit", rich_help_panel=options.OUTPUT,
                      help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
-                     "does not count."),
+                     "does not count. vLLM's answers are never audited."),
     ] = True,
     interleaved: Annotated[
         bool,
@@ -163,7 +169,7 @@ def evaluate(
         todo = pending(cells, file.results)
         if len(todo) < len(cells):
             console.print(f"{len(cells) - len(todo)} of {len(cells)} cells are in {out} already", soft_wrap=True)
-        load = partial(load_engine, engine, target, audited=audit)
+        load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         try:
             with counting("Answering", sum(cell.problems for cell in todo)) as progress:
                 done = count(1)

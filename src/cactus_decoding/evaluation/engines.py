@@ -49,12 +49,14 @@ class Answer:
         finish_reason: ``stop`` or ``length``.
         metrics: counts, and wall time without the audit's.
         audited: exact costs; None where nobody audited.
+        relaxed_known: whether ``metrics.relaxed`` was counted.
     """
 
     text: str
     finish_reason: str
     metrics: Metrics = field(default_factory=Metrics)
     audited: Audited | None = None
+    relaxed_known: bool = True
 
 
 class Engine(Protocol):
@@ -72,18 +74,23 @@ class Engine(Protocol):
         """Answer one prompt."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds beyond Python objects; the next answer takes it again."""
+        ...
 
-def load_engine(name: str, target: str, draft: str, *, audited: bool) -> Engine:
+
+def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arguments: str | None = None) -> Engine:
     """Return the engine of a name with its models loaded.
 
     Args:
         name: ``transformers`` or ``vllm``.
         target: path or hub name, or ``bundled``.
-        draft: likewise, ``ngram``, or ``early_exit:layers=3``.
-        audited: whether answers carry their exact costs.
+        draft: likewise, ``ngram``, or ``early_exit:layers=3`` (of transformers only).
+        audited: whether answers carry their exact costs; those of vLLM never do.
+        engine_arguments: further arguments of vLLM's engine, as a JSON object.
 
     Raises:
-        ValueError: for an unknown engine, or models that cannot be loaded.
+        ValueError: for an unknown engine, arguments that it does not take, or models that cannot be loaded.
     """
     from cactus_decoding.checks import check_choice
 
@@ -91,7 +98,9 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool) -> Engine:
     if name == "vllm":
         from cactus_decoding.evaluation.vllm_engine import VllmEngine
 
-        return VllmEngine.load(target, draft, audited=audited)
+        return VllmEngine.load(target, draft, engine_arguments)
+    if engine_arguments is not None:
+        raise ValueError(f"--engine-args is for --engine vllm, but the engine is {name!r}")
     from cactus_decoding.evaluation.transformers_engine import TransformersEngine
 
     return TransformersEngine.load(target, draft, audited=audited)

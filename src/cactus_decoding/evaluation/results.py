@@ -39,7 +39,7 @@ class CellResult:
     provenance: Mapping[str, Any]
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return a column of numbers; an answer without a score is NaN, and a cost without a bound infinite."""
+        """Return a column of numbers; what is not known is NaN, and a cost without a bound infinite."""
         return self._numbers[name]
 
     @property
@@ -55,7 +55,7 @@ class CellResult:
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
         text = ("id", "group", "finish_reason")
-        absent = {"right": math.nan} | dict.fromkeys(AUDITED, math.inf)
+        absent = {"right": math.nan, "relaxed": math.nan} | dict.fromkeys(AUDITED, math.inf)
         return {
             name: np.array([absent[name] if value is None else value for value in values], dtype=np.float64)
             for name, values in self.answers.items()

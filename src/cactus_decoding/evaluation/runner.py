@@ -85,9 +85,13 @@ def run(
             tasks[cell.task].check(engines[cell.draft], cell)
     journal = Journal(journal_of(file.path))
     try:
-        for group in _groups(todo, interleaved):
-            _answer(group, tasks, engines, file, provenance, journal, report)
+        for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
+            for group in groups:
+                _answer(group, tasks, engines, file, provenance, journal, report)
+            engines[draft].close()  # what the next draft's engine takes may not be there twice
     finally:
+        for engine in engines.values():
+            engine.close()
         finished = {result.cell.key for result in file.results}
         journal.finish([of for cell in todo if cell.key in finished for of in [_name(cell, tasks, provenance)]])
 
@@ -153,6 +157,8 @@ def _row(problem: Problem, answer: Answer, right: bool | None) -> Row:
     """Return an answer's entry in each column."""
     row: Row = {"id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason}
     row |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
+    if not answer.relaxed_known:
+        row["relaxed"] = None
     if answer.audited is not None:
         row |= {name: getattr(answer.audited, name) for name in AUDITED}
     return row

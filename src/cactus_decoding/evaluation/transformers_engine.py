@@ -105,6 +105,9 @@ class TransformersEngine:
             audited = Audited(auditor.positions, auditor.nats, auditor.tv, auditor.max_log_ratio)
         return Answer(response.text, response.finish_reason or "length", metrics, audited)
 
+    def close(self) -> None:
+        """Do nothing: all that this engine holds are Python objects."""
+
     def _length_of(self, cell: Cell) -> DraftLength:
         """Return a cell's draft length; one that learns does so within its cell."""
         if cell not in self._lengths:

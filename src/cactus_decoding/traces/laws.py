@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding.audit import audit, judge_every_token
 from cactus_decoding.budget import kl_of_rows
-from cactus_decoding.rules import RelaxedGreedy, as_rule
+from cactus_decoding.rules import Lossless, RelaxedGreedy, as_rule
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verifiers import JudgedOn
@@ -135,7 +135,8 @@ def what_if(rows: KeptRows, rule: AcceptanceRule | str) -> Consequences:
     audited = audit(judge, target, law)
     is_law = abs(relaxed.sum().item() - 1) < _SUM_TOLERANCE
     conditional = kl_of_rows(relaxed, target).clamp(min=0).item() if is_law else math.nan
-    emitted = audited.kl.clamp(min=0).item()  # rounding can take a KL of zero below zero
+    # rounding can take a KL of zero to either side of it
+    emitted = 0.0 if isinstance(rule, Lossless) else audited.kl.clamp(min=0).item()
     if isinstance(judge, JudgedOn):
         conditional, emitted = _given_up(rule, judge.rows, law, rows.drafted_id)
     draft_prob = law[rows.drafted_id].item()

@@ -8,8 +8,10 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from cactus_decoding.evaluation.pictures import clean
+from cactus_decoding.rules import RelaxedGreedy
 from cactus_decoding.traces.codec import to_json
 from cactus_decoding.traces.record import Trace, TraceHeader
 
@@ -52,17 +54,21 @@ def to_html(trace: Trace) -> str:
         script_digest=digest,
         data=embedded(_data(trace)),
         provenance=json.dumps(dict(trace.header.provenance), indent=2),
-        clean=lambda text: clean_lines(text),
+        clean=clean_lines,
     )
 
 
 def clean_lines(text: str) -> str:
-    r"""Return text without what no page may hold; line ends stay.
+    r"""Return text without what no page may hold; line ends, tabs and all kinds of spaces stay.
 
-    >>> clean_lines("a\x00\nb")
-    'a�\nb'
+    >>> clean_lines("a\x00\u3000b\r\n\tc")
+    'a\ufffd\u3000b\n\tc'
     """
-    return "\n".join(clean(line, len(line) or 1) for line in text.split("\n"))
+    kept = (
+        letter if letter.isprintable() or letter in "\n\t" or category(letter) == "Zs" else "\ufffd"
+        for letter in text.replace("\r\n", "\n")
+    )
+    return "".join(kept)
 
 
 def embedded(value: Any) -> str:
@@ -119,6 +125,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + (step.target_seconds or 0.0) for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)
+    greedy = trace.header.rule.partition(":")[0] == RelaxedGreedy.name
     timed = all(step.target_seconds is not None for step in trace.steps)
     fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
     return [
@@ -127,7 +134,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
         ("acceptance_rate", _number(metrics.acceptance_rate), "accepted / drafted"),
         ("target passes", str(metrics.steps), f"plain decoding takes {metrics.generated}"),
         ("relaxed", str(metrics.relaxed), f"of {metrics.accepted} accepted tokens"),
-        ("nats", f"{spent:.4f}", "spent in all; for relaxed_greedy: log-probability given up"),
+        ("nats", f"{spent:.4f}", "of log-probability given up" if greedy else "spent in all: KL to the target"),
         *(fell_back if metrics.fell_back else []),
         ("seconds", f"{metrics.seconds:.2f}", f"of them {drafting:.2f} in drafting" if timed else "in all"),
     ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ COUNTERS = {
 MOST_RULES = 50
 """Spellings that get a label of their own: requests choose them, and a label lasts as long as the server."""
 OTHER = "other"
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class Counters:
@@ -33,7 +36,7 @@ class Counters:
 
     Args:
         enabled: whether to count at all.
-        audit_fraction: which part of the positions is audited, from 0 to 1; evenly spaced, not drawn.
+        audit_fraction: which part of the positions is audited, from 0 to 1; spread evenly, not drawn.
         device: of the logits.
         seconds: how long sums wait before they are read.
     """
@@ -41,8 +44,7 @@ class Counters:
     def __init__(self, enabled: bool, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
         """Begin at zero."""
         self.enabled = enabled
-        self._every = round(1 / audit_fraction) if audit_fraction > 0 else 0
-        self._until_audit = self._every
+        self._fraction, self._offered = audit_fraction, 0
         self._device, self._seconds, self._last = device, seconds, time.monotonic()
         self._sums: dict[str, Tensor] = {}
         self._labels: set[str] = set()
@@ -50,14 +52,17 @@ class Counters:
 
     def audited(self, positions: int) -> Tensor | None:
         """Return the indices of the next positions that are to be audited, or None if there are none."""
-        if not self._every:
+        if not self._fraction:
             return None
-        first, self._until_audit = self._until_audit - 1, self._until_audit - positions
-        if first >= positions:
+        # multiples of the golden ratio: every so many-th position would always be the same place within a step
+        parts = np.arange(self._offered + 1, self._offered + positions + 1) * _GOLDEN_RATIO % 1
+        self._offered += positions
+        chosen = torch.from_numpy(np.flatnonzero(parts < self._fraction))
+        if not len(chosen):
             return None
-        chosen = torch.arange(first, positions, self._every, device=self._device)
-        self._until_audit += self._every * len(chosen)
-        return chosen
+        if self._device.type == "cuda":
+            chosen = chosen.pin_memory()  # so that nothing waits for the device
+        return chosen.to(self._device, non_blocking=True)
 
     def add(
         self, rules: Sequence[Rule], spent: Sequence[Spending], left: Sequence[Tensor], allowed: Sequence[Tensor | None]

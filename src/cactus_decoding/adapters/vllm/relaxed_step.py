@@ -11,11 +11,7 @@ from torch import Tensor
 from cactus_decoding.adapters.vllm.counters import Counters
 from cactus_decoding.adapters.vllm.meter import BudgetMeter, allowed_positions, nats_of_visited
 from cactus_decoding.adapters.vllm.nats import Spending, spending
-from cactus_decoding.adapters.vllm.relaxed_logits import (
-    changes_one_logit,
-    lifted_logits,
-    relaxed_rows,
-)
+from cactus_decoding.adapters.vllm.relaxed_logits import Relaxed, changes_one_logit, relax_rows, relax_tokens
 from cactus_decoding.adapters.vllm.state import Layout
 from cactus_decoding.rules.base import Rule
 
@@ -27,21 +23,23 @@ class Change:
     Attributes:
         rule: whose.
         rows: which, ``[rows]``.
-        tokens: which token in each, ``[rows]``, or None for all of them.
+        tokens: the drafted token of each, ``[rows]``.
         before, after: logits, ``[rows]`` or ``[rows, vocabulary]``.
+        relaxed: what they come from.
     """
 
     rule: Rule
     rows: Tensor
-    tokens: Tensor | None
+    tokens: Tensor
     before: Tensor
     after: Tensor
+    relaxed: Relaxed
 
     def write(self, logits: Tensor, allowed: Tensor | None) -> None:
         """Put the new logits in, in the allowed rows."""
         new = self.after
         if allowed is not None:
-            new = torch.where(allowed if self.tokens is not None else allowed.unsqueeze(1), new, self.before)
+            new = torch.where(allowed if new.dim() == 1 else allowed.unsqueeze(1), new, self.before)
         self._put(logits, new)
 
     def restore(self, logits: Tensor) -> None:
@@ -49,7 +47,7 @@ class Change:
         self._put(logits, self.before)
 
     def _put(self, logits: Tensor, values: Tensor) -> None:
-        if self.tokens is None:
+        if values.dim() == 2:
             logits.index_copy_(0, self.rows, values)
         else:
             logits.index_put_((self.rows, self.tokens), values)
@@ -67,15 +65,16 @@ def change(
         draft_probs: likewise, or None for a deterministic draft.
         draft_token_ids: ``[positions]``; a negative one is padding that the sampler rejects.
     """
-    tokens = draft_token_ids[rows].long()
+    given = draft_token_ids[rows].long()
+    tokens = given.clamp(min=0)
     if changes_one_logit(rule, draft_probs):
-        real, tokens = tokens >= 0, tokens.clamp(min=0)
         before = target_logits[rows, tokens]
-        after = lifted_logits(rule, before, target_logits[rows].logsumexp(-1))
-        return Change(rule, rows, tokens, before, torch.where(real, after, before))
+        relaxed = relax_tokens(rule, before, target_logits[rows].logsumexp(-1))
+        return Change(rule, rows, tokens, before, torch.where(given >= 0, relaxed.logits, before), relaxed)
     assert draft_probs is not None
     before = target_logits[rows]
-    return Change(rule, rows, None, before, relaxed_rows(rule, before, draft_probs[rows]))
+    relaxed = relax_rows(rule, before, draft_probs[rows], tokens)
+    return Change(rule, rows, tokens, before, relaxed.logits, relaxed)
 
 
 def sample_relaxed(
@@ -109,8 +108,8 @@ def sample_relaxed(
     if counting or layout.metered is not None:
         audited = [counters.audited(size) if counters is not None and counting else None for size in sizes]
         spent = [
-            spending(c.rule, c.rows, target_logits, draft_probs, draft_token_ids, layout.metered is not None, part)
-            for c, part in zip(changes, audited, strict=True)
+            spending_of(one, target_logits, draft_probs, layout.metered is not None, part)
+            for one, part in zip(changes, audited, strict=True)
         ]
 
     allowed: Tensor | None = None
@@ -137,6 +136,28 @@ def sample_relaxed(
             left = num_sampled[layout.requests] - 1 - layout.depths  # 0 at the rejected position, less after it
             counters.add(changes_rules(changes), spent, left.split(sizes), parts)
     return output
+
+
+def spending_of(
+    one: Change, target_logits: Tensor, draft_probs: Tensor | None, metered: bool, audited: Tensor | None
+) -> Spending:
+    """Return what a change costs; see `spending` for ``audited``.
+
+    Args:
+        one: the change.
+        target_logits: of the whole step, not relaxed.
+        draft_probs: likewise, or None for a deterministic draft.
+        metered: whether what is emitted must be known of every row.
+        audited: indices into the change's rows.
+    """
+    drafted = None if draft_probs is None else draft_probs[one.rows, one.tokens].double()
+
+    def rows_of(some: Tensor) -> tuple[Tensor, Tensor]:
+        assert draft_probs is not None
+        return target_logits[one.rows[some]], draft_probs[one.rows[some]]
+
+    needed = torch.arange(len(one.rows), device=one.rows.device) if metered else audited
+    return spending(one.rule, one.relaxed, drafted, rows_of, needed, audited)
 
 
 def changes_rules(changes: list[Change]) -> list[Rule]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ class ServerConfig:
     Attributes:
         speculates: whether there is a draft at all.
         method: vLLM's ``rejection_sample_method``; rules work with ``standard`` only.
-        second_runner: whether requests are served by the V2 model runner, which has no budgets yet.
         watermarks: whether tokens are watermarked, which the rules leave no room for.
         default: for requests that ask for nothing (``acceptance_rule``, ``budget``).
         metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
@@ -29,7 +27,6 @@ class ServerConfig:
 
     speculates: bool
     method: str
-    second_runner: bool
     watermarks: bool
     default: Relaxation | None
     metrics: bool
@@ -56,7 +53,6 @@ class ServerConfig:
         config = cls(
             speculates=speculative is not None,
             method=method,
-            second_runner=bool(getattr(vllm_config, "use_v2_model_runner", False)),
             watermarks=getattr(vllm_config, "watermark_config", None) is not None,
             default=default,
             metrics=metrics,
@@ -76,5 +72,3 @@ class ServerConfig:
             raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
         if self.watermarks:
             raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
-        if self.second_runner and math.isfinite(asked.budget):
-            raise ValueError(f"{BUDGET_KEY} needs vLLM's V1 model runner: start it with VLLM_USE_V2_MODEL_RUNNER=0")

@@ -113,6 +113,8 @@ class Page {
     const shared = two ? [make("div", { class: "cactus-answer shared" }, legend)] : [];
     place.replaceChildren(...shared, ...this.lanes.map((lane) => lane.element));
     this.seed = seed;
+    const results = byId("results"); // on a phone it begins below the form
+    if (results.getBoundingClientRect().top > 0.8 * innerHeight) results.scrollIntoView({ block: "start" });
   }
 
   step({ lane, positions, metrics }) {

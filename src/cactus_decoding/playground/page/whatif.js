@@ -6,14 +6,21 @@ import { KnobChart } from "./charts.js";
 import { make, numberOf, percent, quoted, short } from "./dom.js";
 import { RuleChooser } from "./knobs.js";
 
+const HEADS = [
+  ["token", "the likeliest tokens here"],
+  ["target", "the target's probability"],
+  ["draft", "the draft's probability"],
+  ["did", "probability that the rule emitted it"],
+  ["would", "probability that the rule chosen here would emit it"],
+];
 const POINTS = 33;
 const LEAST = 5e-4; // what is less likely than this shows no bar
 const NUMBERS = [
-  ["acceptance_prob", "keeps the drafted token with probability"],
-  ["acceptance", "keeps whatever is drafted with probability"],
-  ["emitted_nats", "costs, in nats"],
-  ["tv", "total variation to the target"],
-  ["max_log_ratio", "largest likelihood ratio, log"],
+  ["acceptance_prob", "keeps this draft", "probability that the drafted token is kept"],
+  ["acceptance", "keeps a draft", "probability that whatever the draft proposes here is kept"],
+  ["emitted_nats", "nats", "KL of what is emitted to the target; log-probability given up for relaxed_greedy"],
+  ["tv", "total variation", "largest change of any event's probability here"],
+  ["max_log_ratio", "log ratio, at most", "log of the largest ratio of what is emitted to the target, in nats"],
 ];
 
 export class WhatIf {
@@ -113,10 +120,10 @@ export class WhatIf {
 
   draw(now, before) {
     this.numbers.replaceChildren(
-      make("thead", {}, make("tr", {}, make("th", {}, "at this token the rule"), make("th", {}, "did"),
+      make("thead", {}, make("tr", {}, make("th", {}, "the rule"), make("th", {}, "did"),
         make("th", {}, "would"))),
-      make("tbody", {}, ...NUMBERS.map(([name, label]) =>
-        make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, short(numberOf(before[name]))),
+      make("tbody", {}, ...NUMBERS.map(([name, label, help]) =>
+        make("tr", {}, make("th", { scope: "row", title: help }, label), make("td", {}, short(numberOf(before[name]))),
           make("td", { class: "now" }, short(numberOf(now[name])))))),
     );
     this.drawBars(now);
@@ -142,7 +149,7 @@ export class WhatIf {
       inner.style.width = `${Math.max(100 * (value ?? 0), value > 0 ? 0.5 : 0)}%`;
       return make("span", { class: "bar" }, inner, make("span", { class: "value" }, percent(value)));
     };
-    const head = ["token", "target", "draft", "emitted", "would be"].map((text) => make("span", { class: "head" }, text));
+    const head = HEADS.map(([text, help]) => make("span", { class: "head", title: help }, text));
     const shown = (candidate, index) =>
       Math.max(candidate.target, candidate.draft ?? 0, candidate.emitted, now.emitted[index]) >= LEAST ||
       candidate.token_id === drafted;

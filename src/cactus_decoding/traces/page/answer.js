@@ -74,14 +74,14 @@
     const number = numberOf(value);
     if (Number.isNaN(number)) return "–";
     const part = 100 * number;
-    if (part === 0 || part >= 99.995) return Math.round(part) + " %";
-    if (part < 0.01) return part.toExponential(0).replace(/e-(\d+)/, (_, power) => "·10⁻" + superscript(power)) + " %";
-    return (part < 1 ? part.toFixed(2) : part.toFixed(1)) + " %";
+    if (part === 0 || part >= 99.995) return Math.round(part) + "\u00a0%";
+    if (part < 0.01) return part.toExponential(0).replace(/e-(\d+)/, (_, power) => "·10⁻" + superscript(power)) + "\u00a0%";
+    return (part < 1 ? part.toFixed(2) : part.toFixed(1)) + "\u00a0%";
   }
 
   function share(value) {
     const number = numberOf(value);
-    return number > 0 && number < 0.0001 ? "< 0.01 %" : percent(number);
+    return number > 0 && number < 0.0001 ? "< 0.01\u00a0%" : percent(number);
   }
 
   function superscript(text) {
@@ -496,13 +496,13 @@
         rounds.push([step.from, i + 1], [step.to, i + 1]);
       });
       if (running.length > 1) running[0] = [0, running[1][1]];
-      const count = all.length, budget = numberOf(this.options.budget), limited = Number.isFinite(budget);
+      const count = all.length, emitted = this._shown.length, budget = numberOf(this.options.budget), limited = Number.isFinite(budget);
       const mean = steps.length ? count / steps.length : 0;
-      const top = niceTop(Math.max(total, limited ? budget : 0));
+      const top = niceTop(Math.max(total, limited ? budget : 0, 0.001));
       plot(this._figures[0], {
         title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
         summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
-        xMax: count, yMax: top, xLabel: "tokens", at,
+        xMax: count, yMax: top, xLabel: "positions", at,
         lines: [{ points: spent, className: "ca-line", step: true }],
         levels: limited ? [{ y: budget, text: "budget" }] : [],
       });
@@ -510,14 +510,14 @@
       plot(this._figures[1], {
         title: `tokens per step: ${mean.toFixed(2)}`,
         summary: `Acceptance length over the answer; on average ${mean.toFixed(2)} tokens per step`,
-        xMax: count, yMax: niceTop(most), whole: true, xLabel: "tokens", at,
+        xMax: count, yMax: niceTop(most), whole: true, xLabel: "positions", at,
         bars: steps, lines: [{ points: running, className: "ca-line" }],
       });
       plot(this._figures[2], {
-        title: `target passes: ${steps.length} for ${count} tokens`,
-        summary: `Forward passes of the target: ${steps.length}; plain decoding takes ${count}`,
-        xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "tokens", at,
-        lines: [{ points: [[0, 0], [count, count]], className: "ca-plain" }, { points: rounds, className: "ca-line" }],
+        title: `target passes: ${steps.length} for ${emitted} tokens`,
+        summary: `Forward passes of the target: ${steps.length}; plain decoding takes ${emitted}`,
+        xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "positions", at,
+        lines: [{ points: [[0, 0], [emitted, emitted]], className: "ca-plain" }, { points: rounds, className: "ca-line" }],
       });
     }
   }
