@@ -54,6 +54,8 @@ def test_a_page_has_all_parts_and_names_every_knob(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_spelling_on_a_page_parses(name: str) -> None:
     for spelled in SPELLING.findall((ROOT / name).read_text()):
+        if re.search(r"=[a-z](,|$)", spelled):  # a letter stands for a value, as in relaxed_greedy:margin=m
+            continue
         if ":" in spelled or spelled in ("lossless", "typical"):
             parse_rule(spelled)
 
