@@ -501,7 +501,7 @@
       if (running.length > 1) running[0] = [0, running[1][1]];
       const count = all.length, emitted = this._shown.length, budget = numberOf(this.options.budget), limited = Number.isFinite(budget);
       const mean = steps.length ? count / steps.length : 0;
-      const top = niceTop(Math.max(total, limited ? budget : 0, 0.001));
+      const top = niceTop(Math.max(total, limited ? budget : 0, 0.01));
       plot(this._figures[0], {
         title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
         summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
