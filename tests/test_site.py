@@ -30,7 +30,9 @@ def public_names() -> set[str]:
 
 def _modules() -> list:
     found = pkgutil.walk_packages(cactus_decoding.__path__, "cactus_decoding.")
-    return [importlib.import_module(each.name) for each in found if each.ispkg]
+    # the command line's reference is made from its commands
+    names = [each.name for each in found if each.ispkg and each.name != "cactus_decoding.cli"]
+    return [importlib.import_module(name) for name in names]
 
 
 def inventory(path: Path) -> set[str]:
