@@ -74,20 +74,27 @@ PARTS = (
         rules=dict.fromkeys((*PUBLISHED, EXACT), (10, 20)) | {"cactus:delta=0.1": (10,)},
         matched={"cactus:delta=1.0": (10, 20), "cactus:delta=0.1": (10,)},
     ),
+    Part(
+        draft="bundled",
+        problems=300,
+        lossless=(0, 4, 6, 8),
+        rules={"cactus:delta=1.0": (4, 6, 8)},
+        matched={"cactus:delta=1.0": (4, 6, 8)},
+    ),
     Part(draft="early_exit:layers=3", **_SIDE),
     Part(draft="ngram", **_SIDE),
 )
 
 
-def match(part: Part, sampling: SamplingParams, positions: int) -> dict[str, dict[str, Any]]:
+def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dict[str, Any]]:
     """Return, by rule, the width of the clamped ratio with the same acceptance at a lossless run's positions."""
     task = parse_task("word_problems:split=validation", None)
-    pair = load_pair(draft=None if part.draft == "bundled" else part.draft)
+    pair = load_pair(draft=None if draft == "bundled" else draft)
     prompts = [problem.prompt for problem in task.problems]
     rows = record(pair, prompts, positions=positions, num_speculative_tokens=10, sampling=sampling, stop=task.stop)
     frontier = Frontier(rows)
     found = {}
-    for rule in part.matched:
+    for rule in dict.fromkeys(rule for part in PARTS if part.draft == draft for rule in part.matched):
         wanted = frontier.measure(rule)
         low, high = 1e-3, 100.0
         for _ in range(14):
@@ -124,9 +131,9 @@ def widths_of(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> dict
     path = folder / f"matched-{sampling}.json"
     if not path.exists():
         matched: dict[str, Any] = {}
-        for part in PARTS:
-            print(f"matching widths: {sampling}, draft {part.draft}", flush=True)
-            matched[part.draft] = match(part, SAMPLINGS[sampling], arguments["positions"])
+        for draft in dict.fromkeys(part.draft for part in PARTS):
+            print(f"matching widths: {sampling}, draft {draft}", flush=True)
+            matched[draft] = match(draft, SAMPLINGS[sampling], arguments["positions"])
         content = {"matched": matched, "provenance": provenance(arguments)}
         write_atomically(path, json.dumps(content, indent=1) + "\n")
     found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text())["matched"]
@@ -139,7 +146,7 @@ def answer(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> None:
     for part in PARTS:
         widths = {rule: found["width"] for rule, found in matched[part.draft].items()}
         asked = list(cells(part, SAMPLINGS[sampling], widths, arguments["problems"]))
-        tasks = {"word_problems": parse_task("word_problems", asked[0].problems)}
+        tasks = {"word_problems": parse_task("word_problems", max(part.problems for part in PARTS))}
         with opened(folder / f"{sampling}.jsonl") as file:
             todo = pending(asked, file.results)
             load = partial(load_engine, "transformers", "bundled", audited=True)

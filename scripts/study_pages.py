@@ -36,37 +36,41 @@ COST = (
     ("truncated", "truncated", 3),
 )
 
+BRIEF = (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4])
+
 
 def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
     """Replace the tables of the page and write the pictures; raises `OSError` where a result file is missing."""
     text = page.read_text()
     for sampling in samplings:
-        rows = summarise(read_results(folder / f"{sampling}.jsonl"))
-        pairs: dict[str, list[Row]] = {}
-        for row in rows:
-            pairs.setdefault(row.cell.draft, []).append(row)
+        main, tuned, others = _groups(summarise(read_results(folder / f"{sampling}.jsonl")))
         matched = json.loads((folder / f"matched-{sampling}.json").read_text())["matched"]
         text = insert(text, f"matched {sampling}", _matched(matched))
         for name, columns in (("quality", QUALITY), ("cost", COST)):
-            text = insert(text, f"{name} {sampling}", _table(pairs["bundled"], columns))
-        text = insert(text, f"paired {sampling}", _paired(pairs["bundled"], matched["bundled"]))
-        others = [
-            _table(ours, (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4]))
-            for draft, ours in pairs.items()
-            if draft != "bundled"
-        ]
-        names = [f"Draft `{draft}`:" for draft in pairs if draft != "bundled"]
-        text = insert(
-            text, f"others {sampling}", "\n\n".join(part for both in zip(names, others, strict=True) for part in both)
-        )
+            text = insert(text, f"{name} {sampling}", _table(main, columns))
+        text = insert(text, f"paired {sampling}", _paired(main, matched["bundled"]))
+        text = insert(text, f"tuned {sampling}", _table(tuned, BRIEF))
+        tables = (f"Draft `{draft}`:\n\n{_table(rows, BRIEF)}" for draft, rows in others.items())
+        text = insert(text, f"others {sampling}", "\n\n".join(tables))
+        drafts = {"draft bundled": main} | {f"draft {draft}": rows for draft, rows in others.items()}
         pictures = {
-            "score": charts.score_picture(pairs["bundled"], sigma_band(pairs["bundled"])),
-            "nats": charts.nats_picture(pairs["bundled"]),
-            "time": charts.time_picture({f"draft {draft}": ours for draft, ours in pairs.items()}),
+            "score": charts.score_picture(main, sigma_band(main)),
+            "nats": charts.nats_picture(main),
+            "time": charts.time_picture(drafts),
         }
         for name, svg in pictures.items():
             write_atomically(folder / f"{sampling}-{name}.svg", svg)
     write_atomically(page, text)
+
+
+def _groups(rows: Sequence[Row]) -> tuple[list[Row], list[Row], dict[str, list[Row]]]:
+    """Return the rows of the main part, of the one in which relaxed rules have other lengths, and of other drafts."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.cell.draft, row.cell.problems), []).append(row)
+    bundled = sorted((problems for draft, problems in groups if draft == "bundled"), reverse=True)
+    others = {draft: found for (draft, _), found in groups.items() if draft != "bundled"}
+    return groups["bundled", bundled[0]], groups["bundled", bundled[-1]], others
 
 
 def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str, int]]) -> str:
