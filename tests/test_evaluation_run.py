@@ -182,6 +182,17 @@ def test_answers_to_other_problems_under_the_same_name_are_refused(run, tmp_path
     assert out.read_bytes() == before
 
 
+def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_path):
+    problems, out = tmp_path / "own.jsonl", tmp_path / "results.jsonl"
+    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--out", str(out))
+    problems.write_text('{"prompt": "Question: one"}\n{"prompt": "Question: two"}\n')
+    assert run(*arguments)[0] == 0
+    assert run(*arguments, "--problems", "1")[0] == 0
+    assert [result.cell.problems for result in read_results(out)] == [2, 1]
+    problems.write_text('{"prompt": "Question: one", "id": "other"}\n')
+    assert "other problems" in run(*arguments, "--problems", "1")[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

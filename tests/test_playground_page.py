@@ -264,6 +264,31 @@ def test_the_rule_tells_what_it_means_and_promises(visit):
     expect(part.locator(".advice")).to_contain_text("finds absurd")
 
 
+def test_a_card_that_comes_to_lie_under_the_pointer_stays(visit):
+    page = visit(viewport={"width": 500, "height": 500})
+    page.generate()
+    token = page.tokens().first
+    token.evaluate("token => scrollBy(0, token.getBoundingClientRect().top - 440)")  # where the card will be
+    box = token.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".ca-card h3")).to_be_visible()
+    under = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('.ca-card'))"
+    assert page.evaluate(under, [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+    seen = page.evaluate(
+        """() => new Promise((done) => {
+          const seen = [];
+          const look = () => {
+            seen.push(Boolean(document.querySelector(".ca-card h3")));
+            return seen.length < 10 ? requestAnimationFrame(look) : done(seen);
+          };
+          look();
+        })"""
+    )
+    assert all(seen)
+    page.mouse.move(2, 2)
+    expect(page.locator(".ca-card h3")).to_have_count(0)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_all_of_it(visit, scheme):
     page = visit(viewport={"width": 360, "height": 740}, has_touch=True, color_scheme=scheme)

@@ -37,6 +37,7 @@ COLUMNS = (
     ("truncated", "truncated", 3),
 )
 """Metric, heading, digits."""
+_LARGE = 1e6
 
 
 @dataclass(frozen=True)
@@ -219,13 +220,19 @@ def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
 def number(interval: Interval | None, digits: int) -> str:
     """Write a number with its interval; a dash where it is not known.
 
-    >>> number(Interval(0.5, 0.25, 0.75), 2), number(None, 2), number(Interval(7.0, math.nan, math.nan), 1)
-    ('0.50 (0.25 to 0.75)', '–', '7.0')
+    >>> number(Interval(0.5, 0.25, 0.75), 2), number(None, 2), number(Interval(7e8, math.nan, math.nan), 1)
+    ('0.50 (0.25 to 0.75)', '–', '7.0e+08')
     """
     if interval is None or math.isnan(interval.value):
         return "–"
-    value, low, high = (f"{x:.{digits}f}" if math.isfinite(x) else "∞" for x in interval)
+    value, low, high = (_short(x, digits) for x in interval)
     return value if math.isnan(interval.low) else f"{value} ({low} to {high})"
+
+
+def _short(value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"
 
 
 def columns_of(rows: Sequence[Row]) -> list[tuple[str, str, int]]:

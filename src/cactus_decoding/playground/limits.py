@@ -17,7 +17,6 @@ class Limits:
         proposals: tokens that the draft may propose in a step.
         waiting: visitors in the queue.
         runs: finished runs that are kept for what-if questions and downloads; older ones are forgotten.
-        body_bytes: size of a request.
 
     Raises:
         ValueError: for a limit below 1.
@@ -28,9 +27,13 @@ class Limits:
     proposals: int = 64
     waiting: int = 20
     runs: int = 24
-    body_bytes: int = 64 * 1024
 
     def __post_init__(self) -> None:
         """Check the limits."""
         for name, value in vars(self).items():
             check_integer(name, value, 1)
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of a request: a character takes at most 12 bytes in JSON, and everything beside the prompt is small."""
+        return 16 * 1024 + 12 * self.prompt_characters

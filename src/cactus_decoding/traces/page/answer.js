@@ -306,11 +306,14 @@
         this._hovered = place;
         this._showCard(place === null ? this._at(this._selected) : this._at(place));
       });
-      this.text.addEventListener("pointerleave", () => {
-        if (this._hovered === null) return;
-        this._hovered = null;
-        this._showCard(this._at(this._selected));
-      });
+      // the card may come to lie under the pointer: moving onto it is no leaving, or the two would take turns
+      for (const [from, to] of [[this.text, this.card], [this.card, this.text]]) {
+        from.addEventListener("pointerleave", (event) => {
+          if (this._hovered === null || to.contains(event.relatedTarget)) return;
+          this._hovered = null;
+          this._showCard(this._at(this._selected));
+        });
+      }
       this.text.addEventListener("keydown", (event) => this._onKey(event));
       this.card.addEventListener("keydown", (event) => {
         if (event.key === "Escape") this._close();
@@ -498,7 +501,7 @@
       if (running.length > 1) running[0] = [0, running[1][1]];
       const count = all.length, emitted = this._shown.length, budget = numberOf(this.options.budget), limited = Number.isFinite(budget);
       const mean = steps.length ? count / steps.length : 0;
-      const top = niceTop(Math.max(total, limited ? budget : 0, 0.001));
+      const top = niceTop(Math.max(total, limited ? budget : 0, 0.01));
       plot(this._figures[0], {
         title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
         summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
