@@ -105,6 +105,7 @@ def _run_command(words: list[str], block: Block, run: Command, where: str) -> st
     """Run a command of `cactus`; of the set-up's commands, see that what they name is there."""
     first, rest = words[0], words[1:]
     if first in ("cactus", ".venv/bin/cactus"):
+        assert rest[:1] not in (["play"], ["serve"]), f"{where}: it serves until it is stopped; mark it as not run"
         code, output, errors = run(*rest, *block.small.get(rest[0] if rest else "", []))
         assert code == 0, f"{where}: {shlex.join(words)} ended with {code}: {errors}"
         return output

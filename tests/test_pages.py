@@ -16,7 +16,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(page.read_text())]
 
 # Blocks that need what tests cannot have, each with its reason on the page: the number may not grow unseen.
-NOT_RUN = {"README.md": 1, "docs/traces_and_playground.md": 1, "docs/vllm.md": 4}
+NOT_RUN = {"README.md": 2, "docs/traces_and_playground.md": 1, "docs/vllm.md": 4}
 
 
 @pytest.mark.slow
@@ -54,6 +54,7 @@ def test_a_page_is_cut_into_its_blocks() -> None:
         "```sh\nrm x\n```\n",
         "```console\nrm x\n```\n",
         "```console\ncactus generate\n```\n",
+        "```console\ncactus play --no-browser\n```\n",
         "```console\nmake no-such-target\n```\n",
         "```console\npip install 'cactus-decoding[none]'\n```\n",
         "<!-- not run: -->\n```console\nrm x\n```\n",
