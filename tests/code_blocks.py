@@ -95,7 +95,8 @@ def run_page(path: Path, run: Command, printed: Callable[[], str]) -> None:
             assert len(block.reason_not_to_run) > 10, f"{where}: say why it is not run"
         elif block.language == "python":
             printed()
-            exec(compile("\n" * block.line + block.text, str(path), "exec"), namespace)
+            code = compile("\n" * block.line + block.text, str(path), "exec", dont_inherit=True)
+            exec(code, namespace)
             last = printed()
         else:
             last = "".join(_run_command(words, block, run, where) for words in commands_of(block.text))

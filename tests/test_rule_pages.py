@@ -67,6 +67,7 @@ def test_what_the_command_line_guarantees_can_be_found_on_a_page() -> None:
         assert all(f"`{knob}`" in text_of(rule.name) for knob in knobs)
 
 
+@pytest.mark.slow
 def test_pictures_and_tables_are_rendered_from_the_result_file(tmp_path: Path) -> None:
     for page in PAGES.glob("*.md"):
         shutil.copy(page, tmp_path)
