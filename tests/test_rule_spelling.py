@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, make_dataclass
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from cactus_decoding.rules import (
     as_rule,
     parse_rule,
 )
+from cactus_decoding.spelling import parse
 from cactus_decoding.types import AcceptanceRule
 
 unit = st.floats(0, 1)
@@ -159,3 +160,9 @@ def test_bad_text_is_refused_with_what_is_allowed(text: str, needles: list[str])
 def test_wrong_types_are_refused(make, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         make()
+
+
+def test_integers_are_known_whether_or_not_annotations_are_postponed():
+    kind = make_dataclass("Kind", [("size", int), ("name", str, "none")])
+    parsed = parse("thing", "kind:size=3,name=a", {"kind": kind})
+    assert (parsed.size, type(parsed.size), parsed.name) == (3, int, "a")

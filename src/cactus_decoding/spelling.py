@@ -24,7 +24,8 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     if name not in known:
         raise ValueError(f"unknown {kind} {name!r} in {text!r}; known are {', '.join(known)}")
     parameters = [field for field in fields(known[name]) if field.init]  # type: ignore[arg-type]
-    allowed = {field.name: str(field.type) for field in parameters}
+    # an annotation is its text only where its module postpones annotations
+    allowed = {field.name: getattr(field.type, "__name__", str(field.type)) for field in parameters}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
