@@ -12,6 +12,7 @@ from browser import headless_browser
 from recorded_rows import some_rows
 from result_files import made, several, write
 
+from cactus_decoding.evaluation import charts
 from cactus_decoding.evaluation.charts import TO_ALONE, TO_LOSSLESS, name_of, time_metric
 from cactus_decoding.evaluation.families import FAMILIES
 from cactus_decoding.evaluation.frontier import as_result, frontier
@@ -62,6 +63,15 @@ def test_time_is_normalised_by_the_target_alone_where_every_pair_has_it():
     rows = summarise(several())
     assert time_metric(rows) == TO_ALONE
     assert time_metric(summarise([r for r in several() if r.cell.num_speculative_tokens])) == TO_LOSSLESS
+
+
+def test_panels_of_wall_time_show_the_slowest_pair_whole(monkeypatch):
+    monkeypatch.setattr(charts, "to_svg", lambda figure: figure)
+    slow = [made("lossless", 0, seconds=1.0, draft="slow"), made("lossless", 4, seconds=3.0, draft="slow")]
+    figure = charts.time_picture({"quick": summarise(several()), "slow": summarise(slow)})
+    for panel in figure.axes:
+        assert panel.get_ylim()[0] == 0
+        assert panel.get_ylim()[1] > 3
 
 
 def test_what_is_missing_is_said():

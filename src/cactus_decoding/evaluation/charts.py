@@ -82,6 +82,7 @@ def time_picture(panels: Mapping[str, Sequence[Row]]) -> str:
         labels |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     for panel in drawn[len(panels) :]:
         panel.axis("off")
+    drawn[0].set_ylim(bottom=0)  # only now: a limit keeps the shared axis from growing with further panels
     base = "the target alone's" if metric == TO_ALONE else "best lossless's"
     drawn[0].set(ylabel=f"wall time per answer ÷ {base}")
     figure.legend(
@@ -135,7 +136,6 @@ def _times(panel: Axes, rows: Sequence[Row], metric: str) -> None:
                     **style_of(ours[0].cell.rule).line() | {"linestyle": line},
                 )
     panel.grid(alpha=0.3)
-    panel.set_ylim(bottom=0)
 
 
 def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
