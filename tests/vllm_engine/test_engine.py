@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -114,7 +115,10 @@ def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
 def test_acceptance_rises_with_delta(one_worker: list[dict]) -> None:
     results = one_worker[2 + len(RULES) :][: len(DELTAS)]
     rates = [one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"] for one in results]
-    assert rates == sorted(rates), rates
+    # Each rate is over some 1,500 steps of three proposals, with a standard error of about 0.01; larger deltas write
+    # other texts, on which less may be agreed upon. A fall counts from five standard errors of a difference (0.07) on,
+    # so that false alarms are below 1e-6; the rise over the whole range is larger than that.
+    assert all(later > earlier - 0.07 for earlier, later in pairwise(rates)), rates
     assert rates[-1] > rates[0] + 0.1, rates
 
 
