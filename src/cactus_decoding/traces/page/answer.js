@@ -99,7 +99,7 @@
 
   /* --- pictures --- */
 
-  const HEIGHT = 132, LEFT = 40, RIGHT = 8, TOP = 10, BOTTOM = 20;
+  const HEIGHT = 132, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 20;
 
   /* Draws one picture: lines are [{points: [[x, y], …], className, step}], bars [{from, to, y}], levels [{y, text}]. */
   function plot(figure, { title, summary, xMax, yMax, whole, lines, bars, levels, at, xLabel }) {
@@ -501,7 +501,7 @@
       if (running.length > 1) running[0] = [0, running[1][1]];
       const count = all.length, emitted = this._shown.length, budget = numberOf(this.options.budget), limited = Number.isFinite(budget);
       const mean = steps.length ? count / steps.length : 0;
-      const top = niceTop(Math.max(total, limited ? budget : 0, 0.01));
+      const top = niceTop(Math.max(total, limited ? budget : 0, 0.1));
       plot(this._figures[0], {
         title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
         summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
