@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from hypothesis import settings
@@ -12,6 +14,9 @@ from cactus_decoding.cli import main
 # The same examples on every run, and no limit on time: a loaded machine must not make a test fail.
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
+
+# Tests that are started in the background may be told to ignore Ctrl-C, and so would the processes they interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
