@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
@@ -30,3 +31,20 @@ def headless_browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def watched_page(browser: Browser, **options: Any) -> Iterator[tuple[Page, list[str], list[str]]]:
+    """Yield an empty page, the addresses that it will ask for, and the complaints of its console."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    requests: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append("a dialog"), dialog.dismiss()))
+    try:
+        yield page, requests, complaints
+    finally:
+        context.close()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from browser import headless_browser
+from browser import headless_browser, watched_page
 from recorded_rows import some_rows
 from result_files import made, several, write
 
@@ -197,19 +197,10 @@ def browser():
 @contextmanager
 def opened(browser, path, **options):
     """Open a page; yields it with the addresses that it asked for and the complaints of its console."""
-    context = browser.new_context(**options)
-    page = context.new_page()
-    requests: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(path.as_uri())
-    page.wait_for_load_state("load")
-    try:
+    with watched_page(browser, **options) as (page, requests, complaints):
+        page.goto(path.as_uri())
+        page.wait_for_load_state("load")
         yield page, requests, complaints
-    finally:
-        context.close()
 
 
 def fetched(requests, path):

@@ -10,7 +10,7 @@ from html import unescape
 
 import pytest
 import torch
-from browser import headless_browser
+from browser import headless_browser, watched_page
 from tiny_pair import tiny_pair
 
 from cactus_decoding import Budget, Fate, load_pair
@@ -275,23 +275,12 @@ def browser():
 
 @contextmanager
 def opened(browser, path, **options):
-    """Open a page; yields it with the addresses that it asked for and the complaints of its console."""
-    context = browser.new_context(**options)
-    page = context.new_page()
-    requests: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: (complaints.append("a dialog"), dialog.dismiss()))
-    context.set_offline(True)
-    page.goto(path.as_uri())
-    try:
+    """Open a page offline; it must ask for nothing else and complain of nothing."""
+    with watched_page(browser, offline=True, **options) as (page, requests, complaints):
+        page.goto(path.as_uri())
         yield page
         assert [url for url in requests if url != path.as_uri() and not url.startswith("data:")] == []
         assert complaints == []
-    finally:
-        context.close()
 
 
 @pytest.fixture(scope="module")

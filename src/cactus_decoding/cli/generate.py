@@ -175,9 +175,9 @@ def _read(prompt: str, raw: bool) -> str:
 
 def _as_question(text: str) -> str:
     """Wrap a plain question as the bundled models know it."""
-    from cactus_decoding.word_problems import format_prompt
+    from cactus_decoding.word_problems import format_prompt, is_prompt
 
-    if text.startswith("Question:") and "\nAnswer:" in text:
+    if is_prompt(text):
         return text
     return format_prompt(text.removeprefix("Question:").strip())
 

@@ -11,7 +11,7 @@ from cactus_decoding.checks import check_integer
 from cactus_decoding.pair import Pair
 from cactus_decoding.playground.lane import Lane
 from cactus_decoding.playground.request import Request
-from cactus_decoding.word_problems import format_prompt
+from cactus_decoding.word_problems import format_prompt, is_prompt
 
 ROWS_BYTES = 2**30
 """Memory for the rows of all runs but the last."""
@@ -88,6 +88,6 @@ class Runs:
 
 def _as_question(text: str) -> str:
     """Wrap a plain question as the bundled models know it."""
-    if text.startswith("Question:") and "\nAnswer:" in text:
+    if is_prompt(text):
         return text
     return format_prompt(" ".join(text.removeprefix("Question:").split()))

@@ -49,6 +49,15 @@ def format_prompt(question: str) -> str:
     return f"Question: {question}\nAnswer:"
 
 
+def is_prompt(text: str) -> bool:
+    r"""Say whether a text is a prompt already, as `format_prompt` makes them, and no bare question.
+
+    >>> is_prompt(format_prompt("How many?")), is_prompt("How many?")
+    (True, False)
+    """
+    return text.startswith("Question:") and "\nAnswer:" in text
+
+
 def extract_answer(text: str) -> int | None:
     r"""Return the number after the first ``####``, or None where there is none.
 

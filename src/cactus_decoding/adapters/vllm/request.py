@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from cactus_decoding.checks import check_number
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.rules.base import Rule
 
+logger = logging.getLogger("vllm.cactus_decoding")
+
+GREEDY_BELOW = 1e-5
+"""vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 EXPRESSIBLE = ("lossless", "cactus", "ensemble", "lenience", "clamped")
 """Rules that vLLM's own sampler follows when it is given other logits: what they recover from never holds n itself."""
@@ -70,6 +75,26 @@ def relaxation(asked: Mapping[str, Any] | None, default: Relaxation | None = Non
         assert default is not None
         parsed = default.rule
     return Relaxation(parsed, math.inf if budget is None else float(budget))
+
+
+def admitted(params: Any, default: Relaxation | None) -> Relaxation | None:
+    """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
+
+    The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
+    in a worker ends the server.
+
+    Args:
+        params: vLLM's sampling parameters.
+        default: of the server.
+    """
+    if params.temperature < GREEDY_BELOW:
+        return None
+    try:
+        asked = relaxation(params.extra_args, default)
+    except (TypeError, ValueError) as error:
+        logger.error("a request is verified losslessly: %s", error)
+        return None
+    return None if asked is None or asked.lossless else asked
 
 
 @lru_cache(maxsize=1024)

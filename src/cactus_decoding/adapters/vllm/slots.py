@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +11,9 @@ from torch import Tensor
 
 from cactus_decoding.adapters.vllm.counters import Counters
 from cactus_decoding.adapters.vllm.meter import BudgetMeter
-from cactus_decoding.adapters.vllm.request import Relaxation, relaxation
-from cactus_decoding.adapters.vllm.state import GREEDY_BELOW
+from cactus_decoding.adapters.vllm.request import Relaxation, admitted
 from cactus_decoding.rules.base import Rule
 
-logger = logging.getLogger("vllm.cactus_decoding")
 NO_RULE = -1
 
 
@@ -60,7 +57,7 @@ class SlotRules:
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take note of a request's rule and budget; say whether it has a rule."""
-        asked = self._asked(sampling_params)
+        asked = admitted(sampling_params, self._default)
         self._by_slot.pop(req_idx, None)
         if asked is None:
             self.codes[req_idx], self.budgets[req_idx] = NO_RULE, math.inf
@@ -77,17 +74,6 @@ class SlotRules:
 
     def _places_in_use(self) -> set[int | None]:
         return {place for _, place in self._by_slot.values()}
-
-    def _asked(self, params: Any) -> Relaxation | None:
-        """Return what a request gets; a bad value, which the front end has refused, must not end the worker."""
-        if params.temperature < GREEDY_BELOW:
-            return None
-        try:
-            asked = relaxation(params.extra_args, self._default)
-        except (TypeError, ValueError) as error:
-            logger.error("a request is verified losslessly: %s", error)
-            return None
-        return None if asked is None or asked.lossless else asked
 
     def apply_staged_writes(self) -> None:
         """Do nothing: what concerns a slot is written when its request is added."""

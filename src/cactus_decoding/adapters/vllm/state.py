@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,13 +12,8 @@ from torch import Tensor
 
 from cactus_decoding.adapters.vllm.counters import Counters
 from cactus_decoding.adapters.vllm.meter import BudgetMeter
-from cactus_decoding.adapters.vllm.request import Relaxation, relaxation
+from cactus_decoding.adapters.vllm.request import Relaxation, admitted
 from cactus_decoding.rules.base import Rule
-
-logger = logging.getLogger("vllm.cactus_decoding")
-
-GREEDY_BELOW = 1e-5
-"""vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,19 +92,9 @@ class BatchRules:
             self._layout = None
 
     def admit(self, params: Any, prompt_ids: list[int] | None, output_ids: Sequence[int]) -> RelaxedRequest | None:
-        """Return a request's entry, or None where vLLM's own verification is all it needs.
-
-        The front end has refused bad values; one that gets here all the same is verified losslessly, because an
-        exception in a worker ends the server.
-        """
-        if params.temperature < GREEDY_BELOW:
-            return None
-        try:
-            asked = relaxation(params.extra_args, self.default)
-        except (TypeError, ValueError) as error:
-            logger.error("a request is verified losslessly: %s", error)
-            return None
-        if asked is None or asked.lossless:
+        """Return a request's entry, or None where vLLM's own verification is all it needs."""
+        asked = admitted(params, self.default)
+        if asked is None:
             return None
         slot = self.meter.slot_of(params, asked.budget, len(output_ids) > 0, self._slots_in_use)
         return RelaxedRequest(asked, slot)
