@@ -11,8 +11,8 @@ from pathlib import Path
 from contenders import HERE, Contender, race, summary
 
 from cactus_decoding import zoo
-from cactus_decoding.provenance import provenance
-from cactus_decoding.word_problems import word_problems
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.zoo.word_problems import word_problems
 
 BASELINES = ("generate", "assisted", "ensemble", "vllm", "vllm-speculative")
 OURS = ("ours|lossless", "ours|cactus:delta=0.5", "ours|ensemble:weight=0.5", "ours|lossless|adaptive:most=16")

@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from cactus_decoding import ModelDrafter, SamplingParams, parse_rule
-from cactus_decoding.decoding import decode
-from cactus_decoding.models import CachedModel
-from cactus_decoding.provenance import provenance
-from cactus_decoding.verifiers import make_verifier
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.generation.loop import decode
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.verification.verifiers import make_verifier
 
 HERE = Path(__file__).resolve().parent
 VOCABULARY = 151_936

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cactus_decoding.provenance import provenance
+from cactus_decoding.files.provenance import provenance
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -9,8 +9,8 @@ from official_formulas import truncate, verify_in_full
 from pairing import add_arguments, paired, write
 from torch import Tensor
 
-from cactus_decoding.kernels.verify_logits import verify_logits
-from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.verification.logits import verify_logits
 
 TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)

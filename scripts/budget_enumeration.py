@@ -17,14 +17,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
-from exact_responses import Pair, kl_of_laws, respond, target_law  # noqa: E402
 from marked_page import insert  # noqa: E402
-from test_budget import ForgetsTheRejectedPosition, looks_at_the_past_only  # noqa: E402
-from test_joint_law import markov_pair  # noqa: E402
+from support.exact_enumeration import markov_pair  # noqa: E402
+from support.exact_responses import Pair, kl_of_laws, respond, target_law  # noqa: E402
+from support.wrong_meters import ForgetsTheRejectedPosition, looks_at_the_past_only  # noqa: E402
 
 from cactus_decoding import audit, parse_rule  # noqa: E402
-from cactus_decoding.pacing import Paced  # noqa: E402
-from cactus_decoding.provenance import provenance  # noqa: E402
+from cactus_decoding.budgets.pacing import Paced  # noqa: E402
+from cactus_decoding.files.provenance import provenance  # noqa: E402
 
 LIMITS = (0.02, 0.1, 0.5)
 PROPOSALS, LENGTH = 2, 5
@@ -96,7 +96,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "docs/results/budget_enumeration.json")
     parser.add_argument("--page", type=Path, default=ROOT / "docs/guarantees.md")
     given = parser.parse_args()
-    arguments = {"proposals": PROPOSALS, "length": LENGTH, "limits": list(LIMITS), "pair": "tests/test_joint_law.py"}
+    arguments = {
+        "proposals": PROPOSALS,
+        "length": LENGTH,
+        "limits": list(LIMITS),
+        "pair": "tests/support/exact_enumeration.py",
+    }
     table = rows()
     text = insert(given.page.read_text(), "enumeration", markdown(table))
     result = {"rows": table, "provenance": provenance(arguments)}

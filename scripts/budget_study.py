@@ -20,9 +20,9 @@ from marked_page import insert
 from rich.progress import track
 
 from cactus_decoding import Budget, generate, load_pair
-from cactus_decoding.provenance import provenance
-from cactus_decoding.word_problems import Problem, word_problems
-from cactus_decoding.word_problems.scoring import Score
+from cactus_decoding.evaluation.score import Score
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.zoo.word_problems import Problem, word_problems
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PICTURE, PAGE = (

@@ -24,11 +24,11 @@ sys.path[:0] = [str(ROOT / "scripts")]
 from marked_page import insert  # noqa: E402
 
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
-from cactus_decoding.evaluation.charts import DASHES  # noqa: E402
-from cactus_decoding.evaluation.families import FAMILIES, Family, round_to  # noqa: E402
-from cactus_decoding.evaluation.files import as_json, write_atomically  # noqa: E402
-from cactus_decoding.evaluation.pictures import GREY, family_of, new_figure, style_of, to_svg  # noqa: E402
-from cactus_decoding.provenance import provenance  # noqa: E402
+from cactus_decoding.evaluation.frontier.families import FAMILIES, Family, round_to  # noqa: E402
+from cactus_decoding.evaluation.reporting.charts import DASHES  # noqa: E402
+from cactus_decoding.evaluation.reporting.pictures import GREY, family_of, new_figure, style_of, to_svg  # noqa: E402
+from cactus_decoding.files.provenance import provenance  # noqa: E402
+from cactus_decoding.files.writing import as_json, write_atomically  # noqa: E402
 from cactus_decoding.rules.relaxed_greedy import given_up  # noqa: E402
 
 RESULTS, PAGES = ROOT / "docs/results/rule_pictures.json", ROOT / "docs/rules"

@@ -20,12 +20,12 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # the tests drive the same server with the same browser
 
-from browser import headless_browser  # noqa: E402
-from playground_server import Running, running  # noqa: E402
 from playwright.sync_api import Browser, Page  # noqa: E402
+from support.browser import headless_browser  # noqa: E402
+from support.playground_server import Running, running  # noqa: E402
 
 from cactus_decoding.cli.options import prepare  # noqa: E402
-from cactus_decoding.provenance import provenance  # noqa: E402
+from cactus_decoding.files.provenance import provenance  # noqa: E402
 
 FIRST, SECOND, SEED, EXAMPLE = "cactus:delta=1.0", "lossless", 2, 0
 LARGEST = 1_000_000

@@ -23,15 +23,15 @@ from study_pages import render
 from cactus_decoding import SamplingParams, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.cells import Cell
-from cactus_decoding.evaluation.engines import load_engine
-from cactus_decoding.evaluation.files import write_atomically
-from cactus_decoding.evaluation.frontier import Frontier
-from cactus_decoding.evaluation.record import record
-from cactus_decoding.evaluation.results import opened
-from cactus_decoding.evaluation.runner import pending, run
-from cactus_decoding.evaluation.sources import parse_task
-from cactus_decoding.provenance import provenance
+from cactus_decoding.evaluation.engines.engine import load_engine
+from cactus_decoding.evaluation.frontier.frontier import Frontier
+from cactus_decoding.evaluation.frontier.recording import record
+from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.evaluation.runs.results import opened
+from cactus_decoding.evaluation.runs.runner import pending, run
+from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "docs" / "results" / "study", ROOT / "docs" / "study.md"

@@ -10,12 +10,12 @@ import numpy as np
 from marked_page import insert
 
 from cactus_decoding.evaluation import charts
-from cactus_decoding.evaluation.files import write_atomically
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
-from cactus_decoding.evaluation.report import number, settings_of, sigma_band
-from cactus_decoding.evaluation.report_text import escape
-from cactus_decoding.evaluation.results import read_results
-from cactus_decoding.evaluation.summary import Row, Setting, summarise
+from cactus_decoding.evaluation.reporting.report import number, settings_of, sigma_band
+from cactus_decoding.evaluation.reporting.report_text import escape
+from cactus_decoding.evaluation.runs.results import read_results
+from cactus_decoding.evaluation.runs.summary import Row, Setting, summarise
+from cactus_decoding.files.writing import write_atomically
 
 QUALITY = (
     ("score", "score", 3),

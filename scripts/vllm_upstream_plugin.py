@@ -9,9 +9,9 @@ import torch
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
 
-from cactus_decoding.adapters.vllm import v1
-from cactus_decoding.adapters.vllm.plugin import register
-from cactus_decoding.adapters.vllm.state import BatchRules
+from cactus_decoding.integrations.vllm import v1
+from cactus_decoding.integrations.vllm.plugin import register
+from cactus_decoding.integrations.vllm.state import BatchRules
 
 MODE = os.environ["UPSTREAM_MODE"]
 CPU = torch.device("cpu")

@@ -1,15 +1,14 @@
 """Speculative sampling with constrained acceptance: Cactus, the rules it is compared with, and what they cost."""
 
-from cactus_decoding.adapters.transformers import speculative_generate
-from cactus_decoding.audit import Audit, audit
-from cactus_decoding.block_verify import verify_block
-from cactus_decoding.budget import Budget
-from cactus_decoding.decoding import Fate, Step
-from cactus_decoding.draft_length import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
-from cactus_decoding.drafters import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
-from cactus_decoding.generation import Response, generate, stream
-from cactus_decoding.metrics import Metrics
-from cactus_decoding.pair import Pair, load_pair
+from cactus_decoding.auditing import Audit, audit
+from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.drafting import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
+from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
+from cactus_decoding.generation.generate import Response, generate, stream
+from cactus_decoding.generation.loop import Fate, Step
+from cactus_decoding.generation.metrics import Metrics
+from cactus_decoding.generation.pair import Pair, load_pair
+from cactus_decoding.integrations.transformers.generate import speculative_generate
 from cactus_decoding.rules import (
     RULES,
     Cactus,
@@ -22,9 +21,10 @@ from cactus_decoding.rules import (
     Typical,
     parse_rule,
 )
-from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, Proposal, Verdict, Verification
-from cactus_decoding.verify import verify
+from cactus_decoding.verification.block import verify_block
+from cactus_decoding.verification.plain import verify
 
 __version__ = "0.1.0"
 

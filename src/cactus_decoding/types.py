@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from cactus_decoding.models import CachedModel
+    from cactus_decoding.models.cached import CachedModel
 
 
 class Verdict(NamedTuple):

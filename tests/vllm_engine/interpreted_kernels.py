@@ -46,8 +46,8 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     import triton.language as tl
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
-    from cactus_decoding.adapters.vllm import v2
-    from cactus_decoding.adapters.vllm.slots import SlotRules
+    from cactus_decoding.integrations.vllm import v2
+    from cactus_decoding.integrations.vllm.slots import SlotRules
 
     kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
     target, draft = problem()
@@ -87,9 +87,9 @@ def run_metered(rule: str) -> dict[str, list]:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding import parse_rule
-    from cactus_decoding.adapters.vllm import v2
-    from cactus_decoding.adapters.vllm.counters import COUNTERS, Counters
-    from cactus_decoding.adapters.vllm.slots import SlotRules
+    from cactus_decoding.integrations.vllm import v2
+    from cactus_decoding.integrations.vllm.counters import COUNTERS, Counters
+    from cactus_decoding.integrations.vllm.slots import SlotRules
 
     target, draft = problem()
     torch.manual_seed(7)

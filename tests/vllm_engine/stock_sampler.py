@@ -16,8 +16,8 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from cactus_decoding.adapters.vllm.plugin import register
-from cactus_decoding.adapters.vllm.v1 import batch_rules
+from cactus_decoding.integrations.vllm.plugin import register
+from cactus_decoding.integrations.vllm.v1 import batch_rules
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from chi_square import rejects
 from engine_run import run_jobs
 from scipy.stats import chi2
+from support.chi_square import rejects
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import audit, zoo

@@ -11,12 +11,12 @@ import pytest
 from engine_run import ENGINE_ENVIRONMENT
 
 from cactus_decoding.cli import main
-from cactus_decoding.evaluation.cells import Cell, grid
-from cactus_decoding.evaluation.journal import journal_of
-from cactus_decoding.evaluation.results import CellResult, opened, read_results
-from cactus_decoding.evaluation.runner import run
-from cactus_decoding.evaluation.sources import parse_task
-from cactus_decoding.evaluation.vllm_engine import VllmEngine
+from cactus_decoding.evaluation.engines.vllm import VllmEngine
+from cactus_decoding.evaluation.run_config import Cell, grid
+from cactus_decoding.evaluation.runs.journal import journal_of
+from cactus_decoding.evaluation.runs.results import CellResult, opened, read_results
+from cactus_decoding.evaluation.runs.runner import run
+from cactus_decoding.evaluation.tasks.sources import parse_task
 
 pytestmark = pytest.mark.engine
 

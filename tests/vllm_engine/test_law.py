@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 import torch
-from chi_square import rejects
 from stock_sampler import Cut, admit, metadata, params, prepare, processors, sample
+from support.chi_square import rejects
 
 from cactus_decoding import SamplingParams, audit
 from cactus_decoding.rules.base import probability_of

@@ -10,9 +10,9 @@ from stock_sampler import CPU, Cut, admit, metadata, params, prepare, processors
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
 
-from cactus_decoding.adapters.vllm.patching import STOCK
-from cactus_decoding.adapters.vllm.v1 import batch_rules
-from cactus_decoding.audit import audit
+from cactus_decoding.auditing import audit
+from cactus_decoding.integrations.vllm.patching import STOCK
+from cactus_decoding.integrations.vllm.v1 import batch_rules
 
 prepare()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from chi_square import rejects
 from engine_run import ENGINE_ENVIRONMENT
 from interpreted_kernels import BUDGET, CASES, DEPTH, METERED, METERED_RULES, STEPS, problem
+from support.chi_square import rejects
 
 from cactus_decoding import audit
 

@@ -13,8 +13,8 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.calibrate import Speeds
-    from cactus_decoding.evaluation.frontier import Frontier
+    from cactus_decoding.evaluation.frontier.calibrate import Speeds
+    from cactus_decoding.evaluation.frontier.frontier import Frontier
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -80,7 +80,7 @@ def calibrate(
     Lossless always stands at its own best draft length. Limits on nats hold exactly at the recorded positions; speed is
     estimated from the tokens expected of a step and the time that steps take on this machine.
     """
-    from cactus_decoding.evaluation.files import check_writable
+    from cactus_decoding.files.writing import check_writable
 
     if (max_nats is None) == (max_score_drop is None):
         raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
@@ -98,7 +98,7 @@ def calibrate(
 
 
 def _keep(output: Path | None, result: dict[str, Any]) -> None:
-    from cactus_decoding.evaluation.files import as_json, write_atomically
+    from cactus_decoding.files.writing import as_json, write_atomically
 
     if output is not None:
         write_atomically(output, as_json(result) + "\n")
@@ -108,11 +108,11 @@ def _by_nats(
     max_nats: float, path: Path, names: list[str], current: int, rounds: int, memory: int, threads: int | None
 ) -> dict[str, Any]:
     from cactus_decoding.cli.frontier import table_of
-    from cactus_decoding.evaluation.calibrate import as_result, loosest_within, verdict
-    from cactus_decoding.evaluation.families import parse_families
-    from cactus_decoding.evaluation.frontier import Frontier
-    from cactus_decoding.evaluation.rows import read_rows
-    from cactus_decoding.provenance import provenance
+    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, verdict
+    from cactus_decoding.evaluation.frontier.families import parse_families
+    from cactus_decoding.evaluation.frontier.frontier import Frontier
+    from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
+    from cactus_decoding.files.provenance import provenance
 
     families = parse_families(names)
     rows = read_rows(path)
@@ -149,9 +149,9 @@ def _by_nats(
 def _speeds(measured: Frontier, rule: str, current: int, rounds: int) -> Speeds:
     """Time steps of lossless and of the rule at several draft lengths, on the pair that the rows are from."""
     from cactus_decoding import SamplingParams, load_pair
-    from cactus_decoding.evaluation.calibrate import LOSSLESS, speeds
-    from cactus_decoding.evaluation.sources import parse_task
-    from cactus_decoding.evaluation.step_times import time_steps
+    from cactus_decoding.evaluation.frontier.calibrate import LOSSLESS, speeds
+    from cactus_decoding.evaluation.frontier.step_times import time_steps
+    from cactus_decoding.evaluation.tasks.sources import parse_task
 
     settings = measured.rows.settings
     sampling = SamplingParams(*(settings[name] for name in ("temperature", "top_k", "top_p", "min_p")))
@@ -191,10 +191,10 @@ def _speed_table(compared: Speeds) -> Any:
 
 def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
     from cactus_decoding.cli.evaluation_table import table
-    from cactus_decoding.evaluation.calibrate_score import advise
-    from cactus_decoding.evaluation.results import read_results
-    from cactus_decoding.evaluation.summary import summarise
-    from cactus_decoding.provenance import provenance
+    from cactus_decoding.evaluation.frontier.calibrate_score import advise
+    from cactus_decoding.evaluation.runs.results import read_results
+    from cactus_decoding.evaluation.runs.summary import summarise
+    from cactus_decoding.files.provenance import provenance
 
     found = advise(summarise(read_results(path)), task, max_drop)
     console = Console(highlight=False)

@@ -51,9 +51,9 @@ def check_bundled(
     import torch
 
     from cactus_decoding import load_pair, zoo
-    from cactus_decoding.provenance import provenance
+    from cactus_decoding.files.provenance import provenance
     from cactus_decoding.training.floors import check_floors, evaluate_pair
-    from cactus_decoding.word_problems import word_problems
+    from cactus_decoding.zoo.word_problems import word_problems
 
     if json_file is not None and not os.access(json_file.parent, os.W_OK):  # sooner than after minutes of work
         raise ValueError(f"cannot write {str(json_file)!r}: its folder is missing or not writable")

@@ -15,11 +15,11 @@ from rich.table import Table
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number, show
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.word_problems.scoring import Score
+from cactus_decoding.evaluation.score import Score
 
 if TYPE_CHECKING:
     from cactus_decoding import Pair, Response, SamplingParams
-    from cactus_decoding.word_problems import Problem
+    from cactus_decoding.zoo.word_problems import Problem
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --delta 0.1 --delta 1\n\ncactus demo --json"
@@ -79,7 +79,7 @@ def demo(
 ) -> None:
     """Answer word problems that the bundled models never saw, in three ways, and compare right answers and speed."""
     from cactus_decoding import Cactus, SamplingParams, load_pair
-    from cactus_decoding.word_problems import word_problems
+    from cactus_decoding.zoo.word_problems import word_problems
 
     sampling = SamplingParams(temperature, top_p=top_p)
     rules = [Cactus(nats) for nats in (delta or [0.5])]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cactus_decoding.pieces import Piece, PieceStream
+from cactus_decoding.generation.detokenizer import Piece, PieceStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from cactus_decoding import Response, Step
-    from cactus_decoding.traces import TracedStep
+    from cactus_decoding.tracing import TracedStep
 
 _STYLES = {
     "accepted": ("#009e73", "green", ""),

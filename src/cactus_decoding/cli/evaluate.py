@@ -19,9 +19,9 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.cells import Cell
-    from cactus_decoding.evaluation.results import CellResult
-    from cactus_decoding.evaluation.tasks import Task
+    from cactus_decoding.evaluation.run_config import Cell
+    from cactus_decoding.evaluation.runs.results import CellResult
+    from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -123,13 +123,13 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, cell by cell; the same command resumes where a kill left off."""
     from cactus_decoding import SamplingParams, parse_rule
-    from cactus_decoding.checks import check_choice
-    from cactus_decoding.evaluation.cells import Cell, grid
-    from cactus_decoding.evaluation.engines import ENGINES, load_engine
-    from cactus_decoding.evaluation.results import opened
-    from cactus_decoding.evaluation.runner import pending, run
-    from cactus_decoding.provenance import provenance
-    from cactus_decoding.verifiers import VERIFICATIONS
+    from cactus_decoding.arguments.checks import check_choice
+    from cactus_decoding.evaluation.engines.engine import ENGINES, load_engine
+    from cactus_decoding.evaluation.run_config import Cell, grid
+    from cactus_decoding.evaluation.runs.results import opened
+    from cactus_decoding.evaluation.runs.runner import pending, run
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.verification.verifiers import VERIFICATIONS
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))}  # fmt: skip
@@ -189,11 +189,11 @@ def evaluate(
 def _tasks(
     spelled: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, problems: int | None
 ) -> dict[str, Task]:
-    from cactus_decoding.evaluation.sources import parse_task
+    from cactus_decoding.evaluation.tasks.sources import parse_task
 
     made = [parse_task(text, problems) for text in _unique(spelled or ([] if lm_eval else ["word_problems"]))]
     if lm_eval is not None:
-        from cactus_decoding.evaluation.harness import harness_tasks
+        from cactus_decoding.evaluation.tasks.harness import harness_tasks
 
         made += harness_tasks(lm_eval, lm_eval_path, problems)
     tasks = {each.name: each for each in made}
@@ -213,7 +213,7 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str) -> list[int | str]:
     """Return comma-separated draft lengths; a comma within the spelling of one is followed by no name."""
-    from cactus_decoding.draft_length import DRAFT_LENGTHS, as_draft_length
+    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, as_draft_length
 
     parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join(DRAFT_LENGTHS)}|$))", text)
     for part in parts:
@@ -237,7 +237,7 @@ def _bundled_draft(target: str) -> list[str]:
 def _show(results: list[CellResult], cells: list[Cell]) -> None:
     """Print a row for each setting of this run; baselines are looked for in the whole file."""
     from cactus_decoding.cli.evaluation_table import table
-    from cactus_decoding.evaluation.summary import summarise
+    from cactus_decoding.evaluation.runs.summary import summarise
 
     wanted = {replace(cell, seed=0) for cell in cells}
     rows = [row for row in summarise(results) if row.cell in wanted]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.intervals import Interval
-    from cactus_decoding.evaluation.summary import Row
+    from cactus_decoding.evaluation.runs.summary import Row
 
 COLUMNS = (
     ("score", "score", 3),
@@ -42,7 +42,7 @@ def table(rows: Sequence[Row]) -> list[Group | Table]:
 
 
 def _one(key: tuple[object, ...], rows: Sequence[Row]) -> Table:
-    from cactus_decoding.evaluation.runner import label
+    from cactus_decoding.evaluation.runs.runner import label
 
     task, target, draft, engine = key
     shown = Table(

@@ -15,8 +15,8 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.frontier import Point
-    from cactus_decoding.evaluation.rows import Rows
+    from cactus_decoding.evaluation.frontier.frontier import Point
+    from cactus_decoding.evaluation.frontier.recorded_rows import Rows
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -92,13 +92,13 @@ def frontier(
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed.
     """
     from cactus_decoding import SamplingParams
-    from cactus_decoding.evaluation.families import parse_families
-    from cactus_decoding.evaluation.files import check_writable, write_atomically
-    from cactus_decoding.evaluation.frontier import as_result
-    from cactus_decoding.evaluation.frontier import frontier as compute
-    from cactus_decoding.evaluation.frontier_file import frontier_picture
-    from cactus_decoding.evaluation.pictures import new_figure
-    from cactus_decoding.provenance import provenance
+    from cactus_decoding.evaluation.frontier.families import parse_families
+    from cactus_decoding.evaluation.frontier.frontier import as_result
+    from cactus_decoding.evaluation.frontier.frontier import frontier as compute
+    from cactus_decoding.evaluation.frontier.frontier_file import frontier_picture
+    from cactus_decoding.evaluation.reporting.pictures import new_figure
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import check_writable, write_atomically
 
     sampling, families = SamplingParams(temperature, top_k, top_p, min_p), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
@@ -131,10 +131,10 @@ def frontier(
 def _rows(path: Path, settings: dict[str, Any], sampling: Any, memory: int) -> Rows:
     """Return the rows of a file, or record and keep them where there is none."""
     from cactus_decoding import load_pair
-    from cactus_decoding.evaluation.record import record
-    from cactus_decoding.evaluation.rows import read_rows
-    from cactus_decoding.evaluation.sources import parse_task
-    from cactus_decoding.provenance import provenance
+    from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
+    from cactus_decoding.evaluation.frontier.recording import record
+    from cactus_decoding.evaluation.tasks.sources import parse_task
+    from cactus_decoding.files.provenance import provenance
 
     if path.exists():
         rows = read_rows(path)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cactus_decoding import AcceptanceRule, SamplingParams, Step
-    from cactus_decoding.traces import TracedStep
+    from cactus_decoding.tracing import TracedStep
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -95,9 +95,9 @@ def generate(
     The text goes to stdout; the metrics go to stderr.
     """
     from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
-    from cactus_decoding.draft_length import as_draft_length
-    from cactus_decoding.evaluation.files import check_writable
-    from cactus_decoding.traces import stream_trace, written
+    from cactus_decoding.drafting.lengths import as_draft_length
+    from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.tracing import stream_trace, written
 
     parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
     budget = options.budget_of(nats, max_shift, expected_tokens, parsed.spelling)
@@ -175,7 +175,7 @@ def _read(prompt: str, raw: bool) -> str:
 
 def _as_question(text: str) -> str:
     """Wrap a plain question as the bundled models know it."""
-    from cactus_decoding.word_problems import format_prompt, is_prompt
+    from cactus_decoding.zoo.word_problems import format_prompt, is_prompt
 
     if is_prompt(text):
         return text

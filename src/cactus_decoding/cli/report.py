@@ -38,10 +38,10 @@ def report(
 
     Needs the extra 'eval'.
     """
-    from cactus_decoding.evaluation.files import check_writable, write_atomically
-    from cactus_decoding.evaluation.frontier_file import read_frontier
-    from cactus_decoding.evaluation.report import make_report, read_all
-    from cactus_decoding.evaluation.report_text import to_html, to_markdown
+    from cactus_decoding.evaluation.frontier.frontier_file import read_frontier
+    from cactus_decoding.evaluation.reporting.report import make_report, read_all
+    from cactus_decoding.evaluation.reporting.report_text import to_html, to_markdown
+    from cactus_decoding.files.writing import check_writable, write_atomically
 
     check_writable(output, markdown)
     inputs = [*results, *([frontier] if frontier is not None else [])]

@@ -52,9 +52,9 @@ def serve(
     ] = 0.0,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
-    from cactus_decoding.adapters.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
-    from cactus_decoding.adapters.vllm.server import check_installed, run_server, server_command, speculative_config
-    from cactus_decoding.checks import check_choice, check_integer, check_number
+    from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
+    from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
+    from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
 
     engine_arguments = list(arguments or ())
     # an unknown option's value looks like an argument too, so the target can only be what comes first

@@ -29,9 +29,9 @@ def trace(
 
     Needs the extra 'playground' or 'eval'.
     """
-    from cactus_decoding.evaluation.files import check_writable, write_atomically
-    from cactus_decoding.traces import read_trace
-    from cactus_decoding.traces.page import to_html
+    from cactus_decoding.files.writing import check_writable, write_atomically
+    from cactus_decoding.tracing import read_trace
+    from cactus_decoding.tracing.page import to_html
 
     page = file.with_suffix(".html") if output is None else output
     check_writable(page)

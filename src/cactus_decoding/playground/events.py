@@ -11,11 +11,11 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.types import Receive, Scope, Send
 
-from cactus_decoding.evaluation.files import as_json
-from cactus_decoding.playground.line import Line
+from cactus_decoding.files.writing import as_json
+from cactus_decoding.playground.pair_store import Shelf
 from cactus_decoding.playground.request import Request
+from cactus_decoding.playground.request_queue import Line
 from cactus_decoding.playground.runs import Runs
-from cactus_decoding.playground.shelf import Shelf
 
 Events = AsyncGenerator[Mapping[str, Any], None]
 

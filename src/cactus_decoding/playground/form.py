@@ -7,17 +7,17 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from cactus_decoding.budget import Budget
-from cactus_decoding.draft_length import DRAFT_LENGTHS
-from cactus_decoding.evaluation.families import FAMILIES, round_to
-from cactus_decoding.generation import generate
+from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
+from cactus_decoding.evaluation.frontier.families import FAMILIES, round_to
+from cactus_decoding.generation.generate import generate
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.playground.meanings import knobs, meanings, title_and_summary
 from cactus_decoding.rules import RULES, parse_rule
 from cactus_decoding.rules.guarantees import GUARANTEES
-from cactus_decoding.sampling import SamplingParams
-from cactus_decoding.verifiers import VERIFICATIONS
-from cactus_decoding.word_problems import word_problems
+from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.verification.verifiers import VERIFICATIONS
+from cactus_decoding.zoo.word_problems import word_problems
 
 NUM_EXAMPLES = 12
 _FINEST, _WIDEST = 0.02, 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cactus_decoding.checks import check_integer
+from cactus_decoding.arguments.checks import check_integer
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cactus_decoding.budget import Budget
-from cactus_decoding.checks import check_choice, check_integer
-from cactus_decoding.draft_length import as_draft_length
+from cactus_decoding.arguments.checks import check_choice, check_integer
+from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import Lossless, parse_rule
-from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verifiers import VERIFICATIONS
+from cactus_decoding.verification.verifiers import VERIFICATIONS
 
 MOST_RULES = 2
 _LARGEST_SEED = 2**32 - 1

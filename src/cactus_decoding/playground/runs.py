@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from cactus_decoding.checks import check_integer
-from cactus_decoding.pair import Pair
-from cactus_decoding.playground.lane import Lane
+from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.generation.pair import Pair
 from cactus_decoding.playground.request import Request
-from cactus_decoding.word_problems import format_prompt, is_prompt
+from cactus_decoding.playground.session import Lane
+from cactus_decoding.zoo.word_problems import format_prompt, is_prompt
 
 ROWS_BYTES = 2**30
 """Memory for the rows of all runs but the last."""

@@ -17,16 +17,16 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cactus_decoding.evaluation.files import as_json
+from cactus_decoding.files.writing import as_json
 from cactus_decoding.playground import request as asked
 from cactus_decoding.playground.events import EventsResponse, events
 from cactus_decoding.playground.form import form
 from cactus_decoding.playground.guards import LOOPBACK_NAMES, BadRequestError, Guards, is_loopback, read_json
 from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.line import Line, LineIsFullError
+from cactus_decoding.playground.pair_store import Shelf
+from cactus_decoding.playground.request_queue import Line, LineIsFullError
 from cactus_decoding.playground.runs import Runs, UnknownRunError
-from cactus_decoding.playground.shelf import Shelf
-from cactus_decoding.traces.page import PAGE as SHARED
+from cactus_decoding.tracing.page import PAGE as SHARED
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}

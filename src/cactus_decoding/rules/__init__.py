@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.rules.cactus import Cactus
 from cactus_decoding.rules.clamped import ClampedRatio
@@ -13,7 +14,6 @@ from cactus_decoding.rules.lossless import Lossless
 from cactus_decoding.rules.relaxed_greedy import RelaxedGreedy
 from cactus_decoding.rules.top_k import TopK
 from cactus_decoding.rules.typical import Typical
-from cactus_decoding.spelling import parse
 from cactus_decoding.types import AcceptanceRule
 
 RULES = MappingProxyType(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.checks import check_choice, check_number
-from cactus_decoding.divergences import DIVERGENCES, lift_by_expansion, lift_exactly
+from cactus_decoding.arguments.checks import check_choice, check_number
+from cactus_decoding.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
 from cactus_decoding.rules.base import Rule, probability_of
 from cactus_decoding.types import Verdict
 

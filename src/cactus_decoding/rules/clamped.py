@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.checks import check_number
-from cactus_decoding.divergences import lift_exactly
-from cactus_decoding.ratio_clamp import WIDEST, clamp_bounds
+from cactus_decoding.arguments.checks import check_number
+from cactus_decoding.divergences.f_divergences import lift_exactly
+from cactus_decoding.divergences.ratio_clamp import WIDEST, clamp_bounds
 from cactus_decoding.rules.base import Rule, probability_of
 from cactus_decoding.types import Verdict
 

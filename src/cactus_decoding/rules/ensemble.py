@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.checks import check_number
+from cactus_decoding.arguments.checks import check_number
 from cactus_decoding.rules.base import Rule, draft_probability_of, probability_of
 from cactus_decoding.types import Verdict
 

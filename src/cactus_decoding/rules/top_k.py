@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.checks import check_choice, check_integer
+from cactus_decoding.arguments.checks import check_choice, check_integer
 from cactus_decoding.rules.base import Rule, probability_of
 from cactus_decoding.types import Verdict
 

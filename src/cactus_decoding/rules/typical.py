@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.checks import check_choice, check_number
+from cactus_decoding.arguments.checks import check_choice, check_number
 from cactus_decoding.rules.base import Rule, probability_of
 from cactus_decoding.types import Verdict
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cactus_decoding.word_problems import word_problems
+from cactus_decoding.zoo.word_problems import word_problems
 
 EQUALS, ANSWER = "Ġ=", "####"
 _BATCHES_PER_CHUNK = 16

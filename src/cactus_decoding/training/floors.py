@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cactus_decoding.generation import generate
-from cactus_decoding.pair import Pair
-from cactus_decoding.word_problems import Problem
-from cactus_decoding.word_problems.scoring import Score
+from cactus_decoding.evaluation.score import Score
+from cactus_decoding.generation.generate import generate
+from cactus_decoding.generation.pair import Pair
+from cactus_decoding.zoo.word_problems import Problem
 
 LEAST_ACCURACY = 0.90
 LEAST_GAP = 0.25

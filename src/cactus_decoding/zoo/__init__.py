@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cactus_decoding.checks import check_choice
+from cactus_decoding.arguments.checks import check_choice
 
 ROLES = ("target", "draft")
 

@@ -1,1 +1,0 @@
-"""Translations to other libraries: shapes only, no mathematics."""

@@ -1,0 +1,1 @@
+"""What users pass in: checks of values, and the text spelling of rules, drafters and draft lengths."""

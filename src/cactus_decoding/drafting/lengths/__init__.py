@@ -1,0 +1,38 @@
+"""How many tokens to propose in each step: one way a file, one registry, and their text spelling."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
+from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
+from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.types import DraftLength
+
+DRAFT_LENGTHS = MappingProxyType({"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength})
+"""Every draft length by its name."""
+
+__all__ = ["DRAFT_LENGTHS", "AdaptiveLength", "ConfidenceStop", "FixedLength", "as_draft_length"]
+
+
+def as_draft_length(length: DraftLength | int | str) -> DraftLength:
+    """Return a draft length from itself, from a number of proposals, or from its spelling.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for a negative number or a spelling that is none.
+
+    Example:
+        >>> as_draft_length(6), as_draft_length("6")
+        (FixedLength(most=6), FixedLength(most=6))
+        >>> as_draft_length("confidence:threshold=0.3")
+        ConfidenceStop(most=10, threshold=0.3)
+    """
+    if isinstance(length, str):
+        text = length.strip()
+        # a number is what most people mean
+        return FixedLength(int(text)) if text.lstrip("-").isdecimal() else parse("draft length", text, DRAFT_LENGTHS)
+    if isinstance(length, bool) or not isinstance(length, (int, DraftLength)) or isinstance(length, type):
+        raise TypeError(f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {length!r}")
+    return FixedLength(length) if isinstance(length, int) else length

@@ -1,0 +1,104 @@
+"""Proposals from a small language model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import PreTrainedModel
+
+from cactus_decoding.drafting.lengths import FixedLength
+from cactus_decoding.models.cached import CachedModel, vocabulary_size
+from cactus_decoding.sampling.drawing import check_drawn, draw
+from cactus_decoding.types import DraftLength, LogitsToProbs, Proposal
+
+
+class ModelDrafter:
+    """Samples proposals one after another from a draft model, with the request's own sampling parameters.
+
+    Args:
+        model: a causal language model with the target's tokens.
+        vocabulary: width of the target's logits; the draft's are cut or padded to it where the two models pad their
+            vocabularies differently. The draft's own width, if None.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocabulary: int | None = None) -> None:
+        """Wrap a draft model."""
+        self._model = CachedModel(model)
+        self._vocabulary = vocabulary
+        self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
+        self._given = 0
+        self._last: list[int] = []
+
+    def twin(self) -> ModelDrafter:
+        """Return a drafter with the same weights and a cache of its own."""
+        return ModelDrafter(self._model.model, self._vocabulary)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The draft model."""
+        return self._model.model
+
+    @property
+    def vocabulary(self) -> int:
+        """Width of the proposed rows."""
+        return vocabulary_size(self._model.model) if self._vocabulary is None else self._vocabulary
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens that the draft's context window holds, where its configuration says."""
+        return self._model.max_length
+
+    def heed(self, length: DraftLength) -> None:
+        """Ask a draft length after each row whether to go on."""
+        self._length = length
+
+    def reset(self) -> None:
+        """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
+        self._model.reset()
+        self._last = []
+
+    @torch.inference_mode()
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
+
+        There are none after a token that the draft lacks.
+        """
+        if self._model.max_length is not None:
+            limit = min(limit, self._model.max_length - len(token_ids))
+        known = self._follow(token_ids)
+        if limit <= 0 or max(token_ids[known:]) >= vocabulary_size(self._model.model):
+            return Proposal([], None)
+        uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
+        sequence, rows = list(token_ids), []
+        for i in range(limit):
+            logits = self._fit(self._model.append(sequence[self._model.length :], rows=1))
+            rows.append(to_probs(logits, sequence))
+            token = int(draw(rows[-1], uniforms[i : i + 1]))
+            check_drawn("draft", token, rows[-1], len(sequence))
+            sequence.append(token)
+            if not self._length.goes_on(logits[0]):
+                break
+        self._given, self._last = len(token_ids), sequence
+        return Proposal(sequence[len(token_ids) :], torch.cat(rows))
+
+    def _follow(self, token_ids: list[int]) -> int:
+        """Roll the cache back to what it shares with the sequence and return how much; the last token is fed again."""
+        most = min(self._model.length, len(token_ids) - 1)
+        shared = min(self._given, most)  # usually all of what was given last time is still there: compared at once
+        if self._last[:shared] != token_ids[:shared]:
+            shared = 0
+        while shared < most and self._last[shared] == token_ids[shared]:
+            shared += 1
+        if shared == 0:
+            self._model.reset()
+        else:
+            self._model.rollback(shared)
+        return self._model.length
+
+    def _fit(self, logits: Tensor) -> Tensor:
+        if self._vocabulary is None or logits.shape[-1] == self._vocabulary:
+            return logits
+        return pad(logits, (0, self._vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts

@@ -1,0 +1,1 @@
+"""What answers a prompt under a run's settings."""

@@ -1,0 +1,1 @@
+"""What every rule accepts and costs at recorded positions, and which rule that recommends."""

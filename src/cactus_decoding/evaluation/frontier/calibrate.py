@@ -1,0 +1,206 @@
+"""From what rules accept and cost to a recommendation: the best rule within a limit, if lossless is not better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from cactus_decoding.evaluation.frontier.families import Family, round_to
+from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
+from cactus_decoding.evaluation.frontier.step_times import Setting
+from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, percentiles, resampled_sums
+
+LOSSLESS = "lossless"
+_GRID = 9
+_HALVINGS = 12
+
+
+def loosest_within(
+    measured: Frontier, family: Family, max_nats: float, report: Callable[[str], None] = lambda rule: None
+) -> Point | None:
+    """Return a family's point of highest acceptance whose mean KL is at most ``max_nats``; None where none is.
+
+    The range is scanned first, because not every family gets dearer with its knob; from the best knob of the scan the
+    bracket to the next dearer one is halved.
+    """
+    points: list[Point] = []
+    for knob in family.knobs(_GRID):
+        points.append(measured.measure(family.spell(knob), family.name, knob))
+        report(points[-1].rule)
+    within = [place for place, point in enumerate(points) if point.kl.value <= max_nats]
+    if not within:
+        return None
+    place = max(within, key=lambda i: points[i].acceptance.value)
+    best = points[place]
+    if place + 1 == len(points) or points[place + 1].kl.value <= max_nats:
+        return best
+    low, high = family.knobs(_GRID)[place : place + 2]
+    for _ in range(_HALVINGS):
+        middle = float(round((low + high) / 2)) if family.whole else round_to(math.sqrt(low * high), 5)
+        if not low < middle < high:
+            break
+        point = measured.measure(family.spell(middle), family.name, middle)
+        report(point.rule)
+        if point.kl.value <= max_nats:
+            low = middle
+            best = max(best, point, key=lambda each: each.acceptance.value)
+        else:
+            high = middle
+    return best
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Estimated wall time per token of one rule at each draft length.
+
+    Attributes:
+        rule: its spelling.
+        lengths: numbers of proposals; 0 is the target alone.
+        seconds: per token, with intervals over problems and timing rounds.
+    """
+
+    rule: str
+    lengths: tuple[int, ...]
+    seconds: tuple[Interval, ...]
+
+    @property
+    def best(self) -> int:
+        """The place of the length with the least time per token."""
+        return min(range(len(self.lengths)), key=lambda i: self.seconds[i].value)
+
+    @property
+    def best_length(self) -> int:
+        """The length with the least time per token."""
+        return self.lengths[self.best]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it, for JSON."""
+        rows = [
+            {"num_speculative_tokens": n, "seconds_per_token": list(s)}
+            for n, s in zip(self.lengths, self.seconds, strict=True)
+        ]
+        return {"rule": self.rule, "best_length": self.best_length, "lengths": rows}
+
+
+@dataclass(frozen=True, eq=False)
+class Speeds:
+    """Times per token of lossless and of one other rule, from the same problems and the same timing rounds.
+
+    Attributes:
+        lossless: at each length.
+        rule: likewise.
+        gain: time per token of lossless at its best length over that of the rule at its best length; above 1 the rule
+            is faster.
+        gain_at_current: the same with both at the length in use now.
+        gain_of_length: time per token of lossless at the length in use now over that at its best one.
+    """
+
+    lossless: Speed
+    rule: Speed
+    gain: Interval
+    gain_at_current: Interval
+    gain_of_length: Interval
+
+
+def speeds(measured: Frontier, rule: str, times: Mapping[Setting, Numbers], current: int) -> Speeds:
+    """Return estimated times per token: a step's measured time over the tokens expected of it.
+
+    Args:
+        measured: the recorded rows.
+        rule: the rule that lossless is compared with.
+        times: from `time_steps`, for both rules at the same lengths; ``current`` is among them.
+        current: the draft length in use now.
+    """
+    found, samples = {}, {}
+    for name in (LOSSLESS, rule):
+        lengths = sorted(length for timed, length in times if timed == name)
+        tokens, steps = measured.tokens(measured.chances(name)), measured.steps
+        columns = torch.cat([steps.unsqueeze(1), tokens, steps.unsqueeze(1)], dim=1).numpy()
+        seconds = np.stack([times[name, length] for length in lengths], axis=1)
+        samples[name] = _resampled_medians(seconds) / _ratios(resampled_sums(columns))[:, lengths]
+        values = np.median(seconds, axis=0) / _ratios(columns.sum(0, keepdims=True))[0, lengths]
+        intervals = (
+            Interval(float(v), *percentiles(sample)) for v, sample in zip(values, samples[name].T, strict=True)
+        )
+        found[name] = Speed(name, tuple(lengths), tuple(intervals))
+    lossless, other = found[LOSSLESS], found[rule]
+    place = lossless.lengths.index(current)
+
+    def gain(above: tuple[Speed, int], below: tuple[Speed, int]) -> Interval:
+        (slow, i), (fast, j) = above, below
+        return Interval(
+            slow.seconds[i].value / fast.seconds[j].value,
+            *percentiles(samples[slow.rule][:, i] / samples[fast.rule][:, j]),
+        )
+
+    return Speeds(
+        lossless,
+        other,
+        gain((lossless, lossless.best), (other, other.best)),
+        gain((lossless, place), (other, place)),
+        gain((lossless, place), (lossless, lossless.best)),
+    )
+
+
+def _ratios(sums: Numbers) -> Numbers:
+    """Return tokens per step for 0, 1, 2, … proposals from columns whose last is the number of steps."""
+    ratios: Numbers = sums[:, :-1] / sums[:, -1:]
+    return ratios
+
+
+def _resampled_medians(seconds: Numbers) -> Numbers:
+    """Return medians over rounds that are drawn with replacement, ``[RESAMPLES, lengths]``; the same draws always."""
+    drawn = np.random.default_rng(1).integers(0, len(seconds), size=(RESAMPLES, len(seconds)))
+    return np.stack([np.median(column[drawn], axis=1) for column in seconds.T], axis=1)
+
+
+def verdict(chosen: Point | None, lossless: Point, max_nats: float, compared: Speeds | None, current: int) -> str:
+    """Say which rule to take, and why."""
+    if chosen is None or compared is None or chosen.acceptance.value <= lossless.acceptance.value:
+        return f"Lossless: no rule accepts more than lossless within {max_nats:g} nats per position."
+    best, gain = compared.lossless, compared.gain
+    longer = "longer" if best.best_length > current else "shorter"
+    tuned = f"{best.best_length} proposals per step, its best length"
+    if best.best_length == 0:
+        tuned = "no proposals, the target alone"
+    spread = f"{gain.value:.3f} times (95 %: {gain.low:.3f} to {gain.high:.3f})"
+    if gain.low > 1:
+        text = (
+            f"{chosen.rule} with {compared.rule.best_length} proposals per step: estimated {spread} as fast per token "
+            f"as lossless with {tuned}, for {chosen.kl.value:.4g} nats per position."
+        )
+    else:
+        text = f"Lossless with {tuned}: {chosen.rule}, the best rule within the limit, is estimated {spread} as fast"
+        text += ", so it is slower." if gain.high < 1 else ", which chance may explain."
+    if best.best_length != current and compared.gain_of_length.low > 1:
+        other = compared.gain_of_length
+        share = f"{other.value:.3f} times (95 %: {other.low:.3f} to {other.high:.3f})"
+        text += f" A {longer} draft alone makes lossless {share} as fast as with the {current} proposals in use now."
+    return text
+
+
+def as_result(
+    candidates: Sequence[Point],
+    chosen: Point | None,
+    compared: Speeds | None,
+    text: str,
+    about: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the result file of `cactus calibrate --max-nats`."""
+    speed: dict[str, Any] | None = None
+    if compared is not None:
+        speed = {name: list(getattr(compared, name)) for name in ("gain", "gain_at_current", "gain_of_length")}
+        speed |= {"lossless": compared.lossless.as_dict(), "rule": compared.rule.as_dict()}
+    return {
+        "schema": 1,
+        "kind": "calibration",
+        "verdict": text,
+        "best_within_limit": None if chosen is None else chosen.rule,
+        "candidates": [point.as_dict() for point in candidates],
+        "speed": speed,
+    } | dict(about)

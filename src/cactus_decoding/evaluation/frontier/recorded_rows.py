@@ -1,0 +1,129 @@
+"""Recorded steps of a lossless run: the pairs of rows from which every rule's exact behaviour follows, in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cactus_decoding.evaluation.frontier.row_store import RowStore
+
+SCHEMA = 1
+KEY = "cactus_rows"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Steps of a lossless run, and the target's and the draft's row at each proposal.
+
+    A step's proposals end with one that would end the response, if there is such a one.
+
+    Attributes:
+        target: the target's rows, ``[proposals, vocabulary]``.
+        draft: the draft's; one-hot where the draft is deterministic.
+        drafted: the proposed tokens, ``[proposals]``.
+        visited: whether the lossless run looked at the proposal: the accepted ones and the first rejected one.
+        step: which step a proposal belongs to, ascending, ``[proposals]``.
+        problem: which problem a step belongs to, ascending, ``[steps]``.
+        ends: whether a step's last proposal would end the response, ``[steps]``.
+        settings: what was recorded: models, task, sampling, draft length, seed.
+        provenance: commit, versions, machine.
+    """
+
+    target: RowStore
+    draft: RowStore
+    drafted: Tensor
+    visited: Tensor
+    step: Tensor
+    problem: Tensor
+    ends: Tensor
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    @property
+    def positions(self) -> int:
+        """How many positions the lossless run visited."""
+        return int(self.visited.sum())
+
+    @property
+    def problems(self) -> int:
+        """How many problems were begun."""
+        return int(self.problem.max()) + 1 if len(self.problem) else 0
+
+    def save(self, path: Path) -> None:
+        """Write the file, all or nothing."""
+        tensors = {name: getattr(self, name) for name in ("drafted", "visited", "step", "problem", "ends")}
+        for role, store in (("target", self.target), ("draft", self.draft)):
+            tensors[f"{role}_values"] = store.values
+            if store.token_ids is not None and store.ends is not None:
+                tensors |= {f"{role}_token_ids": store.token_ids, f"{role}_ends": store.ends}
+        about = {
+            "schema": SCHEMA,
+            "vocabulary": self.target.vocabulary,
+            "settings": dict(self.settings),
+            "provenance": dict(self.provenance),
+        }
+        scratch = path.with_name(path.name + ".part")
+        try:
+            save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()}, scratch, {KEY: json.dumps(about)}
+            )
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def read_rows(path: str | Path) -> Rows:
+    """Return what a file holds.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no file of rows, is damaged, or has another schema.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(2, "there is no such file", str(path))
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(KEY, "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: this is not a file of rows that cactus frontier recorded ({error})") from None
+    if about is None:
+        raise ValueError(f"{path}: this is not a file of rows that cactus frontier recorded")
+    if about.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema is {about.get('schema')!r}, but this version reads schema {SCHEMA}")
+    try:
+        stores = [
+            RowStore(
+                about["vocabulary"],
+                tensors[f"{role}_values"],
+                tensors.get(f"{role}_token_ids"),
+                tensors.get(f"{role}_ends"),
+            )
+            for role in ("target", "draft")
+        ]
+        plain = {name: tensors[name] for name in ("drafted", "visited", "step", "problem", "ends")}
+        rows = Rows(stores[0], stores[1], **plain, settings=about["settings"], provenance=about["provenance"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: the file of rows lacks {error}") from None
+    if len({len(x) for x in (rows.target, rows.draft, rows.drafted, rows.visited, rows.step)}) != 1:
+        raise ValueError(f"{path}: the file of rows has parts of different lengths")
+    return rows
+
+
+def empty_steps(counts: Tensor) -> Tensor:
+    """Return the step of each proposal, given each step's number of proposals.
+
+    >>> empty_steps(torch.tensor([2, 0, 1])).tolist()
+    [0, 0, 2]
+    """
+    return torch.repeat_interleave(torch.arange(len(counts)), counts)

@@ -1,0 +1,191 @@
+"""Pictures of evaluations: what a rule buys against what it costs, each point with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cactus_decoding.evaluation.intervals import Interval
+from cactus_decoding.evaluation.reporting.pictures import BAND, GREY, family_of, new_figure, plain, style_of, to_svg
+from cactus_decoding.evaluation.runs.summary import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DASHES = ("-", "--", ":", "-.")
+_MOST_LABELS = 40
+TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
+
+
+def score_picture(rows: Sequence[Row], band: Interval | None) -> str:
+    """Return score against acceptance rate: all rules, with intervals.
+
+    Args:
+        rows: settings of one task, sampling and pair.
+        band: the target's own score and the ends of its ±1 sigma band.
+    """
+    figure = new_figure()
+    panel = figure.subplots()
+    if band is not None:
+        panel.axhspan(band.low, band.high, color=BAND, label="target alone, ±1 sigma")
+        panel.axhline(band.value, color=GREY, lw=1)
+    _scatter(panel, rows, "acceptance_rate", "score")
+    panel.set(xlabel="acceptance rate: accepted ÷ drafted", ylabel="score")
+    _finish(figure, panel)
+    return to_svg(figure)
+
+
+def nats_picture(rows: Sequence[Row]) -> str:
+    """Return exact nats per token against acceptance rate."""
+    figure = new_figure()
+    panel = figure.subplots()
+    _scatter(panel, rows, "nats_per_token", "acceptance_rate")
+    panel.set_xscale("symlog", linthresh=1e-4)
+    panel.set_xlim(left=-2e-5)  # room for what costs nothing
+    panel.set(xlabel="nats per token, audited", ylabel="acceptance rate: accepted ÷ drafted")
+    _finish(figure, panel)
+    return to_svg(figure)
+
+
+def length_picture(rows: Sequence[Row]) -> str:
+    """Return the length ratio of every setting."""
+    shown = [row for row in rows if row.metrics["length_ratio"] is not None]
+    figure = new_figure((7.0, 1.2 + 0.28 * len(shown)))
+    panel = figure.subplots()
+    panel.axvline(1, color=GREY, lw=1)
+    for place, row in enumerate(shown):
+        value = _interval(row, "length_ratio")
+        look = style_of(row.cell.rule).line() | {"linestyle": "none"}
+        panel.errorbar(value.value, place, xerr=_reach(value), capsize=2, **look)
+    panel.set_yticks(range(len(shown)), [plain(name_of(row)) for row in shown], fontsize=8)
+    panel.invert_yaxis()
+    panel.set(xlabel="length ratio: tokens per answer ÷ best lossless's")
+    panel.grid(axis="x", alpha=0.3)
+    return to_svg(figure)
+
+
+def time_picture(panels: Mapping[str, Sequence[Row]]) -> str:
+    """Return normalised wall time per answer against draft length and rule, a panel for each pair of models."""
+    columns = min(len(panels), 3)
+    lines = math.ceil(len(panels) / columns)
+    size = (7.0, 5.0) if columns == 1 else (4.2 * columns, 3.4 * lines + 1.2)
+    figure = new_figure(size)
+    drawn = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
+    metric = time_metric(row for rows in panels.values() for row in rows)
+    labels: dict[str, Any] = {}
+    for panel, (name, rows) in zip(drawn, panels.items(), strict=False):
+        _times(panel, rows, metric)
+        panel.set(xlabel="proposals per step")
+        if len(panels) > 1:
+            panel.set_title(plain(name), fontsize=9)
+        labels |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    for panel in drawn[len(panels) :]:
+        panel.axis("off")
+    drawn[0].set_ylim(bottom=0)  # only now: a limit keeps the shared axis from growing with further panels
+    base = "the target alone's" if metric == TO_ALONE else "best lossless's"
+    drawn[0].set(ylabel=f"wall time per answer ÷ {base}")
+    figure.legend(
+        labels.values(), labels.keys(), loc="outside lower center", ncols=2 if columns == 1 else 3, fontsize=8
+    )
+    return to_svg(figure)
+
+
+def time_metric(rows: Any) -> str:
+    """Return which normalised time all rows have: to the target alone, else to the best lossless setting."""
+    return TO_ALONE if all(row.metrics[TO_ALONE] is not None for row in rows) else TO_LOSSLESS
+
+
+def name_of(row: Row) -> str:
+    """Return a setting's rule and draft length, for people."""
+    from cactus_decoding.evaluation.runs.runner import label
+
+    return label(row.cell)
+
+
+def line_of(row: Row) -> str:
+    """Return what a setting shares with those of other draft lengths."""
+    return name_of(row).rpartition(" ×")[0]
+
+
+def _times(panel: Axes, rows: Sequence[Row], metric: str) -> None:
+    panel.axhline(1, color=GREY, lw=1)
+    speculative = [row for row in rows if row.cell.num_speculative_tokens != 0]
+    shown = [row for row in speculative if row.metrics[metric] is not None]
+    places = _places([row.cell.num_speculative_tokens for row in shown])
+    panel.set_xticks(list(places.values()), [plain(str(length)) for length in places])
+    names = list(dict.fromkeys(line_of(row) for row in shown))
+    used: dict[str, int] = {}
+    for number, name in enumerate(names):
+        ours = [row for row in shown if line_of(row) == name]
+        family = family_of(ours[0].cell.rule)
+        dash = DASHES[used.setdefault(family, 0) % len(DASHES)]
+        used[family] += 1
+        aside = 0.08 * (number - (len(names) - 1) / 2)  # so that one interval does not hide another
+        for kind, line in ((int, dash), (str, "none")):  # a draft length that adapts is on no line between numbers
+            part = [row for row in ours if isinstance(row.cell.num_speculative_tokens, kind)]
+            part.sort(key=lambda row: places[row.cell.num_speculative_tokens])
+            values = [_interval(row, metric) for row in part]
+            if part:
+                panel.errorbar(
+                    [places[row.cell.num_speculative_tokens] + aside for row in part],
+                    [value.value for value in values],
+                    yerr=[list(ends) for ends in zip(*(_reach_pair(value) for value in values), strict=True)],
+                    capsize=2,
+                    label=plain(name),
+                    **style_of(ours[0].cell.rule).line() | {"linestyle": line},
+                )
+    panel.grid(alpha=0.3)
+
+
+def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
+    """Return where draft lengths stand on an axis: numbers at their value, others in a row to the right of them.
+
+    >>> _places([4, "adaptive", 2])
+    {2: 2.0, 4: 4.0, 'adaptive': 6.0}
+    """
+    numbers = sorted({length for length in lengths if isinstance(length, int)})
+    others = dict.fromkeys(length for length in lengths if isinstance(length, str))
+    right = float(max(numbers, default=0))
+    found: dict[int | str, float] = {length: float(length) for length in numbers}
+    return found | {name: right + 2 * place for place, name in enumerate(others, start=1)}
+
+
+def _scatter(panel: Axes, rows: Sequence[Row], across: str, up: str) -> None:
+    shown = [row for row in rows if row.metrics[across] is not None and row.metrics[up] is not None]
+    seen: set[str] = set()
+    for row in shown:
+        x, y = _interval(row, across), _interval(row, up)
+        if not (math.isfinite(x.value) and math.isfinite(y.value)):
+            continue
+        family = family_of(row.cell.rule)
+        look = style_of(row.cell.rule).line() | {"linestyle": "none"}
+        label = None if family in seen else plain(family.replace("_", " "))
+        seen.add(family)
+        panel.errorbar(x.value, y.value, xerr=_reach(x), yerr=_reach(y), capsize=2, elinewidth=0.8, label=label, **look)
+        if len(shown) <= _MOST_LABELS:
+            panel.annotate(f"×{row.cell.num_speculative_tokens}", (x.value, y.value), (3, 3),
+                           textcoords="offset points", fontsize=6, color=GREY)  # fmt: skip
+
+
+def _finish(figure: Any, panel: Axes) -> None:
+    panel.grid(alpha=0.3)
+    handles, labels = panel.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+
+
+def _interval(row: Row, metric: str) -> Interval:
+    found = row.metrics[metric]
+    assert found is not None
+    return found
+
+
+def _reach_pair(value: Interval) -> tuple[float, float]:
+    """Return how far the interval reaches below and above; nothing where it has no ends."""
+    below, above = value.value - value.low, value.high - value.value
+    return (max(0.0, below), max(0.0, above)) if math.isfinite(below + above) else (0.0, 0.0)
+
+
+def _reach(value: Interval) -> list[list[float]]:
+    return [[end] for end in _reach_pair(value)]

@@ -1,0 +1,245 @@
+"""From result files to one page and one table: every number with its interval, in the order of the files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cactus_decoding.evaluation.frontier.frontier_file import frontier_picture
+from cactus_decoding.evaluation.intervals import Interval
+from cactus_decoding.evaluation.reporting import charts
+from cactus_decoding.evaluation.reporting.pictures import clean
+from cactus_decoding.evaluation.runs.results import CellResult, read_results
+from cactus_decoding.evaluation.runs.summary import Row, summarise
+
+COLUMNS = (
+    ("score", "score", 3),
+    ("score_difference", "score − best lossless", 3),
+    ("acceptance_rate", "acceptance rate", 3),
+    ("acceptance_length", "acceptance_length", 2),
+    ("accepted_per_step", "accepted_per_step", 2),
+    ("rejections_ratio", "rejections ÷ lossless", 2),
+    ("length_ratio", "length ratio", 3),
+    ("rounds_per_answer", "rounds per answer", 1),
+    ("seconds_per_answer", "seconds per answer", 3),
+    ("seconds_ratio", "wall time ÷ best lossless", 3),
+    ("seconds_ratio_to_target_alone", "wall time ÷ target alone", 3),
+    ("tokens_per_second", "tokens per second", 1),
+    ("nats_per_token", "nats per token", 4),
+    ("nats_per_answer", "nats per answer", 3),
+    ("tv_per_position", "TV per position", 4),
+    ("max_likelihood_ratio", "largest likelihood ratio", 1),
+    ("truncated", "truncated", 3),
+)
+"""Metric, heading, digits."""
+_LARGE = 1e6
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture, its caption, what it shows for those who cannot see it, and whether it takes the page's width."""
+
+    svg: str
+    caption: str
+    alternative: str
+    wide: bool = False
+
+    @property
+    def source(self) -> str:
+        """The picture as a data address."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Results of one task and sampling.
+
+    Attributes:
+        title: task and sampling.
+        pairs: rows of each pair of models, by its name.
+        pictures: in the order that they are shown.
+        notes: what is missing, and why.
+    """
+
+    title: str
+    pairs: Mapping[str, Sequence[Row]]
+    pictures: Sequence[Picture]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a page shows.
+
+    Attributes:
+        sections: one for each task and sampling.
+        frontier: the frontier's picture, if there is one.
+        sources: file names with what made them.
+    """
+
+    sections: Sequence[Section]
+    frontier: Picture | None = None
+    sources: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[CellResult]]]:
+    """Return the results of several files.
+
+    Raises:
+        OSError: if one cannot be read.
+        ValueError: for a malformed line, an empty file, or a cell that stands in two places; names file and line.
+    """
+    seen: dict[str, Path] = {}
+    found = []
+    for path in paths:
+        results = read_results(path)
+        if not results:
+            raise ValueError(f"{path}: there is no finished cell in this file")
+        for number, result in enumerate(results, start=1):
+            if result.cell.key in seen:
+                raise ValueError(f"{path}, line {number}: this cell is also in {seen[result.cell.key]}")
+            seen[result.cell.key] = path
+        found.append((path, results))
+    return found
+
+
+def make_report(
+    files: Sequence[tuple[Path, Sequence[CellResult]]], frontier: tuple[Path, Mapping[str, Any]] | None = None
+) -> Report:
+    """Return what a page shows of the results of several files, and of a frontier."""
+    rows = summarise(result for _, results in files for result in results)
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_same_question(row), []).append(row)
+    sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
+    picture = None
+    if frontier is not None:
+        path, result = frontier
+        sources.append((clean(str(path)), _made_by([result["provenance"]])))
+        picture = _frontier_of(result)
+    return Report([_section(group) for group in groups.values()], picture, sources)
+
+
+def _same_question(row: Row) -> tuple[Any, ...]:
+    cell = row.cell
+    sampling = cell.temperature, cell.top_k, cell.top_p, cell.min_p
+    return (cell.task, cell.problems, cell.engine, cell.max_new_tokens, *sampling)
+
+
+def pair_of(row: Row) -> str:
+    """Return the name of a row's pair of models."""
+    return clean(f"target {row.cell.target}, draft {row.cell.draft}")
+
+
+def _title(row: Row) -> str:
+    cell = row.cell
+    cuts = [f"{name} {value:g}" for name, value, off in (
+        ("top-k", cell.top_k, 0), ("top-p", cell.top_p, 1), ("min-p", cell.min_p, 0)) if value != off]  # fmt: skip
+    sampling = ", ".join([f"temperature {cell.temperature:g}", *(cuts or ["no truncation"])])
+    return clean(f"{cell.task}: {cell.problems} problems, {sampling}, {cell.engine}")
+
+
+def _section(rows: Sequence[Row]) -> Section:
+    pairs: dict[str, list[Row]] = {}
+    for row in rows:
+        pairs.setdefault(pair_of(row), []).append(row)
+    pictures: list[Picture] = []
+    notes: list[str] = []
+    for name, ours in pairs.items():
+        pictures += _pictures(name, ours, notes)
+    if len(pairs) > 1:
+        pictures.append(
+            Picture(
+                charts.time_picture(pairs),
+                "Normalised wall time per answer against proposals per step, for each pair of models.",
+                f"Line charts side by side for {len(pairs)} pairs; the tables below have the numbers.",
+                wide=True,
+            )
+        )
+    return Section(_title(rows[0]), pairs, pictures, notes)
+
+
+def _pictures(name: str, rows: Sequence[Row], notes: list[str]) -> list[Picture]:
+    """Return the pictures of one pair; add to the notes why one is missing."""
+    found, table = [], "The table below has the numbers."
+    if all(row.metrics["score"] is None for row in rows):
+        notes.append(f"{name}: the task has no score, so there is no picture of it.")
+    else:
+        band = sigma_band(rows)
+        if band is None:
+            notes.append(f"{name}: the target alone was not measured, so its score has no band.")
+        caption = f"Score against acceptance rate; ×N: proposals per step. {name}."
+        found.append(Picture(charts.score_picture(rows, band), caption, f"Scatter chart of score. {table}"))
+    caption = f"Normalised wall time per answer against proposals per step. {name}."
+    found.append(Picture(charts.time_picture({name: rows}), caption, f"Line chart of wall time. {table}"))
+    if any(row.metrics["nats_per_token"] is not None for row in rows):
+        caption = f"Acceptance rate against what it costs: exact nats per token. {name}."
+        found.append(Picture(charts.nats_picture(rows), caption, f"Scatter chart of nats. {table}"))
+    else:
+        notes.append(f"{name}: nobody audited, so there is no picture of the nats.")
+    if any(row.metrics["length_ratio"] is not None for row in rows):
+        caption = f"Length ratio of every setting: above 1, answers are longer than lossless's. {name}."
+        found.append(Picture(charts.length_picture(rows), caption, f"Dot chart of length ratios. {table}"))
+    else:
+        notes.append(f"{name}: lossless was not measured, so nothing is compared with it.")
+    return found
+
+
+def sigma_band(rows: Sequence[Row]) -> Interval | None:
+    """Return the target's own score plus and minus one standard error; None where the target alone was not measured."""
+    for row in rows:
+        score = row.metrics["score"]
+        if row.cell.num_speculative_tokens == 0 and score is not None:
+            shares = row.setting.columns["right"]
+            sigma = float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else 0.0
+            return Interval(score.value, score.value - sigma, score.value + sigma)
+    return None
+
+
+def _frontier_of(result: Mapping[str, Any]) -> Picture:
+    settings = result["settings"]
+    caption = (
+        f"Exact acceptance against divergence at {result['visited']} positions that a lossless run visited on "
+        f"{result['problems']} problems ({settings.get('task')}), target {settings.get('target')}, draft "
+        f"{settings.get('draft')}, temperature {settings.get('temperature')}."
+    )
+    return Picture(frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV.")
+
+
+def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
+    """Return what made a file, as text: each provenance once."""
+    texts = dict.fromkeys(json.dumps(each, indent=1, sort_keys=True, ensure_ascii=True) for each in provenances)
+    return "\n".join(texts)
+
+
+def number(interval: Interval | None, digits: int) -> str:
+    """Write a number with its interval; a dash where it is not known.
+
+    >>> number(Interval(0.5, 0.25, 0.75), 2), number(None, 2), number(Interval(7e8, math.nan, math.nan), 1)
+    ('0.50 (0.25 to 0.75)', '–', '7.0e+08')
+    """
+    if interval is None or math.isnan(interval.value):
+        return "–"
+    value, low, high = (_short(x, digits) for x in interval)
+    return value if math.isnan(interval.low) else f"{value} ({low} to {high})"
+
+
+def _short(value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"
+
+
+def columns_of(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
+    """Return the columns of which at least one row knows the number."""
+    return [column for column in COLUMNS if any(row.metrics[column[0]] is not None for row in rows)]
+
+
+def settings_of(row: Row) -> str:
+    """Return a row's setting for a table, the baseline marked."""
+    return clean(charts.name_of(row)) + (" (best lossless)" if row.setting is row.baseline else "")

@@ -1,0 +1,63 @@
+"""A report as one self-contained HTML page, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cactus_decoding.evaluation.reporting.report import Report, columns_of, number, settings_of
+
+EXPLANATION = (
+    "Each number stands with its 95 % interval: Wilson's for proportions, the bootstrap over problems for the rest, "
+    "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
+    "same run. Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
+    "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
+)
+
+
+def to_html(report: Report) -> str:
+    """Return one page that needs nothing else: no network, no script.
+
+    Raises:
+        ValueError: where Jinja2 is not installed.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise ValueError("reports need Jinja2: pip install 'cactus-decoding[eval]'") from None
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"columns_of": columns_of, "number": number, "settings_of": settings_of}
+    return environment.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+
+
+def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
+    """Return the tables as Markdown."""
+    parts = [EXPLANATION]
+    for section in report.sections:
+        parts.append(heading(escape(section.title)))
+        for name, rows in section.pairs.items():
+            columns = columns_of(rows)
+            lines = [f"| {escape(name)} | " + " | ".join(title for _, title, _ in columns) + " |"]
+            lines.append("|---|" + "---:|" * len(columns))
+            for row in rows:
+                numbers = (number(row.metrics[metric], digits) for metric, _, digits in columns)
+                lines.append(f"| {escape(settings_of(row))} | " + " | ".join(numbers) + " |")
+            parts.append("\n".join(lines))
+        parts += [escape(note) for note in section.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    r"""Return text that Markdown shows as it is, inside a table too.
+
+    >>> print(escape("<b>|*x*"))
+    &lt;b&gt;\|\*x\*
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{letter}" if letter in "\\`*_[]|" else letter for letter in text)

@@ -1,0 +1,1 @@
+"""Runs of an evaluation: answering, keeping and summing up."""

@@ -1,0 +1,175 @@
+"""Result files: JSON Lines, one line a finished cell, which survive a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cactus_decoding.evaluation.run_config import Cell
+
+SCHEMA = 1
+COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
+AUDITED = ("metered", "nats", "tv", "max_log_ratio")
+COLUMNS = ("id", "group", "right", "finish_reason", *COUNTS, "seconds")
+_BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
+
+
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """A finished cell.
+
+    Attributes:
+        cell: what it is about.
+        answers: columns, one entry a problem; the audited ones are absent where nobody audited.
+        provenance: commit, versions, machine, date, arguments.
+    """
+
+    cell: Cell
+    answers: Mapping[str, list[Any]]
+    provenance: Mapping[str, Any]
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a column of numbers; what is not known is NaN, and a cost without a bound infinite."""
+        return self._numbers[name]
+
+    @property
+    def scored(self) -> bool:
+        """Whether every answer is right or wrong."""
+        return not bool(np.isnan(self.column("right")).any())
+
+    @property
+    def audited(self) -> bool:
+        """Whether the exact costs are known."""
+        return all(name in self.answers for name in AUDITED)
+
+    @cached_property
+    def _numbers(self) -> dict[str, NDArray[np.float64]]:
+        text = ("id", "group", "finish_reason")
+        absent = {"right": math.nan, "relaxed": math.nan} | dict.fromkeys(AUDITED, math.inf)
+        return {
+            name: np.array([absent[name] if value is None else value for value in values], dtype=np.float64)
+            for name, values in self.answers.items()
+            if name not in text
+        }
+
+    def line(self) -> str:
+        """Return the line of a result file."""
+        rows = [
+            json_numbers(dict(zip(self.answers, row, strict=True))) for row in zip(*self.answers.values(), strict=True)
+        ]
+        answers = {name: [row[name] for row in rows] for name in self.answers}
+        value = {"schema": SCHEMA, "cell": self.cell.as_dict(), "answers": answers, "provenance": self.provenance}
+        return json.dumps(value, allow_nan=False) + "\n"
+
+
+def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer's values with null for infinite costs, because JSON knows no infinity.
+
+    Example:
+        >>> json_numbers({"id": "a", "nats": math.inf})
+        {'id': 'a', 'nats': None}
+    """
+    return {name: None if name in AUDITED and not math.isfinite(value) else value for name, value in row.items()}
+
+
+def read_results(path: str | Path) -> list[CellResult]:
+    """Return the finished cells of a result file; a last line that a kill cut off is passed over.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: for a line that is not a cell's; says which.
+    """
+    return _parse(Path(path).read_bytes(), path)[0]
+
+
+def _parse(data: bytes, path: str | Path) -> tuple[list[CellResult], int]:
+    """Return the finished cells, and how many bytes they take."""
+    results, kept, end = [], 0, data.rfind(b"\n") + 1
+    for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
+        results.append(_parse_line(line, f"{path}, line {number}"))
+        kept += len(line)
+    rest = data[end:]
+    if rest and not (_BEGINNING.encode().startswith(rest) or rest.startswith(_BEGINNING.encode())):
+        raise ValueError(f"{path}, line {len(results) + 1}: this is not a result of cactus eval")
+    return results, kept
+
+
+def _parse_line(line: bytes, where: str) -> CellResult:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where}: this is not JSON: {error}") from None
+    if not isinstance(value, dict) or "schema" not in value or "cell" not in value:
+        raise ValueError(f"{where}: this is not a result of cactus eval")
+    if value["schema"] != SCHEMA:
+        raise ValueError(f"{where}: schema is {value['schema']!r}, but this version reads schema {SCHEMA}")
+    try:
+        result = CellResult(Cell.from_dict(value["cell"]), value["answers"], value["provenance"])
+        lengths = {name: len(column) for name, column in result.answers.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{where}: this is not a result of cactus eval: {error}") from None
+    missing = [name for name in COLUMNS if name not in lengths]
+    if missing or set(lengths.values()) != {result.cell.problems}:
+        raise ValueError(
+            f"{where}: the answers must have {result.cell.problems} entries in each of the columns "
+            f"{', '.join(COLUMNS)}, but have {lengths}"
+        )
+    return result
+
+
+class ResultFile:
+    """A result file that is being written: what is in it, and a way to add to it.
+
+    Attributes:
+        path: where it is.
+        results: its finished cells.
+    """
+
+    def __init__(self, path: Path, results: list[CellResult], file: IO[bytes]) -> None:
+        """Keep an open file; `opened` opens one."""
+        self.path, self.results = path, results
+        self._file = file
+
+    def append(self, result: CellResult) -> None:
+        """Add a finished cell; it is on the disk when this returns."""
+        self._file.write(result.line().encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.results.append(result)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ResultFile]:
+    """Open a result file to add to it, make it where there is none, and cut off what a kill left of a line.
+
+    Raises:
+        OSError: if it cannot be written.
+        ValueError: if it is something else, or another process is adding to it; it is then left as it is.
+    """
+    with path.open("a+b") as file:
+        _lock(file, path)
+        file.seek(0)
+        results, kept = _parse(file.read(), path)
+        file.truncate(kept)
+        yield ResultFile(path, results, file)
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ValueError(f"another process is adding to {str(path)!r}; give another file, or wait for it") from None

@@ -1,0 +1,71 @@
+"""How many word problems were answered right, and how sure that makes us."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cactus_decoding.generation.metrics import Metrics
+from cactus_decoding.zoo.word_problems.generator import Problem, extract_answer
+
+if TYPE_CHECKING:
+    from cactus_decoding.generation.generate import Response
+
+_Z = 1.959964  # of a 95 % interval
+
+
+@dataclass
+class Score:
+    """Right answers among all, and what they took.
+
+    Attributes:
+        right: answers that are the problem's.
+        answers: problems tried.
+        metrics: counts of all the responses together.
+
+    Example:
+        >>> [round(end, 3) for end in Score(right=17, answers=20).interval]
+        [0.64, 0.948]
+    """
+
+    right: int = 0
+    answers: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def add(self, problem: Problem, response: Response) -> None:
+        """Count a finished response to a problem."""
+        self.right += extract_answer(response.text) == problem.answer
+        self.answers += 1
+        self.metrics += response.metrics
+
+    @property
+    def accuracy(self) -> float:
+        """Right answers over answers."""
+        return self.right / self.answers if self.answers else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the accuracy."""
+        if not self.answers:
+            return 0.0, 1.0
+        n, z = self.answers, _Z
+        middle = (self.right + z * z / 2) / (n + z * z)
+        half = z * math.sqrt(n * self.accuracy * (1 - self.accuracy) + z * z / 4) / (n + z * z)
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+    @property
+    def seconds_per_answer(self) -> float:
+        """Mean wall time of an answer."""
+        return self.metrics.seconds / self.answers if self.answers else math.nan
+
+    def as_dict(self) -> dict[str, object]:
+        """Return counts, ratios and the interval, for JSON."""
+        return {
+            "right": self.right,
+            "answers": self.answers,
+            "accuracy": self.accuracy,
+            "accuracy_interval": list(self.interval),
+            "seconds_per_answer": self.seconds_per_answer,
+            "metrics": self.metrics.as_dict(),
+        }

@@ -1,0 +1,118 @@
+"""lm-evaluation-harness: a model class for its generation tasks, registered as ``cactus``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.evaluation.engines.engine import Answer, Engine, load_engine
+from cactus_decoding.evaluation.run_config import Cell, seed_of
+from cactus_decoding.rules import parse_rule
+
+try:
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError:  # without the extra 'eval' the class cannot be used, but the module can be imported
+    LM = object
+
+    def register_model(*names: str) -> Any:
+        """Register nothing."""
+        return lambda model: model
+
+
+@register_model("cactus")
+class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
+    """A target and a draft as a model of the harness; it generates, and refuses to score given continuations.
+
+    Sampling is the cell's: of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are answered
+    under the settings that are compared.
+
+    Args:
+        engine: what decodes.
+        cell: its settings.
+
+    Attributes:
+        answers: by the task's name and the document's number, as they were given.
+    """
+
+    def __init__(self, engine: Engine, cell: Cell) -> None:
+        """Check the settings."""
+        super().__init__()
+        engine.check(cell)
+        self._engine, self._cell = engine, cell
+        self.answers: dict[tuple[str, int], Answer] = {}
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> CactusLM:
+        """Load the models that the harness's ``--model_args`` name: target, draft, and any field of `Cell`."""
+        known = {"target": "bundled", "draft": "bundled"} | arg_dict
+        cell = Cell.from_dict(Cell("", "", "").as_dict() | known)
+        check_integer("seed", cell.seed, 0)
+        cell = replace(cell, rule=parse_rule(cell.rule).spelling)
+        return cls(load_engine(cell.engine, cell.target, cell.draft, audited=False), cell)
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> CactusLM:
+        """Read ``name=value`` pairs; a rule's own commas and equals signs are no separators."""
+        return cls.create_from_arg_obj(_pairs(arg_string), additional_config)
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Answer requests, each with a seed of its own that is the same for every rule."""
+        texts = []
+        for place, request in enumerate(requests):
+            prompt, given = request.args
+            until = given.get("until") or ()
+            stop = (until,) if isinstance(until, str) else tuple(text for text in until if text)
+            number = request.doc_id if request.doc_id is not None else place
+            answer = self._engine.answer(self._cell, prompt, stop, seed_of(self._cell.seed, number))
+            self.answers[request.task_name or "", number] = answer
+            texts.append(answer.text)
+        return texts
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Refuse: an acceptance rule changes what is generated, and nothing about the score of a given text."""
+        raise ValueError(_refusal(requests))
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Refuse likewise."""
+        raise ValueError(_refusal(requests))
+
+
+def _refusal(requests: list[Any]) -> str:
+    named = sorted({str(request.task_name) for request in requests})
+    return (
+        f"{', '.join(named)}: the task scores given continuations, which no acceptance rule changes; only tasks that "
+        "generate (output_type: generate_until) can be compared"
+    )
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """Return the pairs of ``--model_args``, with the types of `Cell`'s fields.
+
+    Example:
+        >>> _pairs("rule=clamped:width=1.0,max_kl=inf,seed=3,num_speculative_tokens=4")
+        {'rule': 'clamped:width=1.0,max_kl=inf', 'seed': 3, 'num_speculative_tokens': 4}
+    """
+    usual = Cell("", "", "").as_dict()
+    pairs: dict[str, str] = {}
+    last = ""
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if equals and name.strip() in usual:
+            last = name.strip()
+            pairs[last] = value.strip()
+        elif last == "rule":  # a rule's own parameters go on
+            pairs[last] += "," + part
+        else:
+            raise ValueError(f"{part!r} is not argument=value; arguments are {', '.join(usual)}")
+    return {name: _typed(name, value, usual[name]) for name, value in pairs.items()}
+
+
+def _typed(name: str, value: str, usual: object) -> object:
+    numbers = {"budget_nats": float, "expected_tokens": int}
+    kind = numbers.get(name, type(usual))
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{name} must be of type {kind.__name__}, but is {value!r}") from None

@@ -1,0 +1,51 @@
+"""What is asked: problems, and how an answer is judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+
+from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.evaluation.run_config import Cell, seed_of
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Problems and how their answers are read.
+
+    Attributes:
+        name: what result files call it.
+        problems: in order.
+        extract: turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
+        stop: strings that end an answer.
+    """
+
+    name: str
+    problems: tuple[Problem, ...]
+    extract: Callable[[str], str | None] | None = None
+    stop: tuple[str, ...] = ()
+
+    def digest_of(self, problems: int) -> str:
+        """Return a hash of the first problems: cells of the same name must have the same."""
+        text = json.dumps([asdict(problem) for problem in self.problems[:problems]], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def is_right(self, problem: Problem, text: str) -> bool | None:
+        """Say whether an answer is the problem's; None where nothing is scored."""
+        if self.extract is None or problem.answer is None:
+            return None
+        return self.extract(text) == problem.answer
+
+    def check(self, engine: Engine, cell: Cell) -> None:
+        """Raise `ValueError` where a problem cannot be answered, before any is."""
+        for problem in self.problems[: cell.problems]:
+            engine.check_prompt(cell, problem)
+
+    def answer(self, engine: Engine, cell: Cell, start: int = 0) -> Iterator[tuple[Problem, Answer, bool | None]]:
+        """Yield each problem of a cell from the place ``start`` on, its answer, and whether that is right."""
+        for place, problem in islice(enumerate(self.problems[: cell.problems]), start, None):
+            answer = engine.answer(cell, problem.prompt, self.stop, seed_of(cell.seed, place))
+            yield problem, answer, self.is_right(problem, answer.text)

@@ -1,0 +1,156 @@
+"""A target and what drafts for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from cactus_decoding import zoo
+from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.drafting import ModelDrafter, NgramDrafter
+from cactus_decoding.drafting.early_exit import EarlyExit
+from cactus_decoding.models.cached import CachedModel, vocabulary_size
+from cactus_decoding.models.layout import lay_out_for_small_products
+from cactus_decoding.types import Drafter
+
+NGRAM, EARLY_EXIT = "ngram", "early_exit"
+
+
+@dataclass(eq=False)
+class Pair:
+    """Models loaded and fitted to each other; one response at a time runs on it.
+
+    Attributes:
+        target: the verifying model.
+        drafter: where proposals come from.
+        tokenizer: of the target.
+        bundled: whether the target is the bundled one, which knows word problems only.
+    """
+
+    target: CachedModel
+    drafter: Drafter
+    tokenizer: PreTrainedTokenizerBase
+    bundled: bool = False
+
+    def twin(self) -> Pair:
+        """Return a pair with the same weights and caches of its own, so that two responses can take turns.
+
+        Raises:
+            TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
+        """
+        if not isinstance(self.drafter, (ModelDrafter, NgramDrafter)):
+            raise TypeError(f"only a draft model or {NGRAM!r} can be shared, but the drafter is {self.drafter!r}")
+        drafter = self.drafter.twin() if isinstance(self.drafter, ModelDrafter) else self.drafter
+        return Pair(CachedModel(self.target.model), drafter, self.tokenizer, self.bundled)
+
+    @property
+    def draft_window(self) -> int | None:
+        """Tokens that the draft's context window holds, if it has one."""
+        return getattr(self.drafter, "max_length", None)
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """The target's end-of-sequence tokens."""
+        given = self.target.model.generation_config.eos_token_id
+        if given is None:
+            given = self.tokenizer.eos_token_id
+        if given is None:
+            return []
+        return list(given) if isinstance(given, (list, tuple)) else [int(given)]
+
+
+def load_pair(
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+) -> Pair:
+    """Load a target and a draft that share a tokenizer: the bundled pair, or any local path or hub name.
+
+    Code that comes with a model is never run.
+
+    Args:
+        target: path or name of the verifying model; None for the bundled one.
+        draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
+            target's own first layers; None for the bundled one, which only goes with the bundled target.
+        dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
+            faster on most CPUs.
+        device: where to run; a GPU if there is one, else the CPU.
+
+    Raises:
+        ValueError: if a model cannot be loaded, the draft is missing, or the vocabularies differ.
+
+    Example:
+        >>> pair = load_pair()
+        >>> pair.tokenizer.eos_token
+        '<eos>'
+    """
+    bundled = target is None
+    if bundled:
+        dtype = torch.float32 if dtype == "auto" else dtype
+        target, draft = zoo.path("target"), zoo.path("draft") if draft is None else draft
+    elif draft is None:
+        raise ValueError(
+            f"a draft is missing for target {str(target)!r}: give a model's path or name, {NGRAM!r}, or "
+            f"'{EARLY_EXIT}:layers=3'"
+        )
+    assert target is not None
+    assert draft is not None
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    tokenizer = _load_tokenizer("target", target)
+    early_exit = parse("draft", str(draft), {EARLY_EXIT: EarlyExit}) if _exits_early(draft) else None
+    if draft != NGRAM and early_exit is None:  # compared first: weights may be large
+        _check_same_vocabulary(tokenizer, _load_tokenizer("draft", draft), str(target), str(draft))
+    verifier = CachedModel(_load_model("target", target, dtype, device))
+    drafter: Drafter = NgramDrafter()
+    if early_exit is not None:
+        drafter = ModelDrafter(early_exit.of(verifier.model))
+    elif draft != NGRAM:
+        drafter = ModelDrafter(_load_model("draft", draft, dtype, device), vocabulary_size(verifier.model))
+    return Pair(verifier, drafter, tokenizer, bundled)
+
+
+def _exits_early(draft: str | Path) -> bool:
+    return isinstance(draft, str) and draft.partition(":")[0] == EARLY_EXIT
+
+
+def _load_tokenizer(role: str, name: str | Path) -> PreTrainedTokenizerBase:
+    if (isinstance(name, Path) or name.startswith(("/", ".", "~"))) and not Path(name).exists():
+        raise ValueError(f"cannot load the {role}: there is no folder {str(name)!r}")
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"cannot load a tokenizer for the {role} {str(name)!r}: {_first_line(error)}") from error
+
+
+def _load_model(role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device) -> PreTrainedModel:
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"cannot load the {role} {str(name)!r}: {_first_line(error)}") from error
+    model = model.to(device).eval()
+    lay_out_for_small_products(model)
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _check_same_vocabulary(
+    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, target_name: str, draft_name: str
+) -> None:
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours == theirs:
+        return
+    differing = sum(theirs.get(token) != token_id for token, token_id in ours.items())
+    raise ValueError(
+        f"the vocabularies of target {target_name!r} ({len(ours)} tokens) and draft {draft_name!r} "
+        f"({len(theirs)} tokens) differ in {max(differing, abs(len(ours) - len(theirs)))} tokens; both must have the "
+        "same tokens (for others, pass transformers' cross-tokenizer candidate generator to speculative_generate)"
+    )

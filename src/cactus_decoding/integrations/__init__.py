@@ -1,0 +1,1 @@
+"""Translations to and from other engines; no mathematics of their own."""

@@ -1,0 +1,1 @@
+"""What engines share that sample by themselves: rules as logits, costs, meters and counters."""

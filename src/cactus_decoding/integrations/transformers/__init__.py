@@ -1,0 +1,1 @@
+"""Speculative decoding inside transformers' own generate."""

@@ -1,0 +1,206 @@
+"""What a transformers `generate` call asks for, in this package's terms."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.generation import logits_process
+
+from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.models.cached import check_can_roll_back
+from cactus_decoding.sampling.params import SamplingParams
+
+# They look at one row at a time and at no token ids, so all rows of a block can go through at once.
+_ROW_WISE = (
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinPLogitsWarper,
+    logits_process.SuppressTokensLogitsProcessor,
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+)
+# They remember earlier calls, and so cannot take back a rejected token.
+_WITH_MEMORY = (
+    logits_process.SynthIDTextWatermarkLogitsProcessor,
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+# What `generate` itself prepares for a text-only decoder.
+_PREPARED = frozenset({"attention_mask", "logits_to_keep", "past_key_values", "position_ids", "use_cache"})
+
+
+class ProcessedProbs:
+    """Turns logits into probabilities with a `generate` call's processors; each row sees the tokens before it.
+
+    Args:
+        processors: as prepared by `generate`.
+        config: likewise.
+        input_ids: the prompt.
+        padding: how many of its first tokens are padding, which processors would see in `generate` too.
+        greedy: whether all the mass goes to the most likely token; as ``do_sample`` says, if None.
+    """
+
+    def __init__(
+        self,
+        processors: LogitsProcessorList,
+        config: GenerationConfig,
+        input_ids: Tensor,
+        padding: int,
+        *,
+        greedy: bool | None = None,
+    ) -> None:
+        """Keep the processors and the padding."""
+        self._processors = [(type(processor) in _ROW_WISE, processor) for processor in processors]
+        self._padding = input_ids[0, :padding].tolist()
+        self._sampling = SamplingParams(
+            temperature=0.0 if (not config.do_sample if greedy is None else greedy) else 1.0
+        )
+
+    def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return probabilities ``[rows, vocabulary]``; the last row follows all the tokens."""
+        scores = logits.to(torch.float32, copy=True)  # what `generate` works with; processors may write into it
+        history: Tensor | None = None
+        for row_wise, processor in self._processors:
+            if row_wise:
+                scores = processor(None, scores)
+                continue
+            if history is None:
+                history = torch.tensor([self._padding + token_ids], device=scores.device)
+            first = history.shape[1] - len(scores) + 1
+            rows = [processor(history[:, : first + i], scores[i : i + 1]) for i in range(len(scores))]
+            scores = torch.cat(rows)
+        return self._sampling(scores)
+
+
+class StoppingCheck:
+    """Asks a `generate` call's stopping criteria after each token.
+
+    Attributes:
+        max_length: the longest sequence, without padding.
+    """
+
+    def __init__(
+        self, criteria: StoppingCriteriaList, config: GenerationConfig, input_ids: Tensor, padding: int
+    ) -> None:
+        """Sort the criteria by what they need."""
+        lengths = [criterion.max_length for criterion in criteria if type(criterion) is MaxLengthCriteria]
+        self.max_length = int(min(lengths, default=config.max_length)) - padding
+        ends = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
+        self._end_ids = frozenset(int(token) for criterion in ends for token in criterion.eos_token_id)
+        # the loop looks after lengths, and a set after end tokens: the rest need a tensor of all tokens
+        self._others = [c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)]
+        self._padding, self._device = input_ids[0, :padding].tolist(), input_ids.device
+
+    def __call__(self, token_ids: list[int]) -> bool:
+        """Say whether the last token ends the response."""
+        if not self._others:
+            return token_ids[-1] in self._end_ids
+        sequence = torch.tensor([self._padding + token_ids], device=self._device)
+        verdicts = [bool(torch.as_tensor(criterion(sequence, None)).any()) for criterion in self._others]
+        return token_ids[-1] in self._end_ids or any(verdicts)
+
+
+def check_request(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    processors: LogitsProcessorList,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+) -> None:
+    """Raise `ValueError` for what a draft-and-verify loop over one sequence cannot do."""
+    check_can_roll_back(model)
+    if (mode := config.get_generation_mode()) not in ("greedy_search", "sample", "assisted_generation"):
+        raise ValueError(f"speculative_generate does greedy search and sampling with one beam, but not {mode.value}")
+    if (config.num_return_sequences or 1) > 1:
+        raise ValueError(f"num_return_sequences must be 1, but is {config.num_return_sequences}")
+    extra = sorted(name for name, value in model_kwargs.items() if name not in _PREPARED and value is not None)
+    if extra:
+        raise ValueError(f"speculative_generate takes text only, but was given {', '.join(extra)}")
+    if input_ids.shape[0] != 1:
+        raise ValueError(f"speculative_generate takes one prompt at a time, but was given {input_ids.shape[0]}")
+    if input_ids.shape[1] == 0:
+        raise ValueError("the prompt must have at least one token, but has none")
+    outputs = [name for name in ("output_logits", "output_scores") if getattr(config, name)]
+    if outputs:
+        raise ValueError(f"speculative_generate returns sequences only, but {', '.join(outputs)} is set")
+    if getattr(config, "assistant_ensemble_weight", None) is not None:
+        raise ValueError("assistant_ensemble_weight is not looked at: give rule='ensemble:weight=...' instead")
+    _check_cache(config, model_kwargs)
+    for processor in processors:
+        if isinstance(processor, _WITH_MEMORY):
+            raise ValueError(
+                f"{type(processor).__name__} remembers earlier calls, and cannot take back a rejected token"
+            )
+
+
+def _check_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and (cache.get_seq_length() > 0 or getattr(cache, "_is_user_defined", False)):
+        raise ValueError("past_key_values is not supported: the cache must be rolled back, so it is made here")
+    if model_kwargs.get("use_cache") is False:
+        raise ValueError("use_cache must be true, but is False")
+    if config.cache_implementation not in (None, "dynamic"):
+        raise ValueError(f"cache_implementation must be None or 'dynamic', but is {config.cache_implementation!r}")
+
+
+def left_padding(input_ids: Tensor, model_kwargs: dict[str, Any]) -> int:
+    """Return how many tokens of padding precede the prompt; raise `ValueError` for any other mask or positions."""
+    length = input_ids.shape[1]
+    mask = model_kwargs.get("attention_mask")
+    kept = length if mask is None else int((mask[0] != 0).sum())
+    padding = length - kept
+    if mask is not None and (tuple(mask.shape) != (1, length) or not kept or not bool((mask[0, padding:] != 0).all())):
+        raise ValueError(
+            f"attention_mask must be ones, perhaps after zeros on the left, but is {mask.tolist()} (where none is "
+            "given, `generate` takes pad tokens for padding)"
+        )
+    positions = model_kwargs.get("position_ids")
+    if positions is not None:
+        expected = torch.arange(kept, device=positions.device)
+        if positions.shape[-1] != length or not bool((positions[..., padding:] == expected).all()):
+            raise ValueError(f"position_ids must count the prompt's tokens from 0, but are {positions.tolist()}")
+    return padding
+
+
+def named_arguments_of_generate(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the arguments that `generate` was called with but keeps from us, if it is what called us.
+
+    ``assistant_model``, ``streamer`` and ``synced_gpus`` are parameters of `generate` itself, and none of those reaches
+    a callable ``custom_generate`` (transformers 4.57 to 5.19): only its frame still has them.
+    """
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is model:
+            return {name: frame.f_locals.get(name) for name in ("assistant_model", "streamer", "synced_gpus")}
+        frame = frame.f_back
+    return {}
+
+
+def random_source(generator: object, seed: int | None, device: torch.device) -> torch.Generator | None:
+    """Return the generator to draw from; None is torch's default one, as `generate` has it."""
+    if seed is not None:
+        if generator is not None:
+            raise ValueError("generator and seed exclude each other: give one of them")
+        check_integer("seed", seed, 0, 2**63 - 1)
+        return torch.Generator(device).manual_seed(seed)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, but is {generator!r}")
+    if generator is not None and generator.device.type != device.type:
+        raise ValueError(f"generator must be on the model's device {device}, but is on {generator.device}")
+    return generator

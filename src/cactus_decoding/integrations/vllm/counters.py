@@ -1,0 +1,122 @@
+"""Prometheus counters of what rules do, kept on the device and handed on about once a second."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.rules.base import Rule
+
+if TYPE_CHECKING:
+    from cactus_decoding.integrations.vllm.nats import Spending
+
+COUNTERS = {
+    "cactus_verified_positions": "Drafted positions that were looked at under a rule",
+    "cactus_accepted_tokens": "Drafted tokens accepted under a rule",
+    "cactus_relaxed_tokens": "Accepted tokens that the lossless test rejects with the same uniform number (expected)",
+    "cactus_conditional_nats": "KL of the relaxed target to the target, given the drafted token, over those positions",
+    "cactus_audited_nats": "KL of what is emitted to the target, averaged over the drafted token, where it was audited",
+    "cactus_audited_positions": "Positions that were audited",
+}
+"""What is counted, by rule."""
+MOST_RULES = 50
+"""Spellings that get a label of their own: requests choose them, and a label lasts as long as the server."""
+OTHER = "other"
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
+
+class Counters:
+    """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
+
+    Args:
+        enabled: whether to count at all.
+        audit_fraction: which part of the positions is audited, from 0 to 1; spread evenly, not drawn.
+        device: of the logits.
+        seconds: how long sums wait before they are read.
+    """
+
+    def __init__(self, enabled: bool, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
+        """Begin at zero."""
+        self.enabled = enabled
+        self._fraction, self._offered = audit_fraction, 0
+        self._device, self._seconds, self._last = device, seconds, time.monotonic()
+        self._sums: dict[str, Tensor] = {}
+        self._labels: set[str] = set()
+        self._prometheus: list[Any] | None = None
+
+    def audited(self, positions: int) -> Tensor | None:
+        """Return the indices of the next positions that are to be audited, or None if there are none."""
+        if not self._fraction:
+            return None
+        # multiples of the golden ratio: every so many-th position would always be the same place within a step
+        parts = np.arange(self._offered + 1, self._offered + positions + 1) * _GOLDEN_RATIO % 1
+        self._offered += positions
+        chosen = torch.from_numpy(np.flatnonzero(parts < self._fraction))
+        if not len(chosen):
+            return None
+        if self._device.type == "cuda":
+            chosen = chosen.pin_memory()  # so that nothing waits for the device
+        return chosen.to(self._device, non_blocking=True)
+
+    def add(
+        self, rules: Sequence[Rule], spent: Sequence[Spending], left: Sequence[Tensor], allowed: Sequence[Tensor | None]
+    ) -> None:
+        """Count a step.
+
+        Args:
+            rules: of each group.
+            spent: what its positions cost.
+            left: positive at its accepted positions, 0 at a rejected one that was looked at, negative after that.
+            allowed: which positions were relaxed; all, if None.
+        """
+        for rule, one, fate, part in zip(rules, spent, left, allowed, strict=True):
+            looked_at = fate >= 0 if part is None else (fate >= 0) & part
+            accepted = looked_at & (fate > 0)
+            relaxed = 1 - one.lossless_acceptance / one.acceptance.clamp(min=1e-300)
+            numbers = [
+                looked_at.sum().double(),
+                accepted.sum().double(),
+                torch.where(accepted, relaxed.clamp(0, 1), 0.0).sum(),
+                torch.where(looked_at, one.conditional, 0.0).sum(),
+            ]
+            if one.audited is None:
+                numbers += [numbers[0].new_zeros(())] * 2
+            else:
+                seen = looked_at[one.audited] & one.emitted[one.audited].isfinite()
+                numbers += [torch.where(seen, one.emitted[one.audited], 0.0).sum(), seen.sum().double()]
+            label = self._label(rule.spelling)
+            sums, step = self._sums.get(label), torch.stack(numbers)
+            self._sums[label] = step if sums is None else sums + step
+        if time.monotonic() - self._last >= self._seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Read the sums (this waits for the device) and hand them to Prometheus."""
+        self._last = time.monotonic()
+        if self._prometheus is None:
+            self._prometheus = _prometheus_counters()
+        for label, sums in self._sums.items():
+            for counter, value in zip(self._prometheus, sums.tolist(), strict=True):
+                counter.labels(label).inc(value)
+        self._sums.clear()
+
+    def _label(self, spelling: str) -> str:
+        if spelling not in self._labels:
+            if len(self._labels) >= MOST_RULES:
+                return OTHER
+            self._labels.add(spelling)
+        return spelling
+
+
+def _prometheus_counters() -> list[Any]:
+    """Return the counters, those that are registered already if there are any."""
+    from prometheus_client import REGISTRY, Counter
+
+    known = REGISTRY._names_to_collectors
+    return [known.get(name) or Counter(name, text, ["rule"]) for name, text in COUNTERS.items()]

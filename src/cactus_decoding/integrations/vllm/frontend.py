@@ -1,0 +1,40 @@
+"""The seam to vLLM's front end: bad values are refused before they reach a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cactus_decoding.integrations.vllm.patching import replace
+from cactus_decoding.integrations.vllm.request import RULE_KEY, relaxation
+from cactus_decoding.integrations.vllm.server_config import ServerConfig
+
+
+def install() -> None:
+    """Add our check to the one that vLLM makes of parameters for logits processors; it answers with HTTP 400."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    replace(InputProcessor, "_build_logits_processors_params_validator", with_check)
+
+
+def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any], Callable[[Any], None]]:
+    """Return vLLM's builder of the per-request check with ours in front, and check the server's own values."""
+
+    def build(processor: Any) -> Callable[[Any], None]:
+        config = ServerConfig.of(processor.vllm_config)
+        check = stock(processor)
+
+        def validate(params: Any) -> None:
+            from vllm.exceptions import VLLMValidationError
+
+            try:
+                asked = relaxation(params.extra_args, config.default)
+                if asked is not None:
+                    config.check(asked)
+            except (TypeError, ValueError) as error:
+                raise VLLMValidationError(str(error), parameter=RULE_KEY) from error
+            check(params)
+
+        return validate
+
+    return build

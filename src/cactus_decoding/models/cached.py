@@ -1,0 +1,135 @@
+"""A Hugging Face causal language model with a cache that can be rolled back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from cactus_decoding.models.forward import Forward
+from cactus_decoding.models.lean import LeanForward
+from cactus_decoding.models.transformers import GeneralForward
+from cactus_decoding.models.weights import read_weights
+
+
+class CachedModel:
+    """Feeds a model token by token or in blocks, and forgets what was rejected.
+
+    Models that `read_weights` knows are read by the lean forward pass, others by transformers' own: see ``forwards``.
+
+    Attributes:
+        model: the model.
+        length: how many tokens the cache holds.
+
+    Raises:
+        ValueError: for a model whose cache cannot be rolled back (recurrent state) or that is no decoder.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Wrap a model with an empty cache."""
+        check_can_roll_back(model)
+        self.model = model
+        self.device = model.device
+        self.length = 0
+        self._extra_inputs: dict[str, Any] = {}
+        self._forward: Forward | None = None  # the first `append` chooses: it knows the extra inputs
+        self._lean: LeanForward | None = None
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens that the model's context window holds, where its configuration says."""
+        return context_window(self.model)
+
+    @property
+    def extra_inputs(self) -> dict[str, Any]:
+        """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``.
+
+        They are set while the cache is empty, and call for transformers' own pass.
+        """
+        return self._extra_inputs
+
+    @extra_inputs.setter
+    def extra_inputs(self, extra_inputs: dict[str, Any]) -> None:
+        if extra_inputs == self._extra_inputs:
+            return
+        if self.length:
+            raise ValueError(f"extra_inputs must be set while the cache is empty, but it holds {self.length} tokens")
+        self._extra_inputs, self._forward = extra_inputs, None
+
+    @property
+    def outputs(self) -> Any:
+        """What the last forward pass returned, where there are ``extra_inputs``; else None."""
+        return getattr(self._forward, "outputs", None)
+
+    def reset(self) -> None:
+        """Forget everything, extra inputs too."""
+        self.length, self._extra_inputs, self._forward = 0, {}, None
+
+    @torch.inference_mode()
+    def append(self, token_ids: list[int] | Tensor, rows: int) -> Tensor:
+        """Feed the tokens that follow the cached ones; return the logits after each of the last ``rows`` of them.
+
+        Args:
+            token_ids: at least ``rows`` tokens, as a list or a tensor ``[n]`` on the model's device.
+            rows: how many rows to return.
+
+        Returns:
+            Logits in the model's dtype, ``[rows, vocabulary]``.
+        """
+        if self._forward is None:
+            self._forward = self._choose_forward()
+        block = torch.as_tensor(token_ids, device=self.device)
+        logits = self._forward.append(block, self.length, rows)
+        self.length += len(block)
+        return logits
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens, or everything where a sliding window has lost some of those."""
+        self.length = 0 if self._forward is None else self._forward.rollback(self.length, length)
+        if not self.length:
+            self._forward = None
+
+    def _choose_forward(self) -> Forward:
+        """Return an empty forward pass; the model may have changed since the last response."""
+        weights = None if self._extra_inputs else read_weights(self.model)
+        if weights is None:
+            return GeneralForward(self.model, self._extra_inputs)
+        if self._lean is None or not self._lean.begin(weights):
+            self._lean = LeanForward(weights)
+        return self._lean
+
+
+def check_can_roll_back(model: PreTrainedModel) -> None:
+    """Raise `ValueError` for a model that cannot take part in draft-and-verify decoding."""
+    name = type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
+    if getattr(model, "_is_stateful", False):
+        raise ValueError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejection")
+
+
+def context_window(model: PreTrainedModel) -> int | None:
+    """Return how many tokens a model's positions reach, or None where its configuration does not say."""
+    window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return window if isinstance(window, int) else None
+
+
+def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:
+    """Raise `ValueError` where a context window has no room for a prompt, the proposals of a step, and a next token."""
+    if window is None:
+        return
+    if num_speculative_tokens >= window:
+        raise ValueError(
+            f"num_speculative_tokens must be below the {role}'s {window} positions, but is {num_speculative_tokens}"
+        )
+    if prompt_length >= window:
+        raise ValueError(
+            f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
+        )
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Return the width of a model's logits."""
+    return int(model.config.get_text_config(decoder=True).vocab_size)

@@ -1,0 +1,91 @@
+"""One rule's answer within a run, traced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor
+
+from cactus_decoding.generation.pair import Pair
+from cactus_decoding.sampling.params import LARGE_VOCABULARY
+from cactus_decoding.tracing import KeptRow, KeptRows, TracedPosition, stream_trace, to_json, what_if, write_trace
+from cactus_decoding.tracing.codec import as_object
+from cactus_decoding.tracing.page import to_html
+from cactus_decoding.types import AcceptanceRule
+
+ROWS_BYTES = 256 * 2**20
+"""Memory for one lane's rows; what comes after cannot be asked about."""
+
+
+class Lane:
+    """A response that grows step by step, and answers questions about its positions.
+
+    Args:
+        pair: models whose caches nothing else uses.
+        prompt: as the models are given it.
+        arguments: those of `stream_trace`.
+
+    Attributes:
+        header: what was asked for, for JSON.
+        bytes: memory that the kept rows take.
+    """
+
+    def __init__(self, pair: Pair, prompt: str, arguments: dict[str, Any]) -> None:
+        """Begin the response; raises `ValueError` for arguments that do not go together."""
+        self._response = stream_trace(pair, prompt, keep_rows=True, **arguments)
+        self._positions: dict[int, TracedPosition] = {}
+        self.header, self.bytes = as_object(self._response.header), 0
+
+    def step(self) -> dict[str, Any] | None:
+        """Take a step and return its positions and the metrics so far, or None at the end."""
+        step = next(self._response, None)
+        if step is None:
+            return None
+        for position in step.positions:
+            size = 0 if position.rows is None else size_of(position.rows)
+            if self.bytes + size <= ROWS_BYTES:
+                self.bytes += size
+                self._positions[position.place] = position
+        shown = [to_json(position) for position in step.positions]
+        return {"positions": shown, "metrics": self._response.metrics.as_dict()}
+
+    def end(self, *, stopped: bool = False) -> dict[str, Any]:
+        """Return why the response ended, and its metrics."""
+        trace = self._response.trace
+        reason = "stopped" if stopped else trace.finish_reason
+        return {"finish_reason": reason, "text": trace.text, "metrics": trace.metrics.as_dict()}
+
+    def what_if(self, place: int, rule: AcceptanceRule | str) -> dict[str, Any]:
+        """Return what a rule would have emitted at a position, and at what cost; of the recorded candidates.
+
+        Raises:
+            ValueError: for a place without rows: there is no token, or nothing was drafted, or memory ran out.
+        """
+        position = self._positions.get(place)
+        if position is None or position.rows is None:
+            if position is not None or place < sum(len(step.positions) for step in self._response.steps):
+                raise ValueError("nothing was drafted at this token: it is the target's own, whatever the rule")
+            raise ValueError(f"the answer has no token {place} that can be asked about")
+        done = as_object(what_if(position.rows, rule))
+        ids = [candidate.token_id for candidate in position.candidates]
+        return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, Tensor)}
+
+    def lines(self) -> str:
+        """Return the trace as JSON Lines; with both models' rows, unless they are large."""
+        trace = self._response.trace
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.jsonl"
+            write_trace(trace, path, rows=trace.header.vocabulary <= LARGE_VOCABULARY)
+            return path.read_text(encoding="utf-8")
+
+    def page(self) -> str:
+        """Return the trace as a page that needs nothing else."""
+        return to_html(self._response.trace)
+
+
+def size_of(rows: KeptRows) -> int:
+    """Return the bytes that rows take in memory."""
+    kept = [row for row in (rows.target, rows.draft, rows.untempered) if isinstance(row, KeptRow)]
+    return sum(part.nbytes for row in kept for part in (row.values, row.token_ids) if part is not None)

@@ -1,0 +1,135 @@
+"""From logits to probabilities, and from probabilities and a uniform number to a token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.sampling.selection import at_least, cut_row, largest
+
+LARGE_VOCABULARY = 4096
+"""From where on rows on the CPU are truncated one at a time, without a sort."""
+_FIRST_GUESS = 256
+"""How many of the most likely tokens usually reach top-p."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a model's logits become the distribution that is sampled.
+
+    Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
+    which keeps no more of equally likely tokens than it needs.
+
+    Attributes:
+        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals).
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
+        min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].
+
+    Raises:
+        ValueError: for a parameter out of range.
+
+    Example:
+        >>> SamplingParams(top_k=1)(torch.tensor([1.0, 3.0, 2.0]))
+        tensor([0., 1., 0.])
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_number("temperature", self.temperature, 0, math.inf, high_open=True)
+        check_integer("top_k", self.top_k, 0)
+        check_number("top_p", self.top_p, 0, 1, low_open=True)
+        check_number("min_p", self.min_p, 0, 1)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape."""
+        vocabulary = logits.shape[-1]
+        if self.truncates and vocabulary >= LARGE_VOCABULARY and logits.device.type == "cpu":
+            return self._row_by_row(logits)
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        if self.temperature == 0:
+            return one_hot(logits.argmax(-1), vocabulary).to(logits.dtype)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        if 0 < self.top_k < vocabulary:
+            floor = logits.topk(self.top_k, dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < floor, -math.inf)
+        return self._cut(logits.softmax(-1))
+
+    @property
+    def truncates(self) -> bool:
+        """Whether the least likely tokens are cut, so that what is left has a sparse form."""
+        return self.temperature == 0 or self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    def sparse_row(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids, ascending, and probabilities of the tokens that are left of one row; some may be 0.
+
+        They are those that a call gives. Nothing as long as the row is sorted.
+
+        Args:
+            logits: ``[vocabulary]``, on the CPU.
+
+        Example:
+            >>> ids, probs = SamplingParams(top_k=2).sparse_row(torch.tensor([1.0, 3.0, 1.0, 3.0]))
+            >>> ids.tolist(), probs.tolist()
+            ([1, 3], [0.5, 0.5])
+        """
+        if self.temperature == 0:
+            wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
+            return logits.argmax(-1, keepdim=True), torch.ones(1, dtype=wide)
+        if 0 < self.top_k < logits.shape[-1]:
+            ids, scaled = largest(logits, self.top_k, self._scale)
+            return ids, cut_row(scaled.softmax(-1), self.top_p, self.min_p)
+        probs = self._scale(logits).softmax(-1)
+        if self.top_p == 1:
+            ids, kept = at_least(probs, self.min_p * probs.amax().item())
+            return ids, cut_row(kept, 1.0, self.min_p)
+        total, count, rest = probs.sum(dtype=torch.float64).item(), _FIRST_GUESS, math.inf
+        while rest > 1 - self.top_p:
+            ids, kept = largest(probs, min(count, len(probs)))
+            rest, count = total - kept.sum(dtype=torch.float64).item(), 8 * count
+            if len(ids) == len(probs):
+                break
+        return ids, cut_row(kept, self.top_p, self.min_p, rest)
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        return logits if self.temperature == 1 else logits / self.temperature
+
+    def _row_by_row(self, logits: Tensor) -> Tensor:
+        rows = logits.reshape(-1, logits.shape[-1])
+        probs = torch.zeros(rows.shape, dtype=torch.float32 if logits.dtype.itemsize < 4 else logits.dtype)
+        for row, dense in zip(rows, probs, strict=True):
+            ids, kept = self.sparse_row(row)
+            dense[ids] = kept
+        return probs.reshape(logits.shape)
+
+    def _cut(self, probs: Tensor) -> Tensor:
+        if self.top_p < 1:
+            probs = _cut_top_p(probs, self.top_p)
+        if self.min_p > 0:
+            floor = self.min_p * probs.amax(-1, keepdim=True)
+            probs = _renormalise(probs.masked_fill(probs < floor, 0.0))
+        return probs
+
+
+def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:
+    """Drop the least likely tokens whose masses together are at most ``1 - top_p``; always keep the most likely."""
+    ascending, order = probs.sort(-1)
+    dropped = ascending.cumsum(-1) <= 1 - top_p
+    dropped[..., -1] = False
+    return _renormalise(probs.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), 0.0))
+
+
+def _renormalise(probs: Tensor) -> Tensor:
+    return probs / probs.sum(-1, keepdim=True)

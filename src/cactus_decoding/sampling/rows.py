@@ -1,0 +1,91 @@
+"""The target's distributions at the positions of one sequence, each made when it is asked for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.sampling.drawing import draw
+from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
+
+
+class SparseProbs(NamedTuple):
+    """A distribution over listed tokens.
+
+    Attributes:
+        probs: ``[tokens]``.
+        token_ids: the tokens, ascending (but for one that `including` adds); None if they are the whole vocabulary.
+        vocabulary: how many tokens there are in all.
+    """
+
+    probs: Tensor
+    token_ids: Tensor | None
+    vocabulary: int
+
+    def probability(self, token: int) -> float:
+        """Return a token's probability, 0 if it is not listed."""
+        place = self._place(token)
+        return 0.0 if place is None else self.probs[place].item()
+
+    def including(self, token: int) -> tuple[SparseProbs, int]:
+        """Return a law that lists a token, and where; its probability is 0 if it was not listed."""
+        place = self._place(token)
+        if place is not None:
+            return self, place
+        assert self.token_ids is not None
+        probs = torch.cat([self.probs, self.probs.new_zeros(1)])
+        token_ids = torch.cat([self.token_ids, torch.tensor([token])])
+        return self._replace(probs=probs, token_ids=token_ids), len(self.probs)
+
+    def dense(self) -> SparseProbs:
+        """Return the same law over the whole vocabulary."""
+        if self.token_ids is None:
+            return self
+        probs = self.probs.new_zeros(self.vocabulary).index_copy_(0, self.token_ids, self.probs)
+        return SparseProbs(probs, None, self.vocabulary)
+
+    def restrict(self, row: Tensor) -> Tensor:
+        """Return the entries of a row, ``[vocabulary]``, that belong to the listed tokens."""
+        return row if self.token_ids is None else row.index_select(0, self.token_ids)
+
+    def draw(self, weights: Tensor, uniform: Tensor) -> int:
+        """Return a listed token in proportion to weights, ``[tokens]``; the vocabulary's size if they are NaN."""
+        place = int(draw(weights, uniform))
+        if place >= len(weights):
+            return self.vocabulary
+        return place if self.token_ids is None else int(self.token_ids[place])
+
+    def _place(self, token: int) -> int | None:
+        if self.token_ids is None:
+            return token
+        place = int(torch.searchsorted(self.token_ids, token))
+        return place if place < len(self.token_ids) and int(self.token_ids[place]) == token else None
+
+
+class LazyRows:
+    """What `SamplingParams` makes of rows of logits, to the last bit, but only of the rows that are asked for.
+
+    Args:
+        logits: ``[rows, vocabulary]``, on the CPU.
+        sampling: how they become probabilities.
+
+    Example:
+        >>> LazyRows(torch.tensor([[1.0, 3.0, 2.0]]), SamplingParams(top_k=1)).at(0).probability(1)
+        1.0
+    """
+
+    def __init__(self, logits: Tensor, sampling: SamplingParams) -> None:
+        self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]
+        # short rows are cheapest all at once
+        self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
+
+    def at(self, row: int) -> SparseProbs:
+        """Return the law of one row."""
+        if self._probs is not None:
+            return SparseProbs(self._probs[row], None, self._vocabulary)
+        if self._sampling.truncates:
+            token_ids, probs = self._sampling.sparse_row(self._logits[row])
+            return SparseProbs(probs, token_ids, self._vocabulary)
+        return SparseProbs(self._sampling(self._logits[row]), None, self._vocabulary)

@@ -1,0 +1,28 @@
+"""See what happened: every position of a response, what both models and the rule thought there, and what it cost."""
+
+from cactus_decoding.tracing.codec import to_json
+from cactus_decoding.tracing.file import TraceWriter, read_trace, write_trace, written
+from cactus_decoding.tracing.response import Settings, TracedResponse, stream_trace, trace_response
+from cactus_decoding.tracing.trace import Candidate, Trace, TracedPosition, TracedStep, TraceHeader
+from cactus_decoding.tracing.what_if import Consequences, KeptRow, KeptRows, what_if
+
+__all__ = [
+    "Candidate",
+    "Consequences",
+    "KeptRow",
+    "KeptRows",
+    "Settings",
+    "Trace",
+    "TraceHeader",
+    "TraceWriter",
+    "TracedPosition",
+    "TracedResponse",
+    "TracedStep",
+    "read_trace",
+    "stream_trace",
+    "to_json",
+    "trace_response",
+    "what_if",
+    "write_trace",
+    "written",
+]

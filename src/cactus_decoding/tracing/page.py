@@ -1,0 +1,144 @@
+"""A trace as one HTML page that needs nothing else: no network, no server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+from unicodedata import category
+
+from cactus_decoding.evaluation.reporting.pictures import clean
+from cactus_decoding.rules import RelaxedGreedy
+from cactus_decoding.tracing.codec import to_json
+from cactus_decoding.tracing.trace import Trace, TraceHeader
+
+PAGE = Path(__file__).parent / "page"
+"""Where template, style and script are; ``answer.js`` and ``answer.css`` are a component that other pages can use."""
+
+_START = """
+"use strict";
+{
+  const trace = JSON.parse(document.getElementById("trace").textContent);
+  const answer = new CactusAnswer(document.getElementById("answer"), trace.options);
+  answer.append(trace.positions);
+  answer.finish(trace.end);
+}
+"""
+
+
+def to_html(trace: Trace) -> str:
+    """Return the page: the text with its tokens, a card for each of them, pictures, settings and metrics.
+
+    Raises:
+        ValueError: where Jinja2 is not installed.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise ValueError("the page needs Jinja2: pip install 'cactus-decoding[playground]', or [eval]") from None
+    environment = Environment(
+        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    script = (PAGE / "answer.js").read_text(encoding="utf-8") + _START
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("trace.html.jinja").render(
+        header=trace.header,
+        settings=settings_of(trace.header),
+        metrics=metrics_of(trace),
+        finished=trace.finish_reason is not None,
+        style=(PAGE / "answer.css").read_text(encoding="utf-8"),
+        script=script,
+        script_digest=digest,
+        data=embedded(_data(trace)),
+        provenance=json.dumps(dict(trace.header.provenance), indent=2),
+        clean=clean_lines,
+    )
+
+
+def clean_lines(text: str) -> str:
+    r"""Return text without what no page may hold; line ends, tabs and all kinds of spaces stay.
+
+    >>> clean_lines("a\x00\u3000b\r\n\tc")
+    'a\ufffd\u3000b\n\tc'
+    """
+    kept = (
+        letter if letter.isprintable() or letter in "\n\t" or category(letter) == "Zs" else "\ufffd"
+        for letter in text.replace("\r\n", "\n")
+    )
+    return "".join(kept)
+
+
+def embedded(value: Any) -> str:
+    r"""Return JSON that can stand inside a script element: no tag can begin or end in it.
+
+    >>> embedded("</script>")
+    '"\\u003c/script\\u003e"'
+    """
+    text = json.dumps(value, allow_nan=False)  # beyond ASCII everything is escaped, lone surrogates too
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _data(trace: Trace) -> dict[str, Any]:
+    header, budget = trace.header, trace.header.budget_nats
+    limit = budget if budget is not None and math.isfinite(budget) else None
+    return {
+        "options": {"rule": header.rule, "budget": limit, "label": "Answer"},
+        "positions": [to_json(position) for position in trace.positions],
+        "end": {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()},
+    }
+
+
+def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
+    """Return what was asked for, as names and values; what is at its default is left out."""
+    truncation = {"top-k": (header.top_k, 0), "top-p": (header.top_p, 1), "min-p": (header.min_p, 0)}
+    settings = [
+        ("rule", header.rule),
+        ("target", header.target),
+        ("draft", header.draft),
+        ("proposals per step", str(header.num_speculative_tokens)),
+        ("temperature", f"{header.temperature:g}"),
+        *((name, f"{value:g}") for name, (value, default) in truncation.items() if value != default),
+        *([("verification", header.verification)] if header.verification != "token" else []),
+        *_budget_of(header),
+        *([("stop", ", ".join(map(repr, header.stop)))] if header.stop else []),
+        ("seed", str(header.seed)),
+    ]
+    return [(name, clean(value)) for name, value in settings]
+
+
+def _budget_of(header: TraceHeader) -> list[tuple[str, str]]:
+    if header.budget_nats is None:
+        return []
+    if math.isinf(header.budget_nats):
+        return [("budget", "measured, not limited")]
+    text = f"{header.budget_nats:.4g} nats"
+    text += f": no event moves by more than {header.max_shift:g}" if header.max_shift is not None else ""
+    text += f", spread over {header.expected_tokens} tokens" if header.expected_tokens is not None else ""
+    return [("budget", text)]
+
+
+def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
+    """Return name, value and meaning of each figure."""
+    metrics = trace.metrics
+    drafting = metrics.seconds - sum(step.verify_seconds + (step.target_seconds or 0.0) for step in trace.steps)
+    spent = sum(position.emitted_nats for position in trace.positions)
+    greedy = trace.header.rule.partition(":")[0] == RelaxedGreedy.name
+    timed = all(step.target_seconds is not None for step in trace.steps)
+    fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
+    return [
+        ("tokens", str(metrics.generated), f"ended by {trace.finish_reason or 'an interruption'}"),
+        ("acceptance_length", _number(metrics.acceptance_length), "tokens per step: 1 + accepted / steps"),
+        ("acceptance_rate", _number(metrics.acceptance_rate), "accepted / drafted"),
+        ("target passes", str(metrics.steps), f"plain decoding takes {metrics.generated}"),
+        ("relaxed", str(metrics.relaxed), f"of {metrics.accepted} accepted tokens"),
+        ("nats", f"{spent:.4f}", "of log-probability given up" if greedy else "spent in all: KL to the target"),
+        *(fell_back if metrics.fell_back else []),
+        ("seconds", f"{metrics.seconds:.2f}", f"of them {drafting:.2f} in drafting" if timed else "in all"),
+    ]
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"

@@ -1,0 +1,1 @@
+"""Decides on proposals: the only place where rules meet randomness."""

@@ -1,0 +1,123 @@
+"""Verification from logits on the CPU: no more rows, and no more of a row, than the outcome depends on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.rules import as_rule
+from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
+from cactus_decoding.sampling.rows import LazyRows
+from cactus_decoding.types import AcceptanceRule, Verification
+from cactus_decoding.verification.plain import check_shapes, residual, verify
+
+_FEW_SEQUENCES = 4
+"""Sequences up to which short rows are gone through one by one; more of them are verified side by side."""
+
+
+def verify_logits(
+    rule: AcceptanceRule | str,
+    target_logits: Tensor,
+    sampling: SamplingParams,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    generator: torch.Generator | None = None,
+    *,
+    num_draft_tokens: Tensor | None = None,
+) -> Verification:
+    r"""Do what ``verify(rule, sampling(target_logits), draft_probs, draft_token_ids, generator)`` does, but sooner.
+
+    On the CPU, rows after the first rejection are never read; a row is reduced to the tokens that top-k, top-p and
+    min-p leave; the rule is asked only where the lossless test fails, if it says that it accepts whatever that test
+    does (`Rule.never_stricter_than_lossless`), and about the target's support only, if that is all it looks at
+    (`Rule.needs_support_only`). Elsewhere, and for many short rows, it calls `verify` itself.
+
+    The same random numbers are drawn. Everything decided from them is the same to the last bit, with two exceptions:
+    the clamped ratio's bounds, which are solved for to 1e-12 along another path, and entropies of typical acceptance,
+    which are added up without their zeros.
+
+    Args:
+        rule: an acceptance rule or its spelling.
+        target_logits: ``[batch, k + 1, vocabulary]``, as the model gives them; or without the batch.
+        sampling: how they become probabilities.
+        draft_probs: ``[batch, k, vocabulary]``, or None for a deterministic draft.
+        draft_token_ids: ``[batch, k]``.
+        generator: source of the random numbers, ``k + 1`` float64 numbers for each sequence.
+        num_draft_tokens: how many of the k columns each sequence uses, ``[batch]``; all, if None.
+
+    Returns:
+        A `Verification`. Where a row holds NaN its next token is the vocabulary's size, which is no token.
+
+    Raises:
+        TypeError, ValueError: as `verify` does, for shapes that do not fit.
+
+    Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 9.0], [9.0, 0.0]])
+        >>> verify_logits("lossless", logits, SamplingParams(temperature=0), None, torch.tensor([1]))
+        Verification(num_accepted=tensor(1), next_token=tensor(0), relaxed=tensor([False]))
+    """
+    rule = as_rule(rule)
+    sequences = 1 if draft_token_ids.ndim == 1 else len(draft_token_ids)
+    worthwhile = target_logits.shape[-1] >= LARGE_VOCABULARY or sequences <= _FEW_SEQUENCES
+    if target_logits.device.type != "cpu" or not worthwhile:
+        probs = sampling(target_logits)
+        return verify(
+            rule, probs, draft_probs, draft_token_ids, generator, num_draft_tokens=num_draft_tokens, validate=False
+        )
+    if draft_token_ids.ndim == 1:
+        target_logits, draft_token_ids = target_logits.unsqueeze(0), draft_token_ids.unsqueeze(0)
+        draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
+        num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
+        one = verify_logits(
+            rule, target_logits, sampling, draft_probs, draft_token_ids, generator, num_draft_tokens=num_draft_tokens
+        )
+        return Verification(*(part.squeeze(0) for part in one))
+    check_shapes(target_logits, draft_probs, draft_token_ids, num_draft_tokens)
+    batch, width = draft_token_ids.shape
+    uniforms = torch.rand(batch, width + 1, dtype=torch.float64, generator=generator)
+    used = [width] * batch if num_draft_tokens is None else num_draft_tokens.tolist()
+    num_accepted, next_token, relaxed = [], [], torch.zeros(batch, width, dtype=torch.bool)
+    for row, count in enumerate(used):
+        laws = LazyRows(target_logits[row, : count + 1], sampling)
+        draft = None if draft_probs is None else draft_probs[row, :count]
+        accepted, token = _verify_one(rule, laws, draft, draft_token_ids[row, :count], uniforms[row], relaxed[row])
+        num_accepted.append(accepted)
+        next_token.append(token)
+    return Verification(torch.tensor(num_accepted), torch.tensor(next_token), relaxed)
+
+
+def _verify_one(
+    rule: AcceptanceRule,
+    laws: LazyRows,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    uniforms: Tensor,
+    relaxed: Tensor,
+) -> tuple[int, int]:
+    """Verify one sequence's proposals in order: return how many are accepted and the next token, fill ``relaxed``."""
+    proposals, numbers = draft_token_ids.tolist(), uniforms.tolist()
+    drafted = [1.0] * len(proposals)
+    if draft_probs is not None:
+        drafted = draft_probs.gather(1, draft_token_ids.long().unsqueeze(1)).squeeze(1).tolist()
+    lossless_first = getattr(rule, "never_stricter_than_lossless", False)
+    for position, token in enumerate(proposals):
+        law = laws.at(position)
+        needed = numbers[position] * drafted[position]
+        lossless = needed < law.probability(token)
+        if lossless and lossless_first:
+            continue
+        law, place = law.including(token) if getattr(rule, "needs_support_only", False) else (law.dense(), token)
+        candidate = torch.tensor([place])
+        draft = None if draft_probs is None else law.restrict(draft_probs[position])
+        relaxed_prob, scale = rule.judge(law.probs, draft, candidate)
+        if needed < relaxed_prob.item():
+            relaxed[position] = not lossless
+            continue
+        if draft is None:
+            draft = torch.zeros_like(law.probs).index_fill_(0, candidate, 1.0)
+        weights = residual(rule.recovery_target(law.probs).double(), draft.double(), scale[0])
+        return position, law.draw(weights, uniforms[-1])
+    law = laws.at(len(proposals))
+    return len(proposals), law.draw(law.probs, uniforms[-1])

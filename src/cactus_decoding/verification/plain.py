@@ -1,0 +1,180 @@
+"""Verify drafted tokens: the only place where rules meet randomness."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.arguments.checks import check_probabilities, check_token_ids
+from cactus_decoding.rules import as_rule
+from cactus_decoding.rules.base import draft_probability_of, probability_of
+from cactus_decoding.sampling.drawing import draw
+from cactus_decoding.types import AcceptanceRule, Verification
+
+
+def verify(
+    rule: AcceptanceRule | str,
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    generator: torch.Generator | None = None,
+    *,
+    num_draft_tokens: Tensor | None = None,
+    validate: bool = True,
+) -> Verification:
+    r"""Accept a prefix of each sequence's drafted tokens and draw the token that follows it.
+
+    With u uniform in [0, 1), drafted token n is accepted when ``u * p(n) < h(n)``; after the first rejection the next
+    token is drawn in proportion to :math:`(s q - p)_+`, and where nothing was rejected, from the target's last row.
+
+    Args:
+        rule: an acceptance rule or its spelling.
+        target_probs: the target's rows, ``[batch, k + 1, vocabulary]``; row i follows i drafted tokens.
+        draft_probs: the rows that the drafted tokens were really drawn from, ``[batch, k, vocabulary]``, or None for a
+            deterministic draft.
+        draft_token_ids: drafted tokens, ``[batch, k]``.
+        generator: source of the random numbers; torch's default one if None. ``k + 1`` float64 numbers are drawn for
+            each sequence, whatever the rule, so that rules can be compared on the same numbers.
+        num_draft_tokens: how many of the k columns each sequence uses, ``[batch]``; all, if None. Entries beyond are
+            not looked at, except that probabilities there must be valid and token ids in range.
+        validate: check that rows are distributions and ids in range. The loop, which made them, does not ask for it.
+
+    Returns:
+        A `Verification`. Without the batch dimension in the arguments there is none in the result either.
+
+    Raises:
+        TypeError: for an argument that is no tensor of the right kind.
+        ValueError: for shapes that do not fit, NaN, rows that do not sum to 1, or ids out of range.
+
+    Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
+
+    Example:
+        >>> rows = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+        >>> verify("lossless", rows, rows[:1], torch.tensor([0]), torch.Generator().manual_seed(0))
+        Verification(num_accepted=tensor(1), next_token=tensor(1), relaxed=tensor([False]))
+    """
+    rule = as_rule(rule)
+    unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
+    target_probs, draft_probs, draft_token_ids, used = check_arguments(
+        target_probs, draft_probs, draft_token_ids, num_draft_tokens, validate=validate
+    )
+    batch, width = draft_token_ids.shape
+    device = target_probs.device
+    uniforms = draw_uniforms(target_probs, width, generator)
+    drafted = torch.arange(width, device=device) < used.unsqueeze(1)
+
+    before = target_probs[:, :-1]
+    candidate = draft_token_ids.unsqueeze(-1)
+    relaxed_prob, residual_scale = (number.squeeze(-1) for number in rule.judge(before, draft_probs, candidate))
+    needed = uniforms[:, :-1] * draft_probability_of(draft_probs, candidate).squeeze(-1)
+    # strictly less: with u = 0 a token of probability zero must still be rejected
+    accepted = (needed < relaxed_prob) & drafted
+    accepted = accepted.cumprod(1).bool()
+    relaxed = accepted & ~(needed < probability_of(before, candidate).squeeze(-1))
+
+    num_accepted = accepted.sum(1)
+    rejected = num_accepted < used
+    weights = target_probs[torch.arange(batch, device=device), num_accepted].double()
+    if width:
+        position = num_accepted.clamp(max=width - 1)
+        recovery = _residual_at(rule, before, draft_probs, draft_token_ids, residual_scale, position)
+        weights = torch.where(rejected.unsqueeze(1), recovery, weights)
+    result = Verification(num_accepted, draw(weights, uniforms[:, -1]), relaxed)
+    return Verification(*(part.squeeze(0) for part in result)) if unbatched else result
+
+
+def draw_uniforms(target_probs: Tensor, width: int, generator: torch.Generator | None) -> Tensor:
+    """Draw the numbers that decide, ``[batch, width + 1]`` in [0, 1): one a proposal, and one for the next token."""
+    batch, device = len(target_probs), target_probs.device
+    return torch.rand(batch, width + 1, dtype=torch.float64, generator=generator, device=device)
+
+
+def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tensor) -> Tensor:
+    r"""Return recovery weights in proportion to :math:`(s q - p)_+`, or q itself where rounding leaves none.
+
+    Args:
+        recovery_target: q, ``[..., vocabulary]``.
+        draft_probs: p, ``[..., vocabulary]``.
+        residual_scale: s, ``[...]``, from 0 to infinity.
+
+    Example:
+        >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25]), torch.tensor(1.0)).tolist()
+        [0.0, 0.25]
+    """
+    q, p, s = recovery_target, draft_probs, residual_scale.unsqueeze(-1)
+    # dividing p by a large s instead of multiplying q keeps an infinite s meaningful
+    weights = (torch.where(s > 1, 1.0, s) * q - p / s.clamp(min=1.0)).clamp(min=0)
+    return torch.where(weights.sum(-1, keepdim=True) > 0, weights, q)
+
+
+def _residual_at(
+    rule: AcceptanceRule,
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    residual_scale: Tensor,
+    position: Tensor,
+) -> Tensor:
+    """Return recovery weights at one position of each sequence, ``[batch, vocabulary]``, in float64."""
+    row = torch.arange(len(position), device=position.device)
+    target = rule.recovery_target(target_probs)[row, position].double()
+    if draft_probs is None:
+        draft = torch.zeros_like(target).scatter_(1, draft_token_ids[row, position].unsqueeze(1), 1.0)
+    else:
+        draft = draft_probs[row, position].double()
+    return residual(target, draft, residual_scale[row, position])
+
+
+def check_arguments(
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    num_draft_tokens: Tensor | None,
+    *,
+    validate: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Check what a verification is given, and return it as a batch, with how many columns each sequence uses."""
+    _check_tensors(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+    if draft_token_ids.ndim == 1:
+        target_probs, draft_token_ids = target_probs.unsqueeze(0), draft_token_ids.unsqueeze(0)
+        draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
+        num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
+    check_shapes(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+    if validate:
+        check_probabilities("target_probs", target_probs)
+        if draft_probs is not None:
+            check_probabilities("draft_probs", draft_probs)
+        check_token_ids("draft_token_ids", draft_token_ids, target_probs.shape[-1])
+    batch, width = draft_token_ids.shape
+    device = target_probs.device
+    used = torch.full((batch,), width, device=device) if num_draft_tokens is None else num_draft_tokens.to(device)
+    return target_probs, draft_probs, draft_token_ids.long(), used
+
+
+def _check_tensors(
+    target_probs: object, draft_probs: object, draft_token_ids: object, num_draft_tokens: object
+) -> None:
+    for name, value in (("target_probs", target_probs), ("draft_token_ids", draft_token_ids)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, but is {type(value).__name__}")
+    for name, value in (("draft_probs", draft_probs), ("num_draft_tokens", num_draft_tokens)):
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor or None, but is {type(value).__name__}")
+
+
+def check_shapes(
+    target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
+) -> None:
+    """Raise `ValueError` unless the shapes fit each other; ``target_probs`` may as well be logits."""
+    if draft_token_ids.ndim != 2:
+        raise ValueError(f"draft_token_ids must be [batch, k], but its shape is {list(draft_token_ids.shape)}")
+    batch, width = draft_token_ids.shape
+    shape = list(target_probs.shape)
+    if target_probs.ndim != 3 or shape[:2] != [batch, width + 1] or shape[2] == 0:
+        raise ValueError(f"target_probs must be [{batch}, {width + 1}, vocabulary], but its shape is {shape}")
+    if draft_probs is not None and list(draft_probs.shape) != [batch, width, shape[2]]:
+        raise ValueError(f"draft_probs must be [{batch}, {width}, {shape[2]}], but is {list(draft_probs.shape)}")
+    if num_draft_tokens is not None:
+        if list(num_draft_tokens.shape) != [batch]:
+            raise ValueError(f"num_draft_tokens must be [{batch}], but its shape is {list(num_draft_tokens.shape)}")
+        check_token_ids("num_draft_tokens", num_draft_tokens, width + 1)

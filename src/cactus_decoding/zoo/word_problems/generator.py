@@ -1,0 +1,123 @@
+"""Draw word problems from a seed; a hash of the question decides, once and for all, which split a problem is in."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cactus_decoding.zoo.word_problems.families import FAMILIES
+from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
+
+Split = Literal["train", "validation", "test"]
+_ANSWER = re.compile(r"####\s*(-?[\d,]*\d)")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question, one of its many worked solutions, and the answer.
+
+    Attributes:
+        question: the story, ending in a question.
+        solution: one arithmetic step a line, then ``#### answer``.
+        answer: the number asked for.
+        family: the kind of story, a key of `FAMILIES`.
+        num_steps: arithmetic steps that the solution takes (2 to 6): the difficulty.
+    """
+
+    question: str
+    solution: str
+    answer: int
+    family: str
+    num_steps: int
+
+    @property
+    def prompt(self) -> str:
+        """The text that a model is given."""
+        return format_prompt(self.question)
+
+
+def format_prompt(question: str) -> str:
+    r"""Return the prompt for a question, as the bundled models know it.
+
+    >>> format_prompt("How many legs do 3 cats have?")
+    'Question: How many legs do 3 cats have?\nAnswer:'
+    """
+    return f"Question: {question}\nAnswer:"
+
+
+def is_prompt(text: str) -> bool:
+    r"""Say whether a text is a prompt already, as `format_prompt` makes them, and no bare question.
+
+    >>> is_prompt(format_prompt("How many?")), is_prompt("How many?")
+    (True, False)
+    """
+    return text.startswith("Question:") and "\nAnswer:" in text
+
+
+def extract_answer(text: str) -> int | None:
+    r"""Return the number after the first ``####``, or None where there is none.
+
+    >>> extract_answer("3 * 4 = 12 legs.\n#### 12")
+    12
+    """
+    found = _ANSWER.search(text)
+    return int(found.group(1).replace(",", "")) if found else None
+
+
+def split_of(question: str) -> Split:
+    """Return the split that a question belongs to: 90 % train, 5 % validation, 5 % test, by hash.
+
+    >>> split_of("How many legs do 3 cats have?")
+    'train'
+    """
+    bucket = hashlib.sha256(question.encode()).digest()[0]
+    if bucket < 13:
+        return "test"
+    return "validation" if bucket < 26 else "train"
+
+
+def draw_problem(rng: random.Random) -> Problem:
+    """Draw a problem of any family and split."""
+    while True:
+        family = rng.choice(list(FAMILIES))
+        try:
+            story = FAMILIES[family](rng)
+        except (UnsuitableStoryError, IndexError):  # IndexError: no bill, divisor or name was left to choose from
+            continue
+        if not 2 <= len(story.steps) <= 6:
+            continue
+        question = write_question(story, rng)
+        solution = write_solution(story, rng)
+        return Problem(question, solution, story.steps[-1].value, family, len(story.steps))
+
+
+def word_problems(split: Split, seed: int = 0) -> Iterator[Problem]:
+    """Yield problems of one split without end; the same seed gives the same problems.
+
+    Args:
+        split: ``train``, ``validation`` (for tuning) or ``test`` (held out: report on it, never tune on it).
+        seed: start of the generator.
+
+    Raises:
+        ValueError: for an unknown split.
+
+    Example:
+        >>> problem = next(word_problems("test", seed=0))
+        >>> extract_answer(problem.solution) == problem.answer
+        True
+    """
+    if split not in get_args(Split):
+        raise ValueError(f"split must be one of {', '.join(get_args(Split))}, but is {split!r}")
+    return _stream(split, seed)
+
+
+def _stream(split: Split, seed: int) -> Iterator[Problem]:
+    rng = random.Random(f"word problems {seed}")
+    while True:
+        problem = draw_problem(rng)
+        if split_of(problem.question) == split:
+            yield problem

@@ -1,0 +1,79 @@
+"""Every code block of the README and of the documentation site does what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from support.code_blocks import ROOT, RUN, blocks_of, commands_of, run_page
+
+from cactus_decoding.cli.app import app
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(page.read_text())]
+
+# Blocks that need what tests cannot have, each with its reason on the page: the number may not grow unseen.
+NOT_RUN = {"README.md": 2, "docs/traces_and_playground.md": 1, "docs/vllm.md": 5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_the_blocks_of_a_page_run_in_order(name: str, run, capsys, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(ROOT / name, run, lambda: capsys.readouterr().out)
+
+
+def test_few_blocks_are_not_run() -> None:
+    found = {}
+    for name, page in zip(NAMES, PAGES, strict=True):
+        blocks = [block for block in blocks_of(page.read_text()) if block.language in RUN]
+        if marked := [block for block in blocks if block.reason_not_to_run is not None]:
+            found[name] = len(marked)
+    assert found == NOT_RUN
+
+
+def test_a_page_is_cut_into_its_blocks() -> None:
+    page = "text\n\n```python\nx = 1\n```\n\n<!-- output -->\n\n```text\n1\n```\n\n"
+    page += "    ```console\n    make test\n    ```\n"
+    python, output, console = blocks_of(page)
+    assert (python.language, python.text, python.mark, python.line) == ("python", "x = 1\n", "", 3)
+    assert (output.language, output.mark) == ("text", "output")
+    assert console.text == "make test\n"
+    assert list(commands_of("cactus eval \\\n  --seed 1  # why\n# all a comment\n")) == [
+        ["cactus", "eval", "--seed", "1"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```python\nprint(1)\n```\n<!-- output -->\n```text\n2\n```\n",
+        "```sh\nrm x\n```\n",
+        "```console\nrm x\n```\n",
+        "```console\ncactus generate\n```\n",
+        "```console\ncactus play --no-browser\n```\n",
+        "```console\nmake no-such-target\n```\n",
+        "```console\npip install 'cactus-decoding[none]'\n```\n",
+        "<!-- not run: -->\n```console\nrm x\n```\n",
+    ],
+)
+def test_a_page_that_is_wrong_fails(page: str, run, capsys, tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(page)
+    with pytest.raises(AssertionError):
+        run_page(path, run, lambda: capsys.readouterr().out)
+
+
+def test_the_examples_of_every_command_can_be_parsed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    group: Any = typer.main.get_command(app)
+    for command in group.commands.values():
+        for line in (command.epilog or "").split("\n\n"):
+            if not line.startswith("cactus "):
+                continue
+            first, second, *arguments = next(commands_of(line.partition(" <")[0]))
+            assert first == "cactus", line
+            assert group.commands[second].make_context(second, arguments) is not None

@@ -1,0 +1,75 @@
+"""The documentation site builds without a warning, names everything public, and needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import zlib
+from html import unescape
+from pathlib import Path
+
+import pytest
+from support.code_blocks import ROOT
+
+import cactus_decoding
+
+# What browsers fetch by themselves; links that a reader may follow are no such thing.
+FETCHED = re.compile(r"""<(?:script|img|iframe|source|audio|video)[^>]+?src=["']?(?:https?:)?//""")
+STYLED = re.compile(r"""<link[^>]+rel=["']?(?:stylesheet|preconnect|preload|icon)[^>]+href=["']?(?:https?:)?//""")
+
+
+def public_names() -> set[str]:
+    """Return the full name of everything that the package and its sub-packages list as theirs."""
+    modules = [cactus_decoding, *_modules()]
+    return {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}
+
+
+def _modules() -> list:
+    found = pkgutil.walk_packages(cactus_decoding.__path__, "cactus_decoding.")
+    # the command line's reference is made from its commands
+    names = [each.name for each in found if each.ispkg and each.name != "cactus_decoding.cli"]
+    return [importlib.import_module(name) for name in names]
+
+
+def inventory(path: Path) -> set[str]:
+    """Return the names that a site describes, from the inventory that mkdocstrings writes."""
+    compressed = path.read_bytes().split(b"\n", 4)[4]
+    return {line.split(" ")[0] for line in zlib.decompress(compressed).decode().splitlines()}
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    build = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert build.returncode == 0, build.stderr
+    assert "WARNING" not in build.stderr
+
+    described = inventory(site / "objects.inv")
+    # two functions have the name of their module, which hides them in the inventory under the package's name
+    described |= {"cactus_decoding.audit", "cactus_decoding.verify"} & {name.rpartition(".")[0] for name in described}
+    assert public_names() <= described
+    reference = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))
+    shown = set(re.findall(r'<h2 id="[^"]*">([\w.]+)<', reference))
+    modules = {each.name for each in pkgutil.walk_packages(cactus_decoding.__path__, "cactus_decoding.")}
+    assert {name.partition(".")[2] for name in modules if not name.startswith("cactus_decoding.cli")} <= shown
+
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        html = page.read_text()
+        assert not FETCHED.search(html), page
+        assert not STYLED.search(html), page
+        assert "arithmatex" not in html, f"{page}: a formula was not turned into MathML"
+        assert not re.search(
+            r"^\s*&gt;&gt;&gt;", re.sub(r"<[^>]+>", "", re.sub(r"<pre.*?</pre>", "", html, flags=re.S)), re.M
+        )
+    assert "<math" in (site / "rules/cactus/index.html").read_text()
+    assert "image/svg" in (site / "notebooks/what_a_rule_costs/index.html").read_text()
+    for name in cactus_decoding.__all__:
+        assert f">{name}<" in unescape((site / "reference/index.html").read_text())

@@ -1,0 +1,319 @@
+"""The playground's page in a real browser: generate, look, what if, compare, stop, queue; keyboard, phone, mistakes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from support.browser import headless_browser
+from support.playground_server import running
+
+from cactus_decoding import load_pair, stream
+from cactus_decoding.zoo.word_problems import word_problems
+
+pytestmark = pytest.mark.slow
+PATIENCE = 120_000
+"""Milliseconds: a loaded machine must not make a test fail."""
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with headless_browser() as opened:
+        yield opened
+
+
+class Visitor:
+    """A browser of its own on the page, which notes what it asks for and what goes wrong."""
+
+    def __init__(self, browser, server, **options):
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.asked, self.wrong = [], []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", self.note)
+        self.page.goto(server.url)
+        self.page.wait_for_selector("body[data-state=ready]")
+
+    def __getattr__(self, name):
+        return getattr(self.page, name)
+
+    def note(self, message):
+        """Keep errors, but for the refusals that the browser notes too."""
+        if message.type == "error" and "status of 422" not in message.text:
+            self.wrong.append(message.text)
+
+    def generate(self):
+        self.page.click("#generate")
+        self.page.wait_for_selector(".lane .downloads a")
+        self.page.wait_for_selector("body[data-state=ready]")
+
+    def tokens(self, lane=0):
+        return self.page.locator(".lane").nth(lane).locator(".ca-text .ca-token")
+
+    def set(self, label, value):
+        """Fill a field of the form, wherever it is folded away."""
+        self.page.evaluate("for (const part of document.querySelectorAll('#form details')) part.open = true")
+        self.page.locator("#form").get_by_label(label, exact=True).first.fill(value)
+
+
+@pytest.fixture
+def visit(browser, server):
+    visitors = []
+
+    def new(**options):
+        visitors.append(Visitor(browser, server, **options))
+        return visitors[-1]
+
+    yield new
+    for visitor in visitors:
+        visitor.context.close()
+        assert visitor.wrong == []
+        assert all(url.startswith((server.url, "data:")) for url in visitor.asked)
+
+
+def first_problem():
+    return next(word_problems("test", seed=0))
+
+
+def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
+    page = visit()
+    page.generate()
+    alone = stream(load_pair(), first_problem().prompt, rule="cactus:delta=0.5", top_p=0.95, seed=0)
+    for _ in alone:
+        pass
+    shown = page.tokens()
+    expect(shown).to_have_count(len(alone.token_ids))
+    fates = [re.search(r"ca-(accepted|relaxed|recovered|bonus)", each)[1] for each in shown.evaluate_all(
+        "tokens => tokens.map(token => token.className)")]  # fmt: skip
+    assert fates == [str(fate) for fate in alone.fates]
+    expect(page.locator(".lane .metrics .rounds dd")).to_contain_text(str(alone.metrics.steps))
+    expect(page.locator("#status")).to_contain_text(f"{alone.metrics.steps} target rounds")
+    assert page.locator(".lane .ca-charts svg").count() == 3
+    # hovering shows a card, leaving hides it
+    page.locator(".ca-text .ca-recovered").first.hover()
+    expect(page.locator(".ca-card")).to_contain_text("It was rejected")
+    page.mouse.move(2, 2)
+    expect(page.locator(".ca-card")).to_have_class(re.compile("ca-empty"))
+
+
+def test_everything_works_from_the_keyboard(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.focus("#prompt")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".lane .downloads a")
+    page.tokens().first.focus()
+    expect(page.locator(".ca-card h3")).to_contain_text("All")
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    expect(page.tokens().nth(2)).to_be_focused()
+    expect(page.locator(".what-if h2")).to_have_text("What if, at token 3?")
+    # on to the what-if slider by Tab alone
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('.what-if input[type=range]')"):
+            break
+    slider = page.locator(".what-if input[type=range]")
+    expect(slider).to_be_focused()
+    page.keyboard.press("End")
+    expect(page.locator(".what-if .spelling")).to_have_text("cactus:delta=30")
+
+
+def test_what_if_recomputes_the_law_and_its_cost(visit, server):
+    page = visit()
+    page.generate()
+    page.locator(".ca-text .ca-relaxed").first.click()
+    nats = page.locator(".what-if tr", has_text=re.compile("^nats")).locator("td")
+    expect(nats).to_have_count(2)
+    expect(nats.nth(1)).to_have_text(nats.nth(0).inner_text())  # nothing was moved yet
+    expect(page.locator(".what-if .curve .line")).to_have_count(2)
+    page.locator(".what-if input[type=text]").first.fill("0")
+    expect(nats.nth(1)).to_have_text(re.compile(r"^(0|\d\.\de-\d+)$"))  # lossless, up to rounding
+    tv = page.locator(".what-if tr", has_text="total variation").locator("td").nth(1)
+    before = tv.inner_text()
+    page.locator(".what-if select").first.select_option("clamped:width=1.0")
+    expect(page.locator(".what-if .spelling")).to_have_text("clamped:width=1")
+    expect(tv).not_to_have_text(before)
+    page.locator(".what-if input[type=text]").first.fill("-1")
+    expect(page.locator(".what-if .error")).to_have_text(re.compile("width must be in"))
+    page.locator(".what-if input[type=text]").first.fill("0.5")
+    expect(page.locator(".what-if .error")).to_be_hidden()
+    # where nothing was drafted there is nothing to ask
+    page.locator(".ca-text .ca-bonus").first.click()
+    expect(page.locator(".what-if")).to_contain_text("Nothing was drafted at this token")
+
+
+def test_two_rules_side_by_side_part_where_they_part(visit):
+    page = visit()
+    page.check("#compare")
+    page.generate()
+    pair, problem, ids = load_pair(), first_problem(), []
+    for rule in ("cactus:delta=0.5", "lossless"):
+        response = stream(pair, problem.prompt, rule=rule, top_p=0.95, seed=0)
+        ids.append([token for step in response for token in step.token_ids])
+    place = next(i for i, (ours, theirs) in enumerate(zip(*ids, strict=False)) if ours != theirs)
+    expect(page.locator("#parting")).to_contain_text(f"part at token {place + 1}:")
+    for lane in (0, 1):
+        expect(page.tokens(lane)).to_have_count(len(ids[lane]))
+        expect(page.tokens(lane).nth(place)).to_have_class(re.compile("ca-marked"))
+    page.click("#parting button")
+    assert page.locator(".ca-card h3").count() == 2
+    boxes = [page.locator(".lane").nth(lane).bounding_box() for lane in (0, 1)]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+
+
+def test_the_same_rule_twice_gives_the_same_answer(visit):
+    page = visit()
+    page.check("#compare")
+    page.locator("#compare-part select").first.select_option("cactus:delta=0.5")
+    page.generate()
+    expect(page.locator("#parting")).to_have_text("Both rules gave the same answer, token by token.")
+
+
+def test_stop_keeps_what_is_there(visit, server):
+    page = visit()
+    with server.held() as gate:
+        gate.release(3)
+        page.click("#generate")
+        expect(page.locator(".lane .rounds dd")).to_contain_text("3")
+        expect(page.locator("#generate")).to_be_disabled()
+        with page.expect_response("**/stop"):
+            page.click("#stop")
+        gate.release()
+        expect(page.locator(".lane .state")).to_have_text("stopped")
+    expect(page.locator("#generate")).to_be_enabled()
+    assert 3 <= page.tokens().count() <= 28
+    page.tokens().first.click()
+    expect(page.locator(".ca-card h3")).to_be_visible()
+
+
+def test_two_visitors_take_turns(visit, server):
+    first, second = visit(), visit()
+    with server.held() as gate:
+        gate.release(1)
+        first.click("#generate")
+        expect(first.locator(".lane .rounds dd")).to_contain_text("1")
+        second.click("#generate")
+        expect(second.locator("#status")).to_have_text("One visitor is ahead of you in the queue…")
+        third = visit()
+        third.click("#generate")
+        expect(third.locator("#status")).to_have_text("2 visitors are ahead of you in the queue…")
+        second.click("#stop")  # gives up the place
+        expect(second.locator("#status")).to_have_text("Stopped.")
+        expect(third.locator("#status")).to_have_text("One visitor is ahead of you in the queue…")
+    for page in (first, third):
+        page.wait_for_selector(".lane .downloads a")
+    assert first.tokens().all_inner_texts() == third.tokens().all_inner_texts()
+
+
+def test_mistakes_are_sentences_beside_the_button(visit):
+    page = visit()
+    problem = page.locator("#problem")
+    for label, value, sentence in (
+        ("delta nats", "-1", "delta must be in [0, inf), but is -1.0"),
+        ("delta nats", "much", "delta must be a number, but is 'much'"),
+    ):
+        page.set(label, value)
+        page.click("#generate")
+        expect(problem).to_contain_text(sentence)
+    page.set("delta nats", "0.5")
+    page.set("Prompt", "")
+    page.click("#generate")
+    expect(problem).to_contain_text("the prompt is empty")
+    page.set("Prompt", "Hi <b>there</b>")
+    page.set("Target", "/no/such/folder")
+    page.click("#generate")
+    expect(problem).to_contain_text("a draft is missing for target '/no/such/folder'")
+    page.set("Target", "")
+    page.set("temperature", "hot")
+    page.click("#generate")
+    expect(problem).to_contain_text("temperature must be a number, but is 'hot'")
+    page.set("temperature", "1")
+    page.generate()
+    expect(problem).to_be_hidden()
+    assert page.locator(".ca-text b").count() == 0
+
+
+def test_the_rule_tells_what_it_means_and_promises(visit):
+    page = visit()
+    part = page.locator("#rule-part")
+    expect(part).to_contain_text("Budget in nats, 0 or more; 0 is lossless.")
+    expect(part.locator(".guarantee")).to_contain_text("up to log(1 + 2·delta)")
+    part.locator("select").first.select_option("cactus:delta=0.5,solver=exact")
+    expect(part.locator(".guarantee")).to_contain_text("never overspent")
+    expect(part.locator(".spelling")).to_have_text("cactus:delta=0.5,solver=exact")
+    part.locator("summary").click()
+    part.get_by_label("divergence").select_option("chi_square")
+    expect(part.locator(".guarantee")).to_be_empty()  # which is said of KL only
+    part.locator("select").first.select_option("clamped:max_kl=0.1")
+    expect(part.locator(".guarantee")).to_contain_text("≤ max_kl at every position")
+    part.locator("select").first.select_option("cactus:delta=0.5")
+    expect(part.locator(".advice")).to_be_hidden()
+    page.set("top-p", "1")
+    expect(part.locator(".advice")).to_contain_text("finds absurd")
+
+
+def test_a_card_that_comes_to_lie_under_the_pointer_stays(visit):
+    page = visit(viewport={"width": 500, "height": 500})
+    page.generate()
+    token = page.tokens().first
+    token.evaluate("token => scrollBy(0, token.getBoundingClientRect().top - 440)")  # where the card will be
+    box = token.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".ca-card h3")).to_be_visible()
+    under = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('.ca-card'))"
+    assert page.evaluate(under, [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+    seen = page.evaluate(
+        """() => new Promise((done) => {
+          const seen = [];
+          const look = () => {
+            seen.push(Boolean(document.querySelector(".ca-card h3")));
+            return seen.length < 10 ? requestAnimationFrame(look) : done(seen);
+          };
+          look();
+        })"""
+    )
+    assert all(seen)
+    page.mouse.move(2, 2)
+    expect(page.locator(".ca-card h3")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_all_of_it(visit, scheme):
+    page = visit(viewport={"width": 360, "height": 740}, has_touch=True, color_scheme=scheme)
+    page.check("#compare")
+    page.generate()
+    page.locator(".lane").nth(1).locator(".ca-text .ca-recovered").first.tap()
+    expect(page.locator(".what-if")).to_be_visible()
+    expect(page.locator(".what-if .numbers tbody tr")).to_have_count(5)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    small = page.evaluate(
+        """[...document.querySelectorAll("button, select, summary, .lane a")].filter(each => each.offsetParent)
+           .filter(each => each.getBoundingClientRect().height < 20).map(each => each.outerHTML)"""
+    )
+    assert small == []
+
+
+def test_the_trace_is_downloaded_and_opens_by_itself(visit, tmp_path, browser):
+    page = visit()
+    page.generate()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="a page to share").click()
+    target = tmp_path / "trace.html"
+    download.value.save_as(target)
+    context = browser.new_context(offline=True)
+    opened = context.new_page()
+    opened.goto(target.as_uri())
+    expect(opened.locator(".ca-text .ca-token")).to_have_count(page.tokens().count())
+    context.close()

@@ -1,0 +1,172 @@
+"""Relaxed greedy acceptance: greedy at margin 0, and never more given up than it says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.tiny_models import tiny_llama
+from transformers import GenerationConfig
+
+from cactus_decoding import Budget, Metrics, ModelDrafter, generate, load_pair, parse_rule, speculative_generate
+from cactus_decoding.generation.loop import Fate, decode
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.verification.verifiers import make_verifier
+
+PROMPT = [1, 2, 3]
+LENGTH = 40
+
+
+def flat_target():
+    """A target whose rows are so flat that other tokens than the first are worth keeping."""
+    return tiny_llama(0, sharpness=2.0)
+
+
+def run(rule: str, budget: Budget | None = None, seed: int = 0):
+    """Decode with a draft that often disagrees but seldom by much."""
+    target, greedy, plain = CachedModel(flat_target()), SamplingParams(temperature=0.0), SamplingParams()
+    verifier = make_verifier(
+        parse_rule(rule), lambda x, _: greedy(x), lambda x, _: plain(x), greedy=True, budget=budget
+    )
+    steps = decode(
+        target,
+        ModelDrafter(tiny_llama(1)),
+        PROMPT,
+        verifier,
+        lambda x, _: greedy(x),
+        num_speculative_tokens=4,
+        max_length=LENGTH,
+        should_stop=lambda ids: False,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    return list(steps)
+
+
+def tokens_of(steps) -> list[int]:
+    return [token for step in steps for token in step.token_ids]
+
+
+@torch.no_grad()
+def gaps(token_ids: list[int]) -> list[float]:
+    """Return the log-probability that each token gives up, from one pass of the target over the whole response."""
+    logits = flat_target()(torch.tensor([[*PROMPT, *token_ids]])).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+    return [(row.max() - row[token]).item() for row, token in zip(logits, token_ids, strict=True)]
+
+
+def greedy_tokens() -> list[int]:
+    return tokens_of(run("lossless"))
+
+
+def test_margin_zero_is_greedy_decoding() -> None:
+    for rule in ("relaxed_greedy:margin=0", "relaxed_greedy:margin=0,top=3", "relaxed_greedy:margin=5,top=1"):
+        steps = run(rule)
+        assert tokens_of(steps) == greedy_tokens()
+        assert sum(step.num_relaxed for step in steps) == 0
+        assert sum(sum(step.nats) for step in steps) == 0
+
+
+@pytest.mark.parametrize("margin", [1.0, 2.0, 3.0])
+def test_no_token_gives_up_more_than_the_margin_and_the_meter_counts_it(margin: float) -> None:
+    steps = run(f"relaxed_greedy:margin={margin}")
+    tokens = tokens_of(steps)
+    given_up = gaps(tokens)
+    assert max(given_up) <= margin + 1e-5
+    assert sum(sum(step.nats) for step in steps) == pytest.approx(sum(given_up), abs=1e-5)  # rotary tables: float32
+    fates = [fate for step in steps for fate in step.fates]
+    for fate, gap in zip(fates, given_up, strict=True):
+        assert (fate is Fate.RELAXED) == (gap > 0)
+
+
+def test_a_wider_margin_accepts_more() -> None:
+    accepted = [
+        sum(s.num_accepted for s in run(f"relaxed_greedy:margin={m}")) / len(run(f"relaxed_greedy:margin={m}"))
+        for m in (0, 1, 4)
+    ]
+    assert accepted[0] < accepted[1] < accepted[2]
+
+
+def test_only_the_top_tokens_are_relaxed() -> None:
+    rows = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]])
+    every = torch.arange(4).expand(2, 4)
+    accepted = parse_rule("relaxed_greedy:margin=10,top=2").judge(rows, None, every).relaxed_prob
+    assert accepted.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]  # ties count as equally high
+    assert parse_rule("relaxed_greedy:margin=0").judge(rows, None, every).relaxed_prob.tolist() == [[1, 0, 0, 0]] * 2
+    assert parse_rule("relaxed_greedy:margin=10,top=9").judge(rows, None, every).relaxed_prob.min() == 1
+
+
+def test_excluded_tokens_are_never_accepted() -> None:
+    row = torch.tensor([[0.6, 0.4, 0.0]])
+    accepted = parse_rule("relaxed_greedy:margin=700").judge(row, None, torch.tensor([[0, 1, 2]])).relaxed_prob
+    assert accepted.tolist() == [[1, 1, 0]]
+    with pytest.raises(ValueError, match="margin must be in"):
+        parse_rule("relaxed_greedy:margin=inf")
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, 2.0])
+def test_a_budget_limits_what_an_answer_gives_up(limit: float) -> None:
+    steps = run("relaxed_greedy:margin=3", Budget(nats=limit))
+    assert sum(gaps(tokens_of(steps))) <= limit + 1e-5
+    unlimited = run("relaxed_greedy:margin=3")
+    assert sum(gaps(tokens_of(unlimited))) > 2.0
+    assert sum(step.num_fell_back for step in steps) > 0
+    if limit == 0:
+        assert tokens_of(steps) == greedy_tokens()
+
+
+# --- for users ---
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+def test_it_is_a_rule_for_temperature_zero(pair) -> None:
+    with pytest.raises(ValueError, match="rule for temperature 0"):
+        generate(pair, "Question:", rule="relaxed_greedy:margin=1")
+    with pytest.raises(ValueError, match="verification must be 'token'"):
+        generate(pair, "Question:", rule="relaxed_greedy:margin=1", temperature=0.0, verification="block")
+    for budget in (Budget(max_shift=0.1), Budget(nats=1, expected_tokens=5)):
+        with pytest.raises(ValueError, match="limits the log-probability given up"):
+            generate(pair, "Question:", rule="relaxed_greedy:margin=1", temperature=0.0, budget=budget)
+
+
+def test_generate_of_transformers_takes_it(pair) -> None:
+    model, draft = tiny_llama(0), tiny_llama(1)
+    config = GenerationConfig(max_new_tokens=30, do_sample=False, repetition_penalty=1.2, pad_token_id=0)
+    given = {"custom_generate": speculative_generate, "assistant_model": draft, "generation_config": config}
+    prompt = torch.tensor([PROMPT])
+    plain = model.generate(prompt, generation_config=config)
+    # the penalty is part of the scores that the margin is measured in, so margin 0 is greedy with the penalty
+    assert model.generate(prompt, rule="relaxed_greedy:margin=0", **given).tolist() == plain.tolist()
+    metrics = Metrics()
+    relaxed = model.generate(prompt, rule="relaxed_greedy:margin=2", metrics=metrics, **given)
+    assert relaxed.tolist() != plain.tolist()
+    assert 0 < metrics.nats <= 2 * metrics.relaxed
+    with pytest.raises(ValueError, match="rule for temperature 0"):
+        model.generate(prompt, rule="relaxed_greedy:margin=2", do_sample=True, **given)
+
+
+def test_budgets_work_in_generate_of_transformers() -> None:
+    model, draft = tiny_llama(0), tiny_llama(1)
+    given = {"custom_generate": speculative_generate, "assistant_model": draft, "max_new_tokens": 30, "pad_token_id": 0}
+    for seed in range(3):
+        metrics = Metrics()
+        model.generate(
+            torch.tensor([PROMPT]),
+            rule="clamped:width=2",
+            budget=0.2,
+            do_sample=True,
+            seed=seed,
+            metrics=metrics,
+            **given,
+        )
+        assert 0 < metrics.nats <= 0.2
+        assert metrics.fell_back > 0
+    with pytest.raises(TypeError, match="budget must be a Budget"):
+        model.generate(torch.tensor([PROMPT]), budget="much", **given)
+    with pytest.raises(ValueError, match="verification must be one of"):
+        model.generate(torch.tensor([PROMPT]), verification="both", **given)
+    assert math.isfinite(metrics.nats)

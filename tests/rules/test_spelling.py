@@ -1,0 +1,168 @@
+"""A rule, its text, and what is said about text that spells none."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import FrozenInstanceError, fields, make_dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rules_under_test import SPELLINGS
+
+from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.divergences.f_divergences import DIVERGENCES
+from cactus_decoding.rules import (
+    RULES,
+    Cactus,
+    ClampedRatio,
+    Ensemble,
+    Lenience,
+    Lossless,
+    RelaxedGreedy,
+    Rule,
+    TopK,
+    Typical,
+    as_rule,
+    parse_rule,
+)
+from cactus_decoding.types import AcceptanceRule
+
+unit = st.floats(0, 1)
+budget = st.one_of(st.floats(0, allow_infinity=False, allow_nan=False), st.integers(0, 1000))
+expandable = [name for name, divergence in DIVERGENCES.items() if divergence.curvature is not None]
+max_ratio = st.one_of(st.just(math.inf), st.floats(1, 1e300))
+
+STRATEGIES: dict[str, st.SearchStrategy[Rule]] = {
+    "lossless": st.builds(Lossless),
+    "cactus": st.one_of(
+        st.builds(Cactus, budget, st.just("taylor"), st.sampled_from(expandable), max_ratio),
+        st.builds(Cactus, budget, st.just("exact"), st.sampled_from([*DIVERGENCES]), max_ratio),
+    ),
+    "ensemble": st.builds(Ensemble, unit),
+    "lenience": st.builds(Lenience, st.floats(0, 1, exclude_min=True)),
+    "clamped": st.one_of(
+        st.builds(ClampedRatio, width=st.floats(0, 500)),
+        st.builds(ClampedRatio, max_kl=st.floats(0, allow_infinity=False, allow_nan=False)),
+    ),
+    "typical": st.builds(Typical, unit, st.floats(0, 100), st.sampled_from(["greedy", "sample"])),
+    "top_k": st.builds(TopK, st.integers(1, 10**9), st.sampled_from(["sample", "mask"])),
+    "relaxed_greedy": st.builds(RelaxedGreedy, budget, st.integers(0, 10**9)),
+}
+
+
+def test_every_registered_rule_is_generated() -> None:
+    assert STRATEGIES.keys() == RULES.keys()
+
+
+@given(st.one_of(*STRATEGIES.values()))
+def test_spelling_and_pickle_come_back(rule: Rule) -> None:
+    for again in (parse_rule(rule.spelling), parse_rule(f"  {str(rule).replace(',', ' , ')}"), as_rule(rule.spelling)):
+        assert again == rule
+        assert hash(again) == hash(rule)
+        assert again.spelling == rule.spelling
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    assert as_rule(rule) is rule
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_rules_are_frozen_and_follow_the_protocol(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    assert isinstance(rule, AcceptanceRule)
+    assert RULES[rule.name] is type(rule)
+    for field in fields(rule):
+        with pytest.raises(FrozenInstanceError):
+            setattr(rule, field.name, 0.5)
+
+
+def test_different_parameters_make_different_rules() -> None:
+    assert len({parse_rule(spelling) for spelling in SPELLINGS}) == len(SPELLINGS)
+    assert Cactus(1.0) != Cactus(1.0, solver="exact")
+    assert ClampedRatio(width=0.5) != ClampedRatio(max_kl=0.5)
+
+
+def test_equal_rules_have_one_spelling() -> None:
+    for delta in (1, 1.0, np.float64(1.0)):
+        assert Cactus(delta).spelling == "cactus:delta=1.0"
+    assert ClampedRatio(width=2).spelling == "clamped:width=2.0"
+    assert Cactus(0.1, max_ratio=math.inf).spelling == "cactus:delta=0.1"
+    assert Cactus(0.1, "exact", "kl", 2).spelling == "cactus:delta=0.1,solver=exact,max_ratio=2.0"
+    assert Typical().spelling == "typical"
+
+
+# text, and what its message must contain: the argument, the value that was given, and what is allowed
+BAD_TEXTS = [
+    ("", ["''", *RULES]),
+    ("speculative", ["'speculative'", *RULES]),
+    ("Lossless", ["'Lossless'", "lossless"]),
+    ("cactus", ["'cactus'", "delta"]),
+    ("cactus:", ["lacks delta"]),
+    ("cactus:solver=exact", ["lacks delta"]),
+    ("cactus:1.0", ["'1.0'", "parameter=value", "delta, solver, divergence, max_ratio"]),
+    ("cactus:delta=1,epsilon=2", ["'epsilon=2'", "delta, solver, divergence, max_ratio"]),
+    ("cactus:delta=1,name=x", ["'name=x'", "delta, solver, divergence, max_ratio"]),
+    ("lossless:delta=1", ["'delta=1'", "none"]),
+    ("cactus:delta=1,delta=1", ["delta", "twice"]),
+    ("cactus:delta=big", ["delta", "a number", "'big'"]),
+    ("cactus:delta=", ["delta", "a number", "''"]),
+    ("cactus:delta=-0.1", ["delta", "-0.1", "[0, inf)"]),
+    ("cactus:delta=nan", ["delta", "nan", "[0, inf)"]),
+    ("cactus:delta=inf", ["delta", "inf", "[0, inf)"]),
+    ("cactus:delta=1,max_ratio=0.5", ["max_ratio", "0.5", "[1, inf]"]),
+    ("cactus:delta=1,max_ratio=nan", ["max_ratio", "nan", "[1, inf]"]),
+    ("cactus:delta=1,solver=newton", ["solver", "'newton'", "taylor, exact"]),
+    ("cactus:delta=1,divergence=KL", ["divergence", "'KL'", *DIVERGENCES]),
+    ("cactus:delta=1,divergence=total_variation", ["total_variation", "exact"]),
+    ("ensemble:weight=1.01", ["weight", "1.01", "[0, 1]"]),
+    ("ensemble", ["lacks weight"]),
+    ("lenience:lenience=0", ["lenience", "0.0", "(0, 1]"]),
+    ("clamped", ["width", "max_kl", "None"]),
+    ("clamped:width=1,max_kl=1", ["width", "max_kl", "1.0"]),
+    ("clamped:width=501", ["width", "501", "[0, 500]"]),
+    ("clamped:width=-1", ["width", "-1", "[0, 500]"]),
+    ("clamped:max_kl=-1", ["max_kl", "-1", "[0, inf)"]),
+    ("clamped:max_kl=inf", ["max_kl", "inf", "[0, inf)"]),
+    ("typical:threshold=1.5", ["threshold", "1.5", "[0, 1]"]),
+    ("typical:alpha=-1", ["alpha", "-1", "[0, inf)"]),
+    ("typical:recovery=argmax", ["recovery", "'argmax'", "greedy, sample"]),
+    ("top_k", ["lacks k"]),
+    ("top_k:k=0", ["k must", "0", "at least 1"]),
+    ("top_k:k=1.5", ["k must", "an integer", "'1.5'"]),
+    ("top_k:k=3,residual=draw", ["residual", "'draw'", "sample, mask"]),
+]
+
+
+@pytest.mark.parametrize(("text", "needles"), BAD_TEXTS)
+def test_bad_text_is_refused_with_what_is_allowed(text: str, needles: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - every message is looked at below
+        parse_rule(text)
+    for needle in needles:
+        assert needle in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cactus("1"), "delta must be a number, but is '1'"),
+        (lambda: Cactus(True), "delta must be a number, but is True"),
+        (lambda: Cactus(None), "delta must be a number, but is None"),
+        (lambda: Ensemble("0.5"), "weight must be a number"),
+        (lambda: ClampedRatio(width="1"), "width must be a number"),
+        (lambda: TopK(2.0), r"k must be an integer, but is 2\.0"),
+        (lambda: TopK(True), "k must be an integer, but is True"),
+        (lambda: parse_rule(None), "must be a string"),
+        (lambda: as_rule(0.5), r"rule must be an acceptance rule or its spelling, but is 0\.5"),
+        (lambda: as_rule(Cactus), "rule must be an acceptance rule"),
+    ],
+)
+def test_wrong_types_are_refused(make, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_integers_are_known_whether_or_not_annotations_are_postponed():
+    kind = make_dataclass("Kind", [("size", int), ("name", str, "none")])
+    parsed = parse("thing", "kind:size=3,name=a", {"kind": kind})
+    assert (parsed.size, type(parsed.size), parsed.name) == (3, int, "a")

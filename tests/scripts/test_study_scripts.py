@@ -1,0 +1,43 @@
+"""The script that regenerates docs/study.md."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, RESULTS = ROOT / "docs" / "study.md", ROOT / "docs" / "results" / "study"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "study.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_study_on_the_page_is_rendered_from_its_result_files(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.md", tmp_path / "study"
+    shutil.copy(PAGE, page)
+    shutil.copytree(RESULTS, folder)
+    assert run("--only-render", "--page", page, "--folder", folder).returncode == 0
+    assert page.read_text() == PAGE.read_text()
+    for picture in RESULTS.glob("*.svg"):
+        assert (folder / picture.name).read_text() == picture.read_text()
+
+
+@pytest.mark.slow
+def test_a_small_study_runs_to_its_tables_and_pictures(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.md", tmp_path / "study"
+    shutil.copy(PAGE, page)
+    given = ("--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
+    first = run(*given)
+    assert first.returncode == 0, first.stderr
+    assert "clamped:width=" in page.read_text()
+    assert sorted(path.suffix for path in folder.iterdir()) == [".json"] * 2 + [".jsonl"] * 2 + [".svg"] * 6
+    before = (folder / "plain.jsonl").read_bytes()
+    assert run(*given).returncode == 0
+    assert (folder / "plain.jsonl").read_bytes() == before, "nothing is answered twice"

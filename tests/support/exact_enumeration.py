@@ -1,0 +1,156 @@
+"""A second, independent way to what a rule emits: enumerate every drafted token. O(V^2) a row, float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.types import AcceptanceRule
+
+Law = dict[tuple[int, ...], float]
+
+
+def enumerate_tokens(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the emitted distributions and each token's P(drafted and accepted), both ``[rows, vocabulary]``.
+
+    Every drafted token has its turn, by the definition of draft-and-verify: none of the package's sorts and look-ups.
+    """
+    kept, recovery = fates(rule, target, draft)
+    accepted = draft * kept
+    output = accepted + ((draft * (1 - kept)).unsqueeze(-1) * recovery).sum(1)
+    return output, accepted
+
+
+def fates(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each token n as the drafted one, P(accept) and the law of recovery.
+
+    ``[rows, vocabulary (n)]`` and ``[rows, vocabulary (n), vocabulary]``. The rule is asked about one token at a time,
+    as `verify` does.
+    """
+    rows, vocabulary = target.shape
+    target, draft = (x.repeat_interleave(vocabulary, 0) for x in (target, draft))
+    drafted = torch.arange(vocabulary).repeat(rows).unsqueeze(1)
+    relaxed_prob, scale = rule.judge(target, draft, drafted)
+    draft_prob = draft.gather(1, drafted)
+    kept = torch.where(draft_prob > 0, relaxed_prob / draft_prob, 1.0).clamp(max=1)
+    start = rule.recovery_target(target)
+    weights = torch.where(scale.isinf(), start, (scale * start - draft).clamp(min=0))
+    weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, start)
+    recovery = weights / weights.sum(-1, keepdim=True)
+    return kept.reshape(rows, vocabulary), recovery.reshape(rows, vocabulary, vocabulary)
+
+
+def joint_law(rule: AcceptanceRule, target: Tensor, draft: Tensor, start: int, proposals: int, length: int) -> Law:
+    """Return the law of the first ``length`` tokens that speculative steps emit after token ``start``.
+
+    Args:
+        rule: the rule.
+        target: row i is the target's distribution after token i, ``[vocabulary, vocabulary]``.
+        draft: likewise for the draft.
+        start: the token before the first.
+        proposals: tokens drafted in every step.
+        length: tokens to follow; steps are repeated until there are enough, and the surplus is dropped.
+    """
+    vocabulary = len(target)
+    kept_of, recovery_of = fates(rule, target, draft)
+
+    def step(prefix: tuple[int, ...], context: int, probability: float) -> Iterator[tuple[tuple[int, ...], float]]:
+        """Yield what one step emits after ``prefix`` accepted tokens, with its probability."""
+        if len(prefix) == proposals:  # all kept: the bonus token
+            for token in range(vocabulary):
+                yield (*prefix, token), probability * target[context, token].item()
+            return
+        for drafted in range(vocabulary):
+            kept, recovery = kept_of[context, drafted].item(), recovery_of[context, drafted]
+            here = probability * draft[context, drafted].item()
+            yield from step((*prefix, drafted), drafted, here * kept)
+            for token in range(vocabulary):
+                yield (*prefix, token), here * (1 - kept) * recovery[token].item()
+
+    law: Law = defaultdict(float)
+    unfinished: Law = {(): 1.0}
+    while unfinished:
+        longer: Law = defaultdict(float)
+        for tokens, probability in unfinished.items():
+            for emitted, chance in step((), tokens[-1] if tokens else start, probability):
+                whole = (*tokens, *emitted)
+                if len(whole) >= length:
+                    law[whole[:length]] += chance
+                else:
+                    longer[whole] += chance
+        unfinished = longer
+    return dict(law)
+
+
+def make_rows(vocabulary: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return pairs (target, draft) of rows ``[count, vocabulary]``, from flat to nearly one-hot, some with zeros."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows() -> Tensor:
+        sharpness = torch.rand(count, 1, generator=generator, dtype=torch.float64) * 8
+        logits = torch.randn(count, vocabulary, generator=generator, dtype=torch.float64) * sharpness
+        # a third of the rows lose about half of their tokens, as top-k and top-p do
+        cut = torch.rand(count, vocabulary, generator=generator) < 0.5
+        cut &= torch.rand(count, 1, generator=generator) < 1 / 3
+        cut[torch.arange(count), logits.argmax(-1)] = False
+        return logits.masked_fill(cut, -torch.inf).softmax(-1)
+
+    return rows(), rows()
+
+
+def hand_made_rows() -> tuple[Tensor, Tensor]:
+    """Return pairs (target, draft), ``[pairs, 4]``, at the limits where formulas divide by zero, cancel or tie."""
+    tiny = 1e-12
+    flat, steep = [0.25] * 4, [0.7, 0.2, 0.1, 0.0]
+    pairs = [
+        (flat, flat),
+        (steep, steep),
+        (flat, steep),
+        (steep, flat),
+        ([0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 0.0, 0.0]),  # disjoint supports
+        ([0.0, 0.4, 0.6, 0.0], [0.3, 0.3, 0.2, 0.2]),  # drafted tokens that the target excludes
+        ([1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
+        ([1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]),
+        ([1.0, 0.0, 0.0, 0.0], flat),
+        (flat, [0.0, 1.0, 0.0, 0.0]),
+        ([1 - 3 * tiny, tiny, tiny, tiny], flat),
+        (flat, [1 - 3 * tiny, tiny, tiny, tiny]),
+        ([1 - 3 * tiny, tiny, tiny, tiny], [tiny, 1 - 3 * tiny, tiny, tiny]),
+        ([1 - 3 * tiny, tiny, tiny, tiny], [1 - 4 * tiny, 2 * tiny, tiny, tiny]),
+        ([0.5, 0.5, 0.0, 0.0], [0.5, 0.5 - 1e-16, 0.0, 1e-16]),  # equal up to rounding
+        ([0.5, 0.5, 1e-40, 0.0], [0.2, 0.2, 0.6, 0.0]),  # as small as float32 gets
+        ([0.5, 0.5, 1e-310, 0.0], [0.2, 0.2, 0.6, 0.0]),  # subnormal: draft over target overflows
+        ([0.5, 0.5, 1e-300, 0.0], [0.2, 0.2, 1e-310, 0.6]),
+        ([0.4, 0.3, 0.2, 0.1], [0.8, 0.15, 0.1 / 3, 0.05 / 3]),
+    ]
+    rows = torch.tensor(pairs, dtype=torch.float64)
+    return rows[:, 0], rows[:, 1]
+
+
+def paired_rows() -> list[tuple[Tensor, Tensor]]:
+    """Return the hand-made pairs joined by random ones, and pairs over a larger vocabulary."""
+    (target, draft), (more_target, more_draft) = hand_made_rows(), make_rows(4, 60, seed=0)
+    return [(torch.cat([target, more_target]), torch.cat([draft, more_draft])), make_rows(7, 60, seed=1)]
+
+
+def markov_pair() -> tuple[Tensor, Tensor]:
+    """A toy target and draft whose rows depend on the previous token; one target row excludes a token.
+
+    Four tokens and moderate rows: several tokens gain by recovery, so that its law matters.
+    """
+    target, draft = (rows.sqrt() for rows in make_rows(4, 4, seed=5))
+    target[1, 2] = 0.0
+    return target / target.sum(-1, keepdim=True), draft / draft.sum(-1, keepdim=True)
+
+
+def product_law(rows: Tensor, start: int, length: int) -> Law:
+    """Return the law of a Markov chain's first tokens."""
+    return {
+        tokens: math.prod(rows[before, after].item() for before, after in itertools.pairwise((start, *tokens)))
+        for tokens in itertools.product(range(len(rows)), repeat=length)
+    }

@@ -1,0 +1,58 @@
+"""Responses of the loop over tiny models, and how likely their first tokens are."""
+
+from __future__ import annotations
+
+import torch
+
+from cactus_decoding import SamplingParams, parse_rule
+from cactus_decoding.generation.loop import Step, decode
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.verification.verifiers import RuleVerifier
+
+PROMPT = [1, 2, 3]
+FALSE_ALARM = 1e-6
+DRAWS = 3000
+
+
+def run(target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False) -> list[Step]:
+    sampling = sampling or SamplingParams()
+
+    def to_probs(logits, _):
+        return sampling(logits)
+
+    return list(
+        decode(
+            target,
+            drafter,
+            PROMPT,
+            RuleVerifier(parse_rule(rule), to_probs),
+            to_probs,
+            num_speculative_tokens=k,
+            max_length=length,
+            should_stop=stop,
+            generator=torch.Generator().manual_seed(seed),
+        )
+    )
+
+
+def tokens(steps: list[Step]) -> list[int]:
+    return [token for step in steps for token in step.token_ids]
+
+
+def exact_law_of_two(target: CachedModel, sampling: SamplingParams) -> torch.Tensor:
+    """Return the target's joint law of the two tokens after the prompt."""
+    with torch.no_grad():
+        first = sampling(target.model(torch.tensor([PROMPT])).logits[0, -1])
+        rows = [sampling(target.model(torch.tensor([[*PROMPT, t]])).logits[0, -1]) for t in range(len(first))]
+    return first.unsqueeze(1) * torch.stack(rows)
+
+
+def chi_square(counts: torch.Tensor, law: torch.Tensor) -> tuple[float, int]:
+    """Return Pearson's statistic, cells expected fewer than 5 times pooled, and its degrees of freedom."""
+    counts, expected = counts.flatten().double(), law.flatten().double() * counts.sum()
+    large = expected >= 5
+    counts = torch.cat([counts[large], counts[~large].sum().view(1)])
+    expected = torch.cat([expected[large], expected[~large].sum().view(1)])
+    assert not ((expected == 0) & (counts > 0)).any(), "a token of probability zero was emitted"
+    used = expected > 0
+    return float(((counts - expected)[used].square() / expected[used]).sum()), int(used.sum()) - 1

@@ -1,0 +1,69 @@
+"""Results of evaluations made by hand: small, in the shape that `cactus eval` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.evaluation.runs.results import CellResult
+
+
+def made(
+    rule: str,
+    length: int,
+    *,
+    right: float = 0.9,
+    seconds: float = 1.0,
+    accepted: float = 0.7,
+    nats: float = 0.0,
+    problems: int = 60,
+    audited: bool = True,
+    scored: bool = True,
+    **cell,
+) -> CellResult:
+    """Return a cell: every number varies from problem to problem, in the same way for every cell."""
+    noise = np.random.default_rng(0).random((problems, 2))
+    steps = np.full(problems, 10)
+    drafted = steps * length
+    kept = np.round(drafted * accepted * (0.8 + 0.4 * noise[:, 1])).astype(int).clip(max=drafted)
+    answers = {
+        "id": [str(i) for i in range(problems)],
+        "group": ["2 steps", "3 steps"] * (problems // 2),
+        "right": [bool(x) if scored else None for x in noise[:, 0] < right],
+        "finish_reason": ["stop"] * problems,
+        "generated": [int(x) + 10 for x in kept],
+        "steps": steps.tolist(),
+        "drafted": drafted.tolist(),
+        "accepted": kept.tolist(),
+        "relaxed": (kept // 10).tolist(),
+        "recovered": [8] * problems,
+        "bonus": [2] * problems,
+        "seconds": (seconds * (0.9 + 0.2 * noise[:, 1])).tolist(),
+    }
+    if audited:
+        answers |= {"metered": [10] * problems, "nats": (nats * (0.5 + noise[:, 1])).tolist()}
+        answers |= {"tv": [nats / 10] * problems, "max_log_ratio": [nats] * problems}
+    given = {"task": "sums", "target": "large", "draft": "small", "problems": problems} | cell
+    provenance = {"commit": "0" * 40, "arguments": {"seed": 0}, "problems": "digest"}
+    return CellResult(Cell(rule=rule, num_speculative_tokens=length, **given), answers, provenance)
+
+
+def several(**cell) -> list[CellResult]:
+    """Return lossless at three lengths, the target alone, and rules that are better, worse and as good."""
+    return [
+        made("lossless", 0, seconds=2.0, **cell),
+        made("lossless", 2, seconds=1.2, accepted=0.6, **cell),
+        made("lossless", 4, seconds=1.0, accepted=0.5, **cell),
+        made("lossless", 8, seconds=1.4, accepted=0.4, **cell),
+        made("cactus:delta=1.0", 4, seconds=0.7, right=0.5, accepted=0.8, nats=0.5, **cell),
+        made("cactus:delta=1.0", 8, seconds=0.8, right=0.4, accepted=0.7, nats=0.6, **cell),
+        made("clamped:width=1.0", 4, seconds=0.9, accepted=0.6, nats=0.01, **cell),
+        made("clamped:width=0.1", 4, seconds=1.1, accepted=0.5, nats=0.001, **cell),
+    ]
+
+
+def write(path: Path, results: list[CellResult]) -> Path:
+    path.write_text("".join(result.line() for result in results))
+    return path

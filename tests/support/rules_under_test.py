@@ -1,0 +1,126 @@
+"""The one list of rules that feeds every property test, and rules that are deliberately wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.divergences.f_divergences import DIVERGENCES
+from cactus_decoding.rules import RULES, parse_rule
+from cactus_decoding.types import AcceptanceRule, Verdict
+
+# Every registered rule with every variant of its parameters: limits at which it is lossless, ordinary and huge values.
+SPELLINGS = (
+    "lossless",
+    "cactus:delta=0",
+    "cactus:delta=0.01",
+    "cactus:delta=1",
+    "cactus:delta=30",
+    "cactus:delta=1,max_ratio=1",
+    "cactus:delta=1,max_ratio=1.5",
+    "cactus:delta=0,solver=exact",
+    "cactus:delta=0.01,solver=exact",
+    "cactus:delta=1,solver=exact",
+    "cactus:delta=30,solver=exact",
+    "cactus:delta=1,solver=exact,max_ratio=1.5",
+    *(f"cactus:delta=0.1,divergence={name}" for name in DIVERGENCES if DIVERGENCES[name].curvature is not None),
+    *(f"cactus:delta=0.1,solver=exact,divergence={name}" for name in DIVERGENCES),
+    "ensemble:weight=0",
+    "ensemble:weight=0.3",
+    "ensemble:weight=1",
+    "lenience:lenience=1",
+    "lenience:lenience=0.6",
+    "lenience:lenience=0.01",
+    "clamped:width=0",
+    "clamped:width=0.1",
+    "clamped:width=1",
+    "clamped:width=30",
+    "clamped:max_kl=0",
+    "clamped:max_kl=0.1",  # one cap only, out of reach for some rows: its root within a root takes time
+    "typical",
+    "typical:recovery=sample",
+    "typical:threshold=0,alpha=0",
+    "typical:threshold=0.4,alpha=2,recovery=sample",
+    "top_k:k=1",
+    "top_k:k=2",
+    "top_k:k=2,residual=mask",
+    "top_k:k=1000",
+    "relaxed_greedy:margin=0",
+    "relaxed_greedy:margin=0.5",
+    "relaxed_greedy:margin=2,top=2",
+)
+
+# Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.
+NEVER_STRICTER_THAN_LOSSLESS = tuple(
+    text for text in SPELLINGS if text.partition(":")[0] in ("lossless", "cactus", "ensemble", "lenience", "clamped")
+)
+
+# Limits at which a rule must be lossless token for token.
+LOSSLESS_LIMITS = (
+    "cactus:delta=0",
+    "cactus:delta=0,solver=exact",
+    "cactus:delta=1,max_ratio=1",
+    "ensemble:weight=0",
+    "lenience:lenience=1",
+    "clamped:width=0",
+    "clamped:max_kl=0",
+)
+
+_MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
+if _MISSING:
+    raise AssertionError(f"rules without a spelling under test: {', '.join(sorted(_MISSING))}")
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A wrong rule: a right one whose two numbers are changed but whose relaxed target still says what it did.
+
+    Attributes:
+        right: the rule that is spoilt.
+        acceptance_factor: multiplies the relaxed probability.
+        residual_scale: replaces s; 1 recovers from q's residual instead of h's, infinity from q itself.
+        accept_equality: turns the strict test ``u p < h`` into ``u p <= h``.
+    """
+
+    right: AcceptanceRule
+    acceptance_factor: float = 1.0
+    residual_scale: float | None = None
+    accept_equality: bool = False
+
+    @property
+    def spelling(self) -> str:
+        return f"altered {self.right.spelling}"
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        relaxed_prob, scale = self.right.judge(target_probs, draft_probs, token_ids)
+        relaxed_prob = relaxed_prob * self.acceptance_factor
+        if self.accept_equality:  # u p <= h exactly when u p < the next float above h
+            relaxed_prob = torch.nextafter(relaxed_prob, torch.full_like(relaxed_prob, math.inf))
+        if self.residual_scale is not None:
+            scale = torch.full_like(scale, self.residual_scale)
+        return Verdict(relaxed_prob, scale)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        return self.right.recovery_target(target_probs)
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
+        return self.right.relaxed_target(target_probs, draft_probs)
+
+
+class RejectsEverything:
+    """A rule without a residual wherever draft and target agree."""
+
+    spelling = "rejects everything"
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        zero = torch.zeros(token_ids.shape, dtype=torch.float64)
+        return Verdict(zero, zero + 1)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        return None

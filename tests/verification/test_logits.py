@@ -1,0 +1,237 @@
+"""Verification from logits against `verify` on the probabilities: the same decisions and tokens for the same numbers.
+
+There is nothing statistical here: the generator is the same on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from support.exact_enumeration import hand_made_rows
+from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered
+from torch import Tensor
+
+from cactus_decoding.rules import Cactus, parse_rule
+from cactus_decoding.sampling import rows as sampled
+from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
+from cactus_decoding.types import AcceptanceRule, Verdict, Verification
+from cactus_decoding.verification.logits import verify_logits
+from cactus_decoding.verification.plain import verify
+
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.6, top_p=0.95, top_k=20),
+    SamplingParams(temperature=0.8, top_p=0.9),
+    SamplingParams(temperature=1.3, min_p=0.05),
+    SamplingParams(temperature=0),
+)
+every_sampling = pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+LARGE = LARGE_VOCABULARY + 37
+
+
+def case(vocabulary: int, seed: int, sampling: SamplingParams, batch: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the target's logits, the draft's rows and tokens drawn from them, four proposals a sequence."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(batch, 5, vocabulary, generator=generator) * 3
+    # the draft often agrees, sometimes does not, and is cut less: it also proposes what the target excludes
+    noise = torch.randn(batch, 4, vocabulary, generator=generator) * torch.rand(batch, 4, 1, generator=generator) * 2
+    draft = SamplingParams(temperature=sampling.temperature or 1.0, top_k=40)(logits[:, :-1] + noise)
+    drafted = torch.multinomial(draft.flatten(0, 1), 1, generator=generator).reshape(batch, 4)
+    return logits, draft, drafted
+
+
+def both(
+    rule: AcceptanceRule | str,
+    logits: Tensor,
+    sampling: SamplingParams,
+    draft: Tensor | None,
+    drafted: Tensor,
+    seed: int,
+) -> tuple[Verification, Verification]:
+    """Return what the fast path and the reference make of the same random numbers."""
+    fast = verify_logits(rule, logits, sampling, draft, drafted, torch.Generator().manual_seed(seed))
+    plain = verify(rule, sampling(logits), draft, drafted, torch.Generator().manual_seed(seed))
+    return fast, plain
+
+
+def assert_same(given: Verification, expected: Verification) -> None:
+    for name, value in expected._asdict().items():
+        assert torch.equal(getattr(given, name), value), (name, given, expected)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("vocabulary", [12, LARGE])
+def test_every_rule_decides_and_recovers_as_the_reference_does(spelling: str, vocabulary: int) -> None:
+    rejected = 0
+    for seed in range(4):
+        sampling = SAMPLINGS[seed]
+        logits, draft, drafted = case(vocabulary, seed, sampling, batch=2)
+        fast, plain = both(spelling, logits, sampling, draft, drafted, seed)
+        assert_same(fast, plain)
+        rejected += int((plain.num_accepted < 4).sum())
+        assert_same(*both(spelling, logits[0], sampling, None, drafted[0], seed))
+    assert rejected or vocabulary == 12 or spelling == "top_k:k=1000"  # few tokens are too easily guessed
+
+
+@every_sampling
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("spelling", ["lossless", "cactus:delta=0.1", "clamped:width=1"])
+def test_many_numbers_and_precisions(sampling: SamplingParams, dtype: torch.dtype, spelling: str) -> None:
+    relaxed = fates = 0
+    for seed in range(12):
+        logits, draft, drafted = case(LARGE, seed, sampling)
+        fast, plain = both(spelling, logits[0].to(dtype), sampling, draft[0], drafted[0], seed)
+        assert_same(fast, plain)
+        relaxed += int(plain.relaxed.sum())
+        fates |= 1 << int(plain.num_accepted)
+    assert fates & 0b1111  # some were rejected
+    assert relaxed or spelling == "lossless" or sampling.temperature == 0
+
+
+def test_ragged_batches_and_no_proposals() -> None:
+    sampling = SAMPLINGS[1]
+    logits, draft, drafted = case(LARGE, 3, sampling, batch=5)
+    used = torch.tensor([4, 0, 1, 3, 2])
+    fast = verify_logits(
+        "cactus:delta=1", logits, sampling, draft, drafted, torch.Generator().manual_seed(0), num_draft_tokens=used
+    )
+    plain = verify(
+        "cactus:delta=1", sampling(logits), draft, drafted, torch.Generator().manual_seed(0), num_draft_tokens=used
+    )
+    assert_same(fast, plain)
+    empty = torch.zeros(0, dtype=torch.long)
+    assert_same(*both("lossless", logits[0, :1], sampling, None, empty, 1))
+    assert_same(*both("lossless", logits[0, :1], sampling, draft[0, :0], empty, 1))
+
+
+def test_rows_after_the_first_rejection_are_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    at = sampled.LazyRows.at
+
+    def recording(self: sampled.LazyRows, row: int) -> sampled.SparseProbs:
+        read.append(row)
+        return at(self, row)
+
+    monkeypatch.setattr(sampled.LazyRows, "at", recording)
+    sampling = SAMPLINGS[1]
+    for seed in range(8):
+        read.clear()
+        logits, draft, drafted = case(LARGE, seed, sampling)
+        logits[0, 3] = math.nan  # and a row that is not reached may hold anything
+        drafted[0, 2] = int(logits[0, 2].argmin())  # excluded by the target: rejected if it is reached
+        result = verify_logits("lossless", logits[0], sampling, draft[0], drafted[0], torch.Generator().manual_seed(0))
+        assert int(result.num_accepted) <= 2
+        assert read == list(range(int(result.num_accepted) + 1))
+        assert int(result.next_token) < LARGE
+
+
+@dataclass(frozen=True)
+class Recording(Cactus):
+    """Cactus that notes what it is asked about."""
+
+    asked: list[tuple[int, bool]] = field(default_factory=list, compare=False)
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        wanted = target_probs.gather(-1, token_ids)
+        self.asked.append((target_probs.shape[-1], bool(wanted > 0)))
+        return super().judge(target_probs, draft_probs, token_ids)
+
+
+def test_the_rule_is_asked_only_where_the_lossless_test_fails_and_about_the_support_only() -> None:
+    sampling = SAMPLINGS[1]
+    for seed in range(8):
+        rule = Recording(0.5)
+        logits, draft, drafted = case(LARGE, seed, sampling)
+        result = verify_logits(rule, logits[0], sampling, draft[0], drafted[0], torch.Generator().manual_seed(seed))
+        failed = int(result.relaxed.sum()) + int(result.num_accepted < 4)
+        assert len(rule.asked) == failed
+        assert all(size <= sampling.top_k + 1 for size, _ in rule.asked)
+
+
+def test_which_rules_promise_never_to_be_stricter_than_lossless() -> None:
+    promising = {text for text in SPELLINGS if parse_rule(text).never_stricter_than_lossless}
+    assert promising == set(NEVER_STRICTER_THAN_LOSSLESS)  # of which another test knows that they are not
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_numbers_stay_the_same_without_what_the_target_excludes(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    assert rule.needs_support_only
+    for q, p in zip(*hand_made_rows(), strict=True):
+        for drafted in range(len(q)):
+            kept = (q > 0) | (torch.arange(len(q)) == drafted)
+            place = int(kept[:drafted].sum())
+            whole = rule.judge(q, p, torch.tensor([drafted]))
+            part = rule.judge(q[kept], p[kept], torch.tensor([place]))
+            torch.testing.assert_close(part.relaxed_prob, whole.relaxed_prob, rtol=0, atol=1e-12)
+            torch.testing.assert_close(part.residual_scale, whole.residual_scale, rtol=1e-9, atol=1e-12)
+            start = rule.recovery_target(q)
+            torch.testing.assert_close(rule.recovery_target(q[kept]), start[kept], rtol=1e-12, atol=0)
+            assert (start[~kept] == 0).all()
+
+
+class LooksAtTheWholeRow:
+    """A rule of someone's own, which promises nothing: stricter than the lossless test, and it counts the tokens."""
+
+    spelling = "looks at the whole row"
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        probs = target_probs.gather(-1, token_ids).double()
+        return Verdict(probs * (target_probs.shape[-1] / (2 * LARGE)), torch.full_like(probs, 0.5))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        return None
+
+
+@every_sampling
+def test_a_rule_that_promises_nothing_is_asked_about_every_token_and_whole_rows(sampling: SamplingParams) -> None:
+    for seed in range(6):
+        logits, draft, drafted = case(LARGE, seed, sampling)
+        assert_same(*both(LooksAtTheWholeRow(), logits[0], sampling, draft[0], drafted[0], seed))
+
+
+def test_a_false_promise_is_caught_by_the_comparison() -> None:
+    class Lying(LooksAtTheWholeRow):
+        never_stricter_than_lossless = True
+
+    sampling, differ = SAMPLINGS[1], 0
+    for seed in range(12):
+        logits, draft, drafted = case(LARGE, seed, sampling)
+        fast, plain = both(Lying(), logits[0], sampling, draft[0], drafted[0], seed)
+        differ += not torch.equal(fast.num_accepted, plain.num_accepted)
+    assert differ
+
+
+@pytest.mark.parametrize("wrong", [{"residual_scale": math.inf}, {"acceptance_factor": 1.3}])
+def test_the_comparison_catches_a_wrong_rule(wrong: dict[str, float]) -> None:
+    sampling, differ = SAMPLINGS[0], 0
+    right = parse_rule("cactus:delta=0.3")
+    for seed in range(40):
+        logits, draft, drafted = case(50, seed, sampling)
+        fast, _ = both(Altered(right, **wrong), logits[0], sampling, draft[0], drafted[0], seed)
+        plain = verify(right, sampling(logits[0]), draft[0], drafted[0], torch.Generator().manual_seed(seed))
+        differ += not torch.equal(fast.next_token, plain.next_token)
+    assert differ
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:4], ids=str)
+def test_nan_gives_a_token_that_does_not_exist(sampling: SamplingParams) -> None:
+    logits, draft, drafted = case(LARGE, 0, sampling)
+    logits[0, 0, 7] = math.nan
+    result = verify_logits("lossless", logits[0], sampling, draft[0], drafted[0], torch.Generator().manual_seed(0))
+    assert int(result.num_accepted) == 0
+    assert int(result.next_token) >= LARGE
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    logits, draft, drafted = case(12, 0, SAMPLINGS[0])
+    with pytest.raises(ValueError, match=r"target_probs must be \[1, 4, vocabulary\]"):
+        verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted[:, :3])
+    with pytest.raises(ValueError, match="draft_probs must be"):
+        verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted)

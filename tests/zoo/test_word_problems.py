@@ -1,0 +1,72 @@
+"""The word problems are right, varied, and their splits do not overlap."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+import pytest
+
+from cactus_decoding.zoo.word_problems import extract_answer, split_of, word_problems
+from cactus_decoding.zoo.word_problems.families import FAMILIES
+
+EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
+COMPUTE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return list(islice(word_problems("train", seed=3), 3000))
+
+
+def test_every_line_of_every_solution_is_right(problems):
+    for problem in problems:
+        equations = EQUATION.findall(problem.solution)
+        assert len(equations) == problem.num_steps
+        for left, operator, right, value in equations:
+            assert COMPUTE[operator](int(left), int(right)) == int(value)
+        assert int(equations[-1][3]) == problem.answer == extract_answer(problem.solution)
+
+
+def test_every_number_of_a_solution_is_given_or_worked_out_before(problems):
+    for problem in problems:
+        known = set(map(int, re.findall(r"\d+", problem.question)))
+        for left, _, right, value in EQUATION.findall(problem.solution):
+            assert {int(left), int(right)} <= known
+            known.add(int(value))
+
+
+def test_families_and_difficulties_are_all_there(problems):
+    assert {p.family for p in problems} == set(FAMILIES)
+    assert {p.num_steps for p in problems} == {2, 3, 4, 5, 6}
+
+
+def test_questions_hardly_repeat_and_some_hold_distractors(problems):
+    assert len({p.question for p in problems}) > 0.99 * len(problems)
+    used = [len(EQUATION.findall(p.solution)) for p in problems]
+    given = [len(re.findall(r"\d+", p.question)) for p in problems]
+    assert sum(g > u + 1 for g, u in zip(given, used, strict=True)) > len(problems) / 4
+
+
+def test_one_question_has_several_solutions_of_equal_worth():
+    openings = {p.solution.split(":")[0].split(" ")[0] for p in islice(word_problems("train", seed=5), 300)}
+    assert len(openings) > 20
+
+
+def test_splits_are_decided_by_the_question_alone(problems):
+    assert {split_of(p.question) for p in problems} == {"train"}
+    held_out = {p.question for split in ("test", "validation") for p in islice(word_problems(split, seed=3), 300)}
+    assert not held_out & {p.question for p in problems}
+    assert [p for p in islice(word_problems("test", 1), 5)] == [p for p in islice(word_problems("test", 1), 5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("#### 12", 12), ("x\n#### 1,234\n", 1234), ("####-3", -3), ("12", None), ("#### none", None)]
+)
+def test_extracts_the_answer(text, answer):
+    assert extract_answer(text) == answer
+
+
+def test_refuses_an_unknown_split():
+    with pytest.raises(ValueError, match="train, validation, test, but is 'dev'"):
+        word_problems("dev")
