@@ -110,8 +110,6 @@ def test_token_that_is_never_emitted_has_a_ratio_of_zero() -> None:
 class AcceptsEverything:
     """A rule that breaks what every registered one keeps: it emits tokens that the target excludes."""
 
-    spelling = "accepts everything"
-
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         one = torch.ones(token_ids.shape, dtype=torch.float64)
         return Verdict(one, one)

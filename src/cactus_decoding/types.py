@@ -33,8 +33,7 @@ class Verdict(NamedTuple):
 class AcceptanceRule(Protocol):
     """A rule that accepts or rejects drafted tokens: pure, deterministic, picklable."""
 
-    @property
-    def spelling(self) -> str:
+    def __str__(self) -> str:
         """The text that `parse_rule` turns into this rule, such as ``cactus:delta=1.0``."""
         ...
 

@@ -195,4 +195,4 @@ def test_max_ratio_is_respected(solver: str) -> None:
 def test_total_variation_has_no_expansion() -> None:
     with pytest.raises(ValueError, match=r"total_variation.*exact"):
         Cactus(0.1, divergence="total_variation")
-    assert Cactus(0.1, solver="exact", divergence="total_variation").spelling
+    assert str(Cactus(0.1, solver="exact", divergence="total_variation"))

@@ -110,9 +110,9 @@ def respond(
         for tokens, spent, spends, probability in unfinished:
             drafted = min(proposals, length - len(tokens) - 1)
             now = spends.rule(limit - spent)
-            if now.spelling not in steps_of:
-                steps_of[now.spelling] = (_block_steps if block else _token_steps)(now, pair)
-            step = steps_of[now.spelling]
+            if str(now) not in steps_of:
+                steps_of[str(now)] = (_block_steps if block else _token_steps)(now, pair)
+            step = steps_of[str(now)]
             outcomes = step(
                 tokens[-1] if tokens else start, drafted, lambda costs, spent=spent: admit(costs, limit, spent)
             )

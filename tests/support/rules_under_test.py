@@ -90,9 +90,8 @@ class Altered:
     residual_scale: float | None = None
     accept_equality: bool = False
 
-    @property
-    def spelling(self) -> str:
-        return f"altered {self.right.spelling}"
+    def __str__(self) -> str:
+        return f"altered {self.right!s}"
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         relaxed_prob, scale = self.right.judge(target_probs, draft_probs, token_ids)
@@ -112,8 +111,6 @@ class Altered:
 
 class RejectsEverything:
     """A rule without a residual wherever draft and target agree."""
-
-    spelling = "rejects everything"
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         zero = torch.zeros(token_ids.shape, dtype=torch.float64)

@@ -133,7 +133,7 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
     """Return the two numbers of every token of one row, written down once more from the papers' formulas."""
     q, p = target, draft
     one, infinite = torch.ones_like(q), torch.full_like(q, math.inf)
-    match rule.spelling.partition(":")[0]:
+    match str(rule).partition(":")[0]:
         case "lossless":
             return q, one
         case "cactus":

@@ -176,8 +176,6 @@ def test_numbers_stay_the_same_without_what_the_target_excludes(spelling: str) -
 class LooksAtTheWholeRow:
     """A rule of someone's own, which promises nothing: stricter than the lossless test, and it counts the tokens."""
 
-    spelling = "looks at the whole row"
-
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         probs = target_probs.gather(-1, token_ids).double()
         return Verdict(probs * (target_probs.shape[-1] / (2 * LARGE)), torch.full_like(probs, 0.5))

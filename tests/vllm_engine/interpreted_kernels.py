@@ -121,7 +121,7 @@ def run_metered(rule: str) -> dict[str, list]:
         )
         got.append(num_sampled.tolist())
     rules.counters.flush()
-    label = {"rule": parse_rule(rule).spelling}
+    label = {"rule": str(parse_rule(rule))}
     return {
         "got": got,
         "spent": rules.meter.spent[rules.places[slots]].tolist(),

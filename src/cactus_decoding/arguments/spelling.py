@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Spelled = TypeVar("Spelled")
 
@@ -50,3 +50,20 @@ def _convert(key: str, value: str, kind: str, text: str) -> float | int | str:
     except ValueError:
         expected = "an integer" if kind == "int" else "a number"
         raise ValueError(f"{key} must be {expected}, but is {value!r} in {text!r}") from None
+
+
+def spell(name: str, spelled: Any) -> str:
+    """Return the text that `parse` turns into a dataclass of that name; parameters at their default are left out.
+
+    Example:
+        >>> from cactus_decoding.rules import Cactus
+        >>> spell("cactus", Cactus(delta=1, solver="exact"))
+        'cactus:delta=1.0,solver=exact'
+    """
+    given = []
+    for field in fields(spelled):
+        value = getattr(spelled, field.name)
+        if field.init and (field.default is MISSING or value != field.default):
+            # one spelling for equal objects: 1, 1.0 and NumPy's 1.0 are the same parameter
+            given.append(f"{field.name}={float(value)!r}" if "float" in str(field.type) else f"{field.name}={value}")
+    return f"{name}:{','.join(given)}" if given else name

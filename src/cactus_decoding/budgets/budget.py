@@ -184,7 +184,6 @@ class EmittedRows:
     """
 
     rows: Tensor
-    spelling = "emitted rows"
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return h(n) and 1: recovery starts from h itself."""
@@ -212,10 +211,9 @@ class WhereAdmitted:
     rule: AcceptanceRule
     admitted: Tensor
 
-    @property
-    def spelling(self) -> str:
+    def __str__(self) -> str:
         """The rule's own."""
-        return self.rule.spelling
+        return str(self.rule)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the rule's two numbers, or q(n) and 1."""

@@ -88,7 +88,7 @@ def demo(
         Row("plain sampling", "lossless", 0, sampling),
         Row("lossless speculation", "lossless", num_speculative_tokens, sampling),
     ]
-    rows += [Row(f"Cactus, delta={r.delta:g}", r.spelling, num_speculative_tokens, sampling) for r in rules]
+    rows += [Row(f"Cactus, delta={r.delta:g}", str(r), num_speculative_tokens, sampling) for r in rules]
     drawn = list(islice(word_problems("test", seed=seed), problems))
     pair = load_pair()
 

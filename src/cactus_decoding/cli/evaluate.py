@@ -138,7 +138,7 @@ def evaluate(
     SamplingParams(temperature, top_k, top_p, min_p)
     lengths = _lengths(num_speculative_tokens)
     chosen_seeds = _integers("--seeds", seeds)
-    rules = _unique(parse_rule(text).spelling for text in rule or ["lossless"])
+    rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     budget = options.budget_of(nats, max_shift, expected_tokens, relaxed)
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)

@@ -100,7 +100,7 @@ def generate(
     from cactus_decoding.tracing import stream_trace, written
 
     parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
-    budget = options.budget_of(nats, max_shift, expected_tokens, parsed.spelling)
+    budget = options.budget_of(nats, max_shift, expected_tokens, str(parsed))
     text = _read(prompt, raw)
     seed = secrets.randbelow(2**32) if seed is None else seed
     errors = Console(stderr=True, highlight=False)
@@ -137,7 +137,7 @@ def generate(
     if as_json:
         for _ in steps:
             pass
-        arguments = {"target": target, "draft": draft, "prompt": text, "rule": parsed.spelling} | settings
+        arguments = {"target": target, "draft": draft, "prompt": text, "rule": str(parsed)} | settings
         arguments |= {"budget_nats": None if budget is None or math.isinf(budget.limit) else budget.limit}
         arguments |= {"expected_tokens": expected_tokens}
         result = {

@@ -47,7 +47,7 @@ def parse_rule(text: str) -> Rule:
     Example:
         >>> parse_rule("cactus:delta=1.0")
         Cactus(delta=1.0, solver='taylor', divergence='kl', max_ratio=inf)
-        >>> parse_rule("top_k:k=20,residual=mask").spelling
+        >>> str(parse_rule("top_k:k=20,residual=mask"))
         'top_k:k=20,residual=mask'
     """
     if not isinstance(text, str):

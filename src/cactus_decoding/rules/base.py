@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, fields
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.types import Verdict
 
 
@@ -39,22 +39,9 @@ class Rule(ABC):
     never_stricter_than_lossless: ClassVar[bool] = False
     needs_support_only: ClassVar[bool] = False
 
-    @property
-    def spelling(self) -> str:
-        """The text that `parse_rule` turns into this rule; parameters at their default are left out."""
-        given = []
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if field.default is MISSING or value != field.default:
-                # one spelling for equal rules: 1, 1.0 and NumPy's 1.0 are the same parameter
-                given.append(
-                    f"{field.name}={float(value)!r}" if "float" in str(field.type) else f"{field.name}={value}"
-                )
-        return f"{self.name}:{','.join(given)}" if given else self.name
-
     def __str__(self) -> str:
-        """Return the spelling."""
-        return self.spelling
+        """Return the text that `parse_rule` turns into this rule; parameters at their default are left out."""
+        return spell(self.name, self)
 
     @abstractmethod
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:

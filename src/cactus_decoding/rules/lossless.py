@@ -18,7 +18,7 @@ class Lossless(Rule):
     Sources: Leviathan et al. (arXiv 2211.17192); Chen et al. (arXiv 2302.01318).
 
     Example:
-        >>> Lossless().spelling
+        >>> str(Lossless())
         'lossless'
     """
 

@@ -172,7 +172,7 @@ class TracingVerifier:
             token=self._name(token_id),
             text="",
             fate=Fate.BONUS,
-            rule=Lossless().spelling,
+            rule=str(Lossless()),
             budget_left=self._left(),
             candidates=self._candidates([token_id], untempered, target, target, None, None),
         )

@@ -238,7 +238,7 @@ def _header(
         prompt=prompt,
         target=names[0],
         draft=names[1],
-        rule=asked["rule"].spelling,
+        rule=str(asked["rule"]),
         verification=asked.get("verification", "token"),
         num_speculative_tokens=length if isinstance(length, (int, str)) else str(number),
         **vars(sampling),

@@ -141,7 +141,7 @@ def what_if(rows: KeptRows, rule: AcceptanceRule | str) -> Consequences:
         conditional, emitted = _given_up(rule, judge.rows, law, rows.drafted_id)
     draft_prob = law[rows.drafted_id].item()
     return Consequences(
-        rule=rule.spelling,
+        rule=str(rule),
         relaxed_prob=relaxed_prob,
         residual_scale=scale,
         acceptance_prob=min(relaxed_prob / draft_prob, 1.0) if draft_prob > 0 else float(relaxed_prob > 0),

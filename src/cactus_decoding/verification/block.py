@@ -81,7 +81,7 @@ def relaxed_target_of(rule: AcceptanceRule, target_probs: Tensor, draft_probs: T
     if rows is None:
         raise ValueError(
             "block verification needs a rule whose relaxed target does not depend on the drafted token, such as "
-            f"lossless or clamped, but the rule is {rule.spelling}"
+            f"lossless or clamped, but the rule is {rule!s}"
         )
     return rows
 

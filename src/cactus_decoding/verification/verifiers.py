@@ -75,7 +75,7 @@ def make_verifier(
         if not isinstance(rule, ClampedRatio) or not rule.width:
             raise ValueError(
                 "expected_tokens moves the width of the clamped ratio, so the rule must be clamped:width=... with a "
-                f"width above 0, but is {rule.spelling}"
+                f"width above 0, but is {rule!s}"
             )
         spending = Paced(rule.width, budget.limit, budget.expected_tokens)
     return MeteredVerifier(spending, budget.limit, to_probs, scheme)
@@ -191,10 +191,9 @@ class JudgedOn:
     rule: AcceptanceRule
     rows: Tensor
 
-    @property
-    def spelling(self) -> str:
+    def __str__(self) -> str:
         """The rule's own."""
-        return self.rule.spelling
+        return str(self.rule)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the rule's two numbers on its rows."""

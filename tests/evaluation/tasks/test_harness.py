@@ -95,7 +95,7 @@ def test_tasks_that_score_and_unknown_ones_are_refused(run, tasks, tmp_path):
 def test_the_model_class_is_registered_and_reads_model_args():
     assert get_model("cactus") is CactusLM
     model = CactusLM.create_from_arg_string("rule=cactus:delta=0.5,max_ratio=3.0,top_p=0.9,num_speculative_tokens=4")
-    assert model._cell.rule == Cactus(0.5, max_ratio=3.0).spelling
+    assert model._cell.rule == str(Cactus(0.5, max_ratio=3.0))
     assert (model._cell.top_p, model._cell.num_speculative_tokens) == (0.9, 4)
     for arguments, problem in (
         ("speed=3", "'speed=3' is not argument=value"),

@@ -231,7 +231,7 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     fate = torch.tensor([2, 1, 0, -1])  # two accepted, one rejected, one not looked at
     counting.add([rule], [spent], [fate], [None])
     counting.flush()
-    counted = {name: one.values[rule.spelling] for name, one in zip(COUNTERS, recorders, strict=True)}
+    counted = {name: one.values[str(rule)] for name, one in zip(COUNTERS, recorders, strict=True)}
     assert counted["cactus_verified_positions"] == 3
     assert counted["cactus_accepted_tokens"] == 2
     assert counted["cactus_relaxed_tokens"] == pytest.approx(2 * 0.5)  # g is 1, lossless accepts half of the time

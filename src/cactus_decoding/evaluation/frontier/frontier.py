@@ -102,7 +102,7 @@ class Frontier:
         acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
         tokens = self.tokens(accepted)
         lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
-        return Point(rule.spelling, family, knob, acceptance, kl, tv, largest, lengths)
+        return Point(str(rule), family, knob, acceptance, kl, tv, largest, lengths)
 
     def tokens(self, accepted: Tensor) -> Tensor:
         """Return the expected tokens of each problem's steps together, for 1, 2, … proposals, ``[problems, most]``."""

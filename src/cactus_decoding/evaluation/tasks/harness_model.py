@@ -49,7 +49,7 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
         known = {"target": "bundled", "draft": "bundled"} | arg_dict
         cell = Cell.from_dict(Cell("", "", "").as_dict() | known)
         check_integer("seed", cell.seed, 0)
-        cell = replace(cell, rule=parse_rule(cell.rule).spelling)
+        cell = replace(cell, rule=str(parse_rule(cell.rule)))
         return cls(load_engine(cell.engine, cell.target, cell.draft, audited=False), cell)
 
     @classmethod

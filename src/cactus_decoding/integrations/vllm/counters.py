@@ -90,7 +90,7 @@ class Counters:
             else:
                 seen = looked_at[one.audited] & one.emitted[one.audited].isfinite()
                 numbers += [torch.where(seen, one.emitted[one.audited], 0.0).sum(), seen.sum().double()]
-            label = self._label(rule.spelling)
+            label = self._label(str(rule))
             sums, step = self._sums.get(label), torch.stack(numbers)
             self._sums[label] = step if sums is None else sums + step
         if time.monotonic() - self._last >= self._seconds:

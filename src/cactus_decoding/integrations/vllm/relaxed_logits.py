@@ -153,7 +153,7 @@ def _relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_id
     target_probs = target_logits.double().softmax(-1)
     h = rule.relaxed_target(target_probs, draft_probs)
     if h is None:
-        raise ValueError(f"{rule.spelling} has no relaxed target: its h depends on the drafted token")
+        raise ValueError(f"{rule!s} has no relaxed target: its h depends on the drafted token")
     token, cost = token_ids.unsqueeze(1), row_cost(h, target_probs)
     return Relaxed(
         h.log().to(target_logits.dtype), target_probs.gather(1, token).squeeze(1), h.gather(1, token).squeeze(1), cost

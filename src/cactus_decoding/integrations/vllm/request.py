@@ -105,7 +105,7 @@ def _parse(spelling: str) -> Rule:
         raise type(error)(f"{RULE_KEY}: {error}") from None
     if rule.name not in EXPRESSIBLE:
         raise ValueError(
-            f"{RULE_KEY} {rule.spelling!r} does not work in vLLM: it recovers from a draw that vLLM's sampler does not "
+            f"{RULE_KEY} {str(rule)!r} does not work in vLLM: it recovers from a draw that vLLM's sampler does not "
             f"make; rules that do are {', '.join(EXPRESSIBLE)}"
         )
     return rule

@@ -69,7 +69,7 @@ def server_command(
     command += ["--speculative-config", json.dumps(speculation)]
     ours: dict[str, object] = {}
     if default is not None:
-        ours[RULE_KEY] = default.rule.spelling
+        ours[RULE_KEY] = str(default.rule)
         if math.isfinite(default.budget):
             ours[BUDGET_KEY] = default.budget
     if audit_fraction:
