@@ -75,7 +75,6 @@ def generate(
     from cactus_decoding import load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.tracing import stream_trace, written
 
     request = options.as_request(settings)
     if request.seed is None:
@@ -98,6 +97,8 @@ def generate(
     if trace is None:
         response = steps = stream(pair, text, request)
     else:
+        from cactus_decoding.tracing import stream_trace, written
+
         traced = stream_trace(pair, text, request, target=target, draft=draft)
         response, steps = traced.response, written(traced, trace)
     if as_json:

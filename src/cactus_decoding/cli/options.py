@@ -119,8 +119,8 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
 
     Args:
         groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
-            ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p, which
-            may also be named one by one), ``max_new_tokens``, ``seed``, ``stop``.
+            ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p,
+            which may also be named one by one), ``max_new_tokens``, ``seed``, ``stop``.
         defaults: other defaults than the usual ones.
 
     Example:
