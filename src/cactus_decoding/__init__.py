@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as `typing` has it: only type checkers and the documentation's build see these imports
 if TYPE_CHECKING:
     from cactus_decoding.auditing import Audit, audit
     from cactus_decoding.budgets.budget import Budget
@@ -113,6 +111,8 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: what needs none of them does not wait for torch."""
+    from importlib import import_module
+
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
