@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Proposal,
         Verdict,
         Verification,
+        Visit,
     )
     from cactus_decoding.verification.block import verify_block
     from cactus_decoding.verification.plain import verify
@@ -77,6 +78,7 @@ __all__ = [
     "Typical",
     "Verdict",
     "Verification",
+    "Visit",
     "audit",
     "generate",
     "load_pair",
@@ -102,7 +104,7 @@ _NAMES = {
     "integrations.transformers.generate": "speculative_generate",
     "rules": "RULES Cactus ClampedRatio Ensemble Lenience Lossless RelaxedGreedy TopK Typical parse_rule",
     "sampling.params": "SamplingParams",
-    "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification",
+    "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
     "verification.block": "verify_block",
     "verification.plain": "verify",
 }
