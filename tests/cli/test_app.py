@@ -78,6 +78,8 @@ def test_version(run):
         (["generate", "x", "--target", "./missing", "--draft", "ngram"], "there is no folder './missing'"),
         (["generate", "x", "--draft", "/missing"], "cannot load the draft: there is no folder '/missing'"),
         (["demo", "--problems", "0"], "'--problems'"),
+        (["demo", "--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1, but is 0"),
+        (["check-bundled", "--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1, but is 0"),
         (["demo", "--delta", "-1"], "delta must be in [0, inf), but is -1.0"),
         (["train-bundled"], "'--output'"),
         (["train-bundled", "--output", "x", "--role", "teacher"], "is not one of 'target', 'draft', 'both'"),

@@ -49,10 +49,12 @@ def check_bundled(
     import torch
 
     from cactus_decoding import load_pair, zoo
+    from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.training.floors import check_floors, evaluate_pair
     from cactus_decoding.zoo.word_problems import word_problems
 
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     if json_file is not None and not os.access(json_file.parent, os.W_OK):  # sooner than after minutes of work
         raise ValueError(f"cannot write {str(json_file)!r}: its folder is missing or not writable")
     options.prepare(threads, small=True)
