@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from cactus_decoding import ModelDrafter, SamplingParams, parse_rule
+from cactus_decoding import FixedLength, ModelDrafter, Request, SamplingParams
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.verification.verifiers import make_verifier
 
 HERE = Path(__file__).resolve().parent
 VOCABULARY = 151_936
@@ -79,11 +78,11 @@ def measure(target: PreTrainedModel, draft: PreTrainedModel, context: int, propo
         cached,
         drafter,
         prompt,
-        make_verifier(parse_rule("lossless"), to_probs, to_probs, greedy=False, sampling=sampling),
+        Request(sampling=sampling).verifier(to_probs, to_probs, sampling),
         to_probs,
-        num_speculative_tokens=proposals,
+        length=FixedLength(proposals),
         max_length=context + (rounds + 2) * (proposals + 1) + 8,
-        should_stop=lambda ids: False,
+        stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(0),
     )
     next(steps)  # reads the prompt
