@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 import torch
+from support.tiny_architectures import perturbed, plain_logits, random_tokens
 from support.tiny_models import tiny_llama
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
     GPT2Config,
     LlamaConfig,
     LlamaForCausalLM,
@@ -57,24 +57,6 @@ KNOWN = {
 }
 
 
-def build(config, seed=0, dtype=torch.float32):
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(copy.deepcopy(config)).to(dtype).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)  # norms and biases that matter
-    return model
-
-
-def tokens(count, seed=0):
-    return torch.randint(50, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-@torch.no_grad()
-def fresh(model, ids):
-    return model(torch.tensor([ids])).logits[0]
-
-
 def uses(cached: CachedModel):
     return type(cached._forward)
 
@@ -92,10 +74,10 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("config", KNOWN.values(), ids=KNOWN)
 def test_the_lean_pass_gives_transformers_logits(config, path, monkeypatch):
-    monkeypatch.setattr(static_cache.StaticCache, "SMALLEST", 4)  # it grows several times
+    monkeypatch.setattr(static_cache.StaticCache, "MIN_CAPACITY", 4)  # it grows several times
     monkeypatch.setattr(lean, "CHUNK", 16)
-    model, ids = build(config), tokens(60)
-    expected, cached = fresh(model, ids), CachedModel(model)
+    model, ids = perturbed(config), random_tokens(60)
+    expected, cached = plain_logits(model, ids), CachedModel(model)
     for count in path:
         if count < 0:
             # what is fed before a rollback is another text: nothing of it may be left
@@ -113,32 +95,32 @@ def test_the_lean_pass_gives_transformers_logits(config, path, monkeypatch):
 
 
 def test_the_comparison_would_notice_one_wrong_token():
-    model, ids = build(KNOWN["llama"]), tokens(60)
+    model, ids = perturbed(KNOWN["llama"]), random_tokens(60)
     other = [*ids[:30], (ids[30] + 1) % 50, *ids[31:]]
-    assert (fresh(model, ids)[31:] - fresh(model, other)[31:]).abs().max() > 0.02
+    assert (plain_logits(model, ids)[31:] - plain_logits(model, other)[31:]).abs().max() > 0.02
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_in_bfloat16_it_is_as_close_to_the_truth_as_transformers(name):
-    model, ids = build(KNOWN[name], dtype=torch.bfloat16), tokens(200)
-    truth = fresh(copy.deepcopy(model).float(), ids)
+    model, ids = perturbed(KNOWN[name], dtype=torch.bfloat16), random_tokens(200)
+    truth = plain_logits(copy.deepcopy(model).float(), ids)
     cached = CachedModel(model)
     ours = torch.cat([cached.append(ids[:150], rows=150), *(cached.append([t], rows=1) for t in ids[150:])])
-    theirs = fresh(model, ids)
+    theirs = plain_logits(model, ids)
     assert ours.dtype == torch.bfloat16
     assert (ours - truth).abs().mean() < 1.1 * (theirs - truth).abs().mean()
 
 
 def test_only_the_last_rows_are_returned(monkeypatch):
     monkeypatch.setattr(lean, "CHUNK", 16)
-    model, ids = build(KNOWN["llama"]), tokens(40)
+    model, ids = perturbed(KNOWN["llama"]), random_tokens(40)
     for rows in (1, 5, 20, 40):
         kept = CachedModel(model).append(ids, rows=rows)
-        torch.testing.assert_close(kept, fresh(model, ids)[-rows:], rtol=0, atol=2e-5)
+        torch.testing.assert_close(kept, plain_logits(model, ids)[-rows:], rtol=0, atol=2e-5)
 
 
 def test_nothing_is_copied_but_what_is_new():
-    model = build(KNOWN["qwen3"])
+    model = perturbed(KNOWN["qwen3"])
     weights = read_weights(model)
     own = {parameter.data_ptr() for parameter in model.parameters()}
     flat = [weights.embedding, weights.norm, weights.head, *(t for layer in weights.layers for t in layer)]
@@ -146,15 +128,15 @@ def test_nothing_is_copied_but_what_is_new():
 
     forward = LeanForward(weights)
     with torch.inference_mode():
-        forward.append(torch.tensor(tokens(200)), 0, 1)
+        forward.append(torch.tensor(random_tokens(200)), 0, 1)
         places = [store.data_ptr() for store in (*forward._cache.keys, *forward._cache.values)]
         for start in range(200, 255, 5):
-            forward.append(torch.tensor(tokens(6)), start, 6)
-            forward.rollback(start + 6, start + 5)
+            forward.append(torch.tensor(random_tokens(6)), start, 6)
+            forward.keep(start + 6, start + 5, [])
         assert [store.data_ptr() for store in (*forward._cache.keys, *forward._cache.values)] == places
-        forward.append(torch.tensor(tokens(300)), 255, 1)
+        forward.append(torch.tensor(random_tokens(300)), 255, 1)
         assert forward._cache.capacity == 555  # more than twice of what there was
-        forward.append(torch.tensor(tokens(6)), 555, 6)
+        forward.append(torch.tensor(random_tokens(6)), 555, 6)
         assert forward._cache.capacity == 700  # not beyond the window
 
 
@@ -199,10 +181,10 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("config", UNKNOWN.values(), ids=UNKNOWN)
 def test_other_models_keep_transformers_pass(config):
-    model, ids = build(config), tokens(40)
+    model, ids = perturbed(config), random_tokens(40)
     cached = CachedModel(model)
     rows = cached.append(ids, rows=40)
-    torch.testing.assert_close(rows, fresh(model, ids), rtol=0, atol=2e-5)
+    torch.testing.assert_close(rows, plain_logits(model, ids), rtol=0, atol=2e-5)
     assert uses(cached) is GeneralForward
 
 
@@ -212,30 +194,30 @@ def test_a_subclass_is_another_model():
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_model_that_was_changed_is_read_as_it_is_now(change):
-    model, ids = build(KNOWN["llama"]), tokens(20)
+    model, ids = perturbed(KNOWN["llama"]), random_tokens(20)
     cached = CachedModel(model)
     before = cached.append(ids, rows=1)
     change(model)
     cached.reset()
     after = cached.append(ids, rows=1)
-    torch.testing.assert_close(after, fresh(model, ids)[-1:], rtol=0, atol=2e-5)
+    torch.testing.assert_close(after, plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
     assert (after - before).abs().max() > 0.01
     assert uses(cached) is GeneralForward
 
 
 def test_new_weights_are_read_as_they_are_now():
-    model, ids = build(KNOWN["llama"]), tokens(20)
+    model, ids = perturbed(KNOWN["llama"]), random_tokens(20)
     cached = CachedModel(model)
     cached.append(ids, rows=1)
     model.lm_head = nn.Linear(32, 50, bias=False)
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight.mul_(2)
     cached.reset()
-    torch.testing.assert_close(cached.append(ids, rows=1), fresh(model, ids)[-1:], rtol=0, atol=2e-5)
+    torch.testing.assert_close(cached.append(ids, rows=1), plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
     model.double()
     cached.reset()
     # the model's norms and rotations work in float32
-    torch.testing.assert_close(cached.append(ids, rows=1), fresh(model, ids)[-1:], rtol=0, atol=2e-5)
+    torch.testing.assert_close(cached.append(ids, rows=1), plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
     assert uses(cached) is LeanForward
 
 
@@ -253,13 +235,13 @@ def test_extra_inputs_call_for_transformers_pass():
 
 
 def test_the_layout_changes_no_value_and_can_be_saved(tmp_path):
-    model, ids = build(KNOWN["llama, one key head, tied"]), tokens(40)
-    expected, before = fresh(model, ids), {name: p.clone() for name, p in model.named_parameters()}
+    model, ids = perturbed(KNOWN["llama, one key head, tied"]), random_tokens(40)
+    expected, before = plain_logits(model, ids), {name: p.clone() for name, p in model.named_parameters()}
     lay_out_for_small_products(model)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert not model.model.layers[0].mlp.up_proj.weight.is_contiguous()
     assert model.lm_head.weight.is_contiguous()  # it is the embedding
-    torch.testing.assert_close(fresh(model, ids), expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(plain_logits(model, ids), expected, rtol=0, atol=2e-5)
     torch.testing.assert_close(CachedModel(model).append(ids, rows=40), expected, rtol=0, atol=2e-5)
     model.save_pretrained(tmp_path)
     loaded = LlamaForCausalLM.from_pretrained(tmp_path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoModelForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     Gemma4AssistantConfig,
@@ -22,6 +24,7 @@ from transformers import (
     MistralForCausalLM,
     MuseGlimmerAssistantConfig,
     MuseGlimmerAssistantModel,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -58,6 +61,26 @@ def sharpened(model: PreTrainedModel, factor: float = 3.0) -> PreTrainedModel:
             if parameter.ndim > 1:
                 parameter.mul_(factor)
     return model
+
+
+def perturbed(config: PreTrainedConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Return a random model of a configuration whose norms and biases matter."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(config)).to(dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def random_tokens(count: int, seed: int = 0, vocabulary: int = 50) -> list[int]:
+    return torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def plain_logits(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """Return transformers' own logits after each token of a text, ``[tokens, vocabulary]``."""
+    return model(torch.tensor([ids])).logits[0]
 
 
 def tiny_gpt2(seed: int, *, positions: int = 64) -> GPT2LMHeadModel:
