@@ -10,7 +10,7 @@ from support.exact_enumeration import make_rows, paired_rows
 from torch import Tensor
 
 from cactus_decoding.divergences.clamp_row import ClampedRow
-from cactus_decoding.divergences.ratio_clamp import WIDEST, RatioClamp, clamp_bounds
+from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, RatioClamp, clamp_bounds
 from cactus_decoding.divergences.roots import find_root
 
 PAIRS = [*paired_rows(), make_rows(50, 40, seed=6)]
@@ -49,9 +49,12 @@ def test_row_without_a_sort_spends_its_cap_and_no_more(max_kl: float) -> None:
     for target, draft in EVERY_ROW:
         given = clamped(target, draft, *clamp_bounds(target, draft, max_kl=max_kl))
         assert given.sum().item() == pytest.approx(1, abs=1e-12)
-        spent, most = kl(given, target), kl(clamped(target, draft, *clamp_bounds(target, draft, width=WIDEST)), target)
+        spent, limit = (
+            kl(given, target),
+            kl(clamped(target, draft, *clamp_bounds(target, draft, width=MAX_WIDTH)), target),
+        )
         assert spent <= max_kl * (1 + 1e-9) + 1e-14
-        assert spent >= min(most, max_kl) - 1e-9 * max_kl - 1e-12
+        assert spent >= min(limit, max_kl) - 1e-9 * max_kl - 1e-12
         reached += spent >= max_kl * (1 - 1e-9)
     assert reached
 
@@ -90,7 +93,7 @@ def test_a_solve_takes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         ClampedRow(target, draft).lower(width)
         assert 2 <= passes <= 2 * 9
     passes = 0
-    ClampedRow(target, draft).widest(0.01, WIDEST)
+    ClampedRow(target, draft).max_width(0.01, MAX_WIDTH)
     assert passes <= 120
 
 

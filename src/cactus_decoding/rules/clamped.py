@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_number
 from cactus_decoding.divergences.f_divergences import lift_exactly
-from cactus_decoding.divergences.ratio_clamp import WIDEST, clamp_bounds
+from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, clamp_bounds
 from cactus_decoding.rules.base import Rule, probability_of
 from cactus_decoding.types import Verdict
 
@@ -53,7 +53,9 @@ class ClampedRatio(Rule):
         if (self.width is None) == (self.max_kl is None):
             raise ValueError(f"give either width or max_kl, but width is {self.width} and max_kl is {self.max_kl}")
         name = "width" if self.max_kl is None else "max_kl"
-        check_number(name, getattr(self, name), 0, WIDEST if name == "width" else math.inf, high_open=name == "max_kl")
+        check_number(
+            name, getattr(self, name), 0, MAX_WIDTH if name == "width" else math.inf, high_open=name == "max_kl"
+        )
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return min(q e^hi, max(p, q e^lo)) at n, and s = e^lo."""
@@ -82,6 +84,6 @@ class ClampedRatio(Rule):
             g = lift_exactly("kl", q, self.max_kl)  # with one token to lift, the cap is Cactus's problem
             inside = (q > 0) & (q < 1)
             # infinite where g is 1 or q is tiny; limited as the width is
-            ratio = torch.where(inside, (g / q) * ((1 - q) / (1 - g)), 1.0).clamp(max=math.exp(WIDEST))
+            ratio = torch.where(inside, (g / q) * ((1 - q) / (1 - g)), 1.0).clamp(max=math.exp(MAX_WIDTH))
         low = 1 / (q * ratio + (1 - q))  # q low ratio + (1 - q) low = 1
         return low, low * ratio
