@@ -20,6 +20,7 @@ from transformers import (
     Glm4MoeForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
     MistralConfig,
     MistralForCausalLM,
     MuseGlimmerAssistantConfig,
@@ -29,6 +30,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
 )
 
 NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -50,6 +52,35 @@ GEMMA4 = SMALL | {
     "vocab_size_per_layer_input": 0,
     "enable_moe_block": False,
     "use_double_wide_mlp": False,
+}
+
+LEAN_SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,  # not hidden_size / heads
+    "max_position_embeddings": 700,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 175}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "rope_theta": 10000.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+LEAN_CONFIGS = {
+    "llama": LlamaConfig(**LEAN_SIZES),
+    "llama, a key head for each query head": LlamaConfig(**LEAN_SIZES | {"num_key_value_heads": 4}),
+    "llama, one key head, tied": LlamaConfig(**LEAN_SIZES | {"num_key_value_heads": 1}, tie_word_embeddings=True),
+    "llama with llama3 frequencies": LlamaConfig(**LEAN_SIZES, rope_parameters=LLAMA3),
+    "llama with yarn frequencies": LlamaConfig(**LEAN_SIZES, rope_parameters=YARN),
+    "qwen2": Qwen2Config(**{k: v for k, v in LEAN_SIZES.items() if k != "head_dim"}),
+    "qwen3": Qwen3Config(**LEAN_SIZES),
 }
 
 
