@@ -18,9 +18,9 @@ from cactus_decoding import RULES, load_pair, parse_rule, stream
 from cactus_decoding.playground.form import form, rule
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.playground.meanings import knobs, meanings
-from cactus_decoding.playground.pair_store import KEPT, Shelf
+from cactus_decoding.playground.pair_store import KEPT, PairStore
 from cactus_decoding.playground.request import read_request
-from cactus_decoding.playground.request_queue import Line
+from cactus_decoding.playground.request_queue import RequestQueue
 from cactus_decoding.playground.runs import Runs
 from cactus_decoding.tracing import read_trace, stream_trace, to_json, what_if
 from cactus_decoding.zoo.word_problems import format_prompt
@@ -39,8 +39,8 @@ def pair():
     return load_pair()
 
 
-def tokens(events, lane=0):
-    steps = [event for event in events if event["event"] == "step" and event["lane"] == lane]
+def tokens(events, session=0):
+    steps = [event for event in events if event["event"] == "step" and event["session"] == session]
     return [one["token_id"] for step in steps for one in step["positions"] if one["emitted"]]
 
 
@@ -160,7 +160,7 @@ def test_models_by_name_need_leave():
 def test_a_broken_checkpoint_is_a_sentence_too(tmp_path):
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ValueError, match="cannot load"):
-        Shelf().get(str(tmp_path), "ngram")
+        PairStore().get(str(tmp_path), "ngram")
 
 
 def test_code_that_comes_with_a_model_is_not_run(tmp_path):
@@ -169,7 +169,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     )
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\nclass M: pass\n")
     with pytest.raises(ValueError, match="cannot load"):
-        Shelf().get(str(tmp_path), "ngram")
+        PairStore().get(str(tmp_path), "ngram")
     assert not (tmp_path / "ran").exists()
 
 
@@ -221,21 +221,21 @@ def test_no_other_file_is_an_asset(server, name):
 # --- generating ---
 
 
-def test_both_lanes_are_what_they_would_be_alone(server, pair):
+def test_both_sessions_are_what_they_would_be_alone(server, pair):
     rules = ["cactus:delta=1.0", "lossless"]
     events = server.events(asked(*rules, sampling={"top_p": 0.9}, seed=5))
     assert events[0]["event"] == "started"
-    assert [lane["rule"] for lane in events[0]["lanes"]] == rules
+    assert [session["rule"] for session in events[0]["sessions"]] == rules
     assert events[-1] == {"event": "finished"}
-    for lane, spelling in enumerate(rules):
+    for session, spelling in enumerate(rules):
         alone = stream(pair, PROMPT, rule=spelling, top_p=0.9, seed=5)
         steps = list(alone)
-        assert tokens(events, lane) == alone.token_ids
-        (end,) = [event for event in events if event["event"] == "ended" and event["lane"] == lane]
+        assert tokens(events, session) == alone.token_ids
+        (end,) = [event for event in events if event["event"] == "ended" and event["session"] == session]
         assert (end["text"], end["finish_reason"]) == (alone.text, "stop")
         assert end["metrics"]["steps"] == len(steps)
         assert end["metrics"]["relaxed"] == alone.metrics.relaxed
-    order = [event["lane"] for event in events if event["event"] == "step"]
+    order = [event["session"] for event in events if event["event"] == "step"]
     assert order[:6] == [0, 1, 0, 1, 0, 1]  # they take turns
 
 
@@ -247,9 +247,9 @@ def test_a_seed_that_was_drawn_is_told(server):
 
 def test_a_budget_is_kept_and_told(server):
     events = server.events(asked("cactus:delta=1.0", "lossless", budget={"max_shift": 0.1}))
-    assert [lane["budget_nats"] for lane in events[0]["lanes"]] == [pytest.approx(0.02), None]
+    assert [session["budget_nats"] for session in events[0]["sessions"]] == [pytest.approx(0.02), None]
     positions = [
-        one for event in events if event.get("lane") == 0 and event["event"] == "step" for one in event["positions"]
+        one for event in events if event.get("session") == 0 and event["event"] == "step" for one in event["positions"]
     ]
     assert sum(one["emitted_nats"] for one in positions) <= 0.02
     assert any(one["fell_back"] for one in positions)
@@ -274,7 +274,7 @@ def test_what_if_is_exact(server, pair):
     asked_about = ["cactus:delta=0.5", "cactus:delta=3.0,solver=exact", "clamped:width=0.7", "lossless", "top_k:k=3"]
     for position in positions[:12]:
         status, answer = server.post(
-            f"/api/runs/{run}/what-if", {"lane": 0, "place": position.place, "rules": asked_about}
+            f"/api/runs/{run}/what-if", {"session": 0, "place": position.place, "rules": asked_about}
         )
         assert status == 200
         assert [one["rule"] for one in answer["rules"]] == asked_about
@@ -296,12 +296,12 @@ def test_what_if_where_there_is_no_answer_says_so(server):
     events = server.events(asked())
     run, steps = events[0]["run"], [event for event in events if event["event"] == "step"]
     bonus = next(one["place"] for step in steps for one in step["positions"] if one["fate"] == "bonus")
-    ask = {"lane": 0, "place": bonus, "rules": ["lossless"]}
+    ask = {"session": 0, "place": bonus, "rules": ["lossless"]}
     for change, sentence in (
         ({}, "nothing was drafted at this token"),
         ({"place": 10_000}, "no token 10000"),
         ({"place": -1}, "place must be at least 0"),
-        ({"lane": 1}, "lane must be between 0 and 0"),
+        ({"session": 1}, "session must be between 0 and 0"),
         ({"place": 0, "rules": ["cactus:delta=x"]}, "delta must be a number"),
         ({"place": 0, "rules": []}, "rules must be a list"),
         ({"place": 0, "rules": ["lossless"] * 65}, "rules must be a list of 1 to 64"),
@@ -323,7 +323,7 @@ def test_the_oldest_run_is_forgotten(pair):
 
 def test_an_unknown_run_is_not_found(server):
     assert server.post("/api/runs/nonsense/stop", {})[0] == 404
-    assert server.post("/api/runs/nonsense/what-if", {"lane": 0, "place": 0, "rules": ["lossless"]})[0] == 404
+    assert server.post("/api/runs/nonsense/what-if", {"session": 0, "place": 0, "rules": ["lossless"]})[0] == 404
     assert server.ask("GET", "/api/runs/nonsense/0/trace.html")[0] == 404
 
 
@@ -352,12 +352,12 @@ def test_the_trace_can_be_taken_along(server, pair, tmp_path):
 # --- whose turn it is ---
 
 
-def test_everyone_in_line_knows_their_place():
-    async def stand_in_line():
-        line, seen = Line(2), []
-        first, second, third = line.join(), line.join(), line.join()
+def test_everyone_in_the_queue_knows_their_place():
+    async def wait_in_a_queue():
+        queue, seen = RequestQueue(2), []
+        first, second, third = queue.join(), queue.join(), queue.join()
         with pytest.raises(ValueError, match="2 others are waiting"):
-            line.check_open()
+            queue.check_open()
 
         async def wait(place, name):
             with place:
@@ -374,7 +374,7 @@ def test_everyone_in_line_knows_their_place():
                 pass
         return seen
 
-    seen = anyio.run(stand_in_line)
+    seen = anyio.run(wait_in_a_queue)
     assert [ahead for name, ahead in seen if name == "second"] == [1, 0]
     assert [ahead for name, ahead in seen if name == "third"] == [2, 1, 0]
 
@@ -412,7 +412,7 @@ def test_whoever_leaves_frees_the_seat(server):
     assert seen[-1]["event"] == "finished"
 
 
-def test_a_full_line_turns_visitors_away():
+def test_a_full_queue_turns_visitors_away():
     with running(Limits(waiting=1)) as server, server.held(), server.following(asked()) as first:
         assert next(first)["event"] == "started"
         with server.following(asked()) as second:
@@ -425,12 +425,12 @@ def test_a_full_line_turns_visitors_away():
 def test_named_pairs_are_loaded_once_and_few_are_kept(monkeypatch):
     loaded = []
     monkeypatch.setattr("cactus_decoding.playground.pair_store.load_pair", lambda *names: loaded.append(names) or names)
-    shelf = Shelf()
+    pairs = PairStore()
     for name in (None, "a", "b", "a", None, "c", "a", "b"):
-        shelf.get(name, None if name is None else "ngram")
+        pairs.get(name, None if name is None else "ngram")
     assert loaded == [(None, None), ("a", "ngram"), ("b", "ngram"), ("c", "ngram"), ("b", "ngram")]
     assert KEPT == 2
-    assert shelf.has(None, None)
+    assert pairs.has(None, None)
 
 
 def test_twins_do_not_disturb_each_other(pair):

@@ -69,7 +69,7 @@ class Running:
     @contextmanager
     def held(self) -> Iterator[threading.Semaphore]:
         """Let the target run once for each release of the semaphore, and freely again afterwards."""
-        gate, model = threading.Semaphore(0), self.playground.shelf.get(None, None).target.model
+        gate, model = threading.Semaphore(0), self.playground.pairs.get(None, None).target.model
         hook = model.register_forward_pre_hook(lambda *_: gate.acquire() and None)
         try:
             yield gate
@@ -82,7 +82,7 @@ class Running:
 def running(limits: Limits | None = None, *, models: bool = True, hosts=LOOPBACK_NAMES) -> Iterator[Running]:
     """Serve on a free port until the block ends."""
     playground = Playground(limits or Limits(), models=models)
-    playground.shelf.get(None, None)
+    playground.pairs.get(None, None)
     with listen("127.0.0.1", 0) as listening:
         server = server_of(playground.application(hosts))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -17,8 +17,8 @@ from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verification.verifiers import VERIFICATIONS
 
-MOST_RULES = 2
-_LARGEST_SEED = 2**32 - 1
+MAX_RULES = 2
+_MAX_SEED = 2**32 - 1
 """A browser's numbers are exact up to 2^53."""
 
 
@@ -28,16 +28,16 @@ class Request:
 
     Attributes:
         prompt: the text to continue, or a question for the bundled pair.
-        rules: one or two, each in a lane of its own.
+        rules: one or two, each in a session of its own.
         target: name or path of the verifying model; None for the bundled one.
         draft: likewise of the proposing one, or ``ngram``.
         sampling: temperature and truncation.
-        num_speculative_tokens: a number of proposals, or the spelling of a draft length (which each lane reads anew, as
+        num_speculative_tokens: a number of proposals, or the spelling of a draft length (which each session reads anew, as
             some of them learn).
         verification: ``token`` or ``block``.
-        budget: for each lane whose rule spends anything.
+        budget: for each session whose rule spends anything.
         max_new_tokens: length of the answer.
-        seed: of both lanes.
+        seed: of both sessions.
     """
 
     prompt: str
@@ -92,8 +92,8 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Re
     if len(prompt) > limits.prompt_characters:
         raise ValueError(f"the prompt has {len(prompt)} characters; allowed are {limits.prompt_characters}")
     seed = body.get("seed")
-    seed = secrets.randbelow(_LARGEST_SEED) if seed is None else seed
-    check_integer("seed", seed, 0, _LARGEST_SEED)
+    seed = secrets.randbelow(_MAX_SEED) if seed is None else seed
+    check_integer("seed", seed, 0, _MAX_SEED)
     max_new_tokens = body.get("max_new_tokens", 256)
     check_integer("max_new_tokens", max_new_tokens, 1, limits.new_tokens)
     verification = body.get("verification", "token")
@@ -115,7 +115,7 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Re
 
 
 def _rules(given: object) -> tuple[AcceptanceRule, ...]:
-    if not isinstance(given, list) or not 1 <= len(given) <= MOST_RULES:
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_RULES:
         raise ValueError(f"rules must be a list of one or two spellings, but is {given!r}")
     return tuple(parse_rule(spelling) for spelling in given)
 

@@ -16,10 +16,10 @@ from cactus_decoding.tracing.page import to_html
 from cactus_decoding.types import AcceptanceRule
 
 ROWS_BYTES = 256 * 2**20
-"""Memory for one lane's rows; what comes after cannot be asked about."""
+"""Memory for one session's rows; what comes after cannot be asked about."""
 
 
-class Lane:
+class Session:
     """A response that grows step by step, and answers questions about its positions.
 
     Args:
