@@ -109,17 +109,22 @@ def test_meanings_of_what_says_nothing_are_empty():
         ({"seed": -1}, "seed must be between 0 and"),
         ({"seed": "one"}, "seed must be an integer"),
         ({"max_new_tokens": 513}, "max_new_tokens must be between 1 and 512, but is 513"),
-        ({"sampling": {"top_p": 2}}, "top_p must be in (0, 1]"),
-        ({"sampling": {"heat": 2}}, "sampling has no 'heat'"),
-        ({"sampling": 1}, "sampling must be an object"),
+        ({"top_p": 2}, "top_p must be in (0, 1]"),
+        ({"heat": 2}, "a request has no 'heat'"),
+        ({"sampling": {"top_p": 0.5}}, "a request has no 'sampling'"),
         ({"num_speculative_tokens": 65}, "at most 64 on this server, but is 65"),
         ({"num_speculative_tokens": "many"}, "unknown draft length 'many'"),
-        ({"num_speculative_tokens": 1.5}, "num_speculative_tokens must be a number of proposals"),
+        ({"num_speculative_tokens": 1.5}, "num_speculative_tokens must be an integer, a draft length or its spelling"),
         ({"verification": "both"}, "verification must be one of token, block"),
         ({"budget": {"nats": -1}}, "nats must be in [0, inf]"),
         ({"budget": {"nats": 1, "max_shift": 0.1}}, "give either nats or max_shift"),
+        ({"budget": "much"}, "budget must be a Budget or a number of nats"),
+        ({"budget": {"much": 1}}, "'much'"),
+        ({"rules": ["top_k:k=5"], "verification": "block"}, "block"),
+        ({"rules": ["relaxed_greedy:margin=1"]}, "set the temperature to 0"),
+        ({"budget": {"nats": 1, "expected_tokens": 50}}, "the rule must be clamped:width"),
         ({"target": 5}, "target must be a model's name or path"),
-        ({"stop": ["a"]}, "the request has no 'stop'"),
+        ({"stopp": ["a"]}, "a request has no 'stopp'"),
     ],
 )
 def test_a_bad_request_is_answered_with_a_sentence(server, change, sentence):
@@ -131,12 +136,10 @@ def test_a_bad_request_is_answered_with_a_sentence(server, change, sentence):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"rules": ["top_k:k=5"], "verification": "block"}, "block"),
-        ({"rules": ["relaxed_greedy:margin=1"]}, "set the temperature to 0"),
+        ({"rules": ["clamped:width=1"], "verification": "block", "draft": "ngram"}, "needs a draft model"),
         ({"prompt": "a " * 3000}, "the prompt must be shorter than"),
         ({"target": "/no/such/model", "draft": "ngram"}, "there is no folder '/no/such/model'"),
         ({"target": "/no/such/model"}, "a draft is missing"),
-        ({"budget": {"nats": 1, "expected_tokens": 50}}, "the rule must be clamped:width"),
     ],
 )
 def test_what_only_the_models_can_refuse_ends_the_stream_with_a_sentence(server, change, sentence):
@@ -223,7 +226,7 @@ def test_no_other_file_is_an_asset(server, name):
 
 def test_both_sessions_are_what_they_would_be_alone(server, pair):
     rules = ["cactus:delta=1.0", "lossless"]
-    events = server.events(asked(*rules, sampling={"top_p": 0.9}, seed=5))
+    events = server.events(asked(*rules, top_p=0.9, seed=5))
     assert events[0]["event"] == "started"
     assert [session["rule"] for session in events[0]["sessions"]] == rules
     assert events[-1] == {"event": "finished"}
@@ -256,7 +259,7 @@ def test_a_budget_is_kept_and_told(server):
 
 
 @pytest.mark.parametrize("more", [{"draft": "ngram"}, {"num_speculative_tokens": "confidence:threshold=0.3"},
-                                  {"sampling": {"temperature": 0}}, {"verification": "block"}])  # fmt: skip
+                                  {"temperature": 0}, {"verification": "block"}])  # fmt: skip
 def test_other_ways_to_generate(server, pair, more):
     events = server.events(asked("lossless", max_new_tokens=24, **more))
     assert events[-1]["event"] == "finished"
@@ -267,7 +270,7 @@ def test_other_ways_to_generate(server, pair, more):
 
 
 def test_what_if_is_exact(server, pair):
-    events = server.events(asked("cactus:delta=0.5", sampling={"top_p": 0.95}, seed=2))
+    events = server.events(asked("cactus:delta=0.5", top_p=0.95, seed=2))
     run = events[0]["run"]
     response = stream_trace(pair.twin(), PROMPT, rule="cactus:delta=0.5", top_p=0.95, seed=2, keep_rows=True)
     positions = [position for step in response for position in step.positions if position.rows is not None]
@@ -339,7 +342,7 @@ def test_the_trace_can_be_taken_along(server, pair, tmp_path):
     (tmp_path / "trace.jsonl").write_bytes(body)
     trace = read_trace(tmp_path / "trace.jsonl")
     assert trace.token_ids == tokens(events)
-    assert trace.header.seed == 3
+    assert trace.header.request.seed == 3
     assert all(position.rows is not None for position in trace.positions if position.drafted_id is not None)
     status, headers, body = server.ask("GET", f"/api/runs/{run}/0/trace.html")
     assert status == 200

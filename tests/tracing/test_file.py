@@ -7,18 +7,20 @@ import math
 from contextlib import contextmanager
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 import torch
 from support.browser import headless_browser, watched_page
 from support.tiny_pair import tiny_pair
 
-from cactus_decoding import Budget, Fate, load_pair
-from cactus_decoding.tracing import TraceWriter, read_trace, stream_trace, to_json, trace_response, what_if, write_trace
+from cactus_decoding import Budget, Fate, SamplingParams, load_pair
+from cactus_decoding.tracing import read_trace, stream_trace, to_json, trace_response, what_if, write_trace, written
 from cactus_decoding.tracing.page import embedded, to_html
 
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 PROMPT = f"Question: {QUESTION}\nAnswer:"
+VERSION_0_1 = Path(__file__).parents[1] / "data" / "version_0_1" / "trace.jsonl"
 HOSTILE = (
     "</script>",
     "<img src=x onerror=alert(1)>",
@@ -66,7 +68,7 @@ def test_a_file_gives_back_the_trace_to_the_last_bit(tmp_path, settings):
         for mine, other in zip(made.positions, back.positions, strict=True):
             assert (mine.rows is None) == (other.rows is None) == (mine.fate is Fate.BONUS)
             if mine.rows is not None:
-                seen, again = (what_if(one.rows, made.header.rule) for one in (mine, other))
+                seen, again = (what_if(one.rows, made.header.request.rule) for one in (mine, other))
                 assert torch.equal(seen.emitted, again.emitted)
                 assert seen.emitted_nats == again.emitted_nats
         write_trace(made, tmp_path / "t.jsonl", rows=False)
@@ -84,22 +86,15 @@ def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path
     steps = stream_trace(load_pair(), PROMPT, seed=0)
     part = tmp_path / "trace.jsonl.part"
 
-    def run():
-        with TraceWriter(saved) as writer:
-            writer.begin(steps.header)
-            for _ in range(2):
-                writer.add(next(steps))
-            whole = part.read_bytes()
-            part.write_bytes(whole)
-            raise KeyboardInterrupt
-
+    growing = written(steps, saved)
+    taken = (next(growing), next(growing))
     with pytest.raises(KeyboardInterrupt):
-        run()
+        growing.throw(KeyboardInterrupt)
     assert saved.read_bytes() == before
     back = read_trace(part)
-    assert back.steps == tuple(steps.steps)
+    assert back.steps == taken == tuple(steps.steps)
     assert (back.finish_reason, back.text) == (None, steps.trace.text)
-    assert back.metrics == replace(steps.metrics, seconds=back.metrics.seconds)
+    assert back.metrics == replace(steps.response.metrics, seconds=back.metrics.seconds)
     with part.open("ab") as file:
         file.write(b'{"kind": "step", "positions": [')  # cut off in the middle of a line
     assert read_trace(part) == back
@@ -107,9 +102,45 @@ def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path
 
 
 def test_nothing_is_left_of_what_never_began(tmp_path):
-    with pytest.raises(RuntimeError), TraceWriter(tmp_path / "t.jsonl"):
-        raise RuntimeError
+    written(stream_trace(load_pair(), PROMPT, seed=0), tmp_path / "t.jsonl").close()
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="cannot write"):
+        next(written(stream_trace(load_pair(), PROMPT, seed=0), tmp_path / "missing" / "t.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_response_leaves_nothing_but_its_file(tmp_path):
+    path = tmp_path / "t.jsonl"
+    response = stream_trace(load_pair(), PROMPT, seed=0, max_new_tokens=8)
+    steps = tuple(written(response, path))
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_trace(path) == response.trace
+    assert read_trace(path).steps == steps
+
+
+def test_what_the_version_before_wrote_is_read():
+    trace = read_trace(VERSION_0_1)
+    request = trace.header.request
+    assert (str(request.rule), request.budget) == ("clamped:width=1.0", Budget(nats=0.02, expected_tokens=40))
+    assert (request.sampling, request.max_new_tokens, request.seed) == (SamplingParams(top_k=10, top_p=0.95), 12, 3)
+    assert len(trace.token_ids) == trace.metrics.generated == 12
+    assert trace.positions[0].budget_left is not None
+    for position in trace.positions:
+        if position.rows is not None:
+            seen = what_if(position.rows, position.rule)
+            assert seen.emitted_nats == pytest.approx(position.emitted_nats, abs=1e-6)  # float32 rows
+    again = trace_response(load_pair(), trace.header.prompt, request)
+    assert again.token_ids == trace.token_ids
+    assert "clamped:width=1.0" in to_html(trace)
+
+
+def test_a_step_whose_target_could_not_be_timed_is_read(saved, trace):
+    lines = saved.read_text().splitlines()
+    saved.write_text("".join(line + "\n" for line in [lines[0], altered(lines[1], target_seconds=None), *lines[2:]]))
+    back = read_trace(saved)
+    assert back.steps[0] == replace(trace.steps[0], target_seconds=None)
+    assert "in drafting" not in to_html(back)
+    assert "in drafting" in to_html(trace)
 
 
 def altered(line, **changes):
@@ -131,9 +162,11 @@ def in_position(line, **changes):
         (lambda lines: lines[1:], "line 1: this is not a trace of cactus generate --trace"),
         (lambda lines: ['{"x": 1}'], "line 1: this is not a trace"),
         (lambda lines: [altered(lines[0], schema=9)], "line 1: schema is 9, but this version reads schema 1"),
-        (lambda lines: [altered(lines[0], seed="x")], "line 1: 'seed' must be int, but is 'x'"),
-        (lambda lines: [altered(lines[0], top_p=None)], "line 1: 'top_p' must be float, but is 'None'"),
-        (lambda lines: [altered(lines[0], frob=1)], "line 1: 'frob' is no field of a TraceHeader"),
+        (lambda lines: [altered(lines[0], seed="x")], "line 1: seed must be an integer, but is 'x'"),
+        (lambda lines: [altered(lines[0], top_p=None)], "line 1: top_p must be a number, but is None"),
+        (lambda lines: [altered(lines[0], frob=1)], "line 1: a request has no 'frob'"),
+        (lambda lines: [altered(lines[0], rule="frob")], "line 1: unknown rule 'frob'"),
+        (lambda lines: [altered(lines[0], vocabulary="x")], "line 1: 'vocabulary' must be int, but is 'x'"),
         (lambda lines: [lines[0], lines[2]], "line 2: the steps and places do not follow each other"),
         (lambda lines: [lines[0], altered(lines[1], kind="other")], "line 2: the kind must be 'step' or 'end'"),
         (lambda lines: [lines[0], altered(lines[1], positions=3)], "line 2: 'positions' must be a list, but is '3'"),
@@ -191,7 +224,7 @@ def test_generate_with_a_trace_writes_the_same_text(run, tmp_path):
     made = read_trace(path)
     assert made.text + "\n" == out
     assert made.header.prompt == PROMPT
-    assert (made.header.seed, made.header.target) == (5, "bundled")
+    assert (made.header.request.seed, made.header.target) == (5, "bundled")
     assert run("trace", str(path)) == (0, f"wrote {page}\n", "")
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert sorted(tmp_path.iterdir()) == [page, path]
@@ -247,9 +280,10 @@ def hostile(trace):
         for position in step.positions:
             text = HOSTILE[position.place % len(HOSTILE)]
             candidates = tuple(replace(one, token=text) for one in position.candidates)
-            positions.append(replace(position, token=text, text=text, drafted=text, candidates=candidates))
+            positions.append(replace(position, token=text, text=text, drafted=text, rule=text, candidates=candidates))
         steps.append(replace(step, positions=tuple(positions)))
-    header = replace(trace.header, prompt="".join(HOSTILE), rule=HOSTILE[0], target=HOSTILE[1], stop=HOSTILE,
+    request = replace(trace.header.request, stop=HOSTILE)
+    header = replace(trace.header, prompt="".join(HOSTILE), request=request, target=HOSTILE[1], draft=HOSTILE[0],
                      provenance={"x": HOSTILE})  # fmt: skip
     return replace(trace, header=header, steps=tuple(steps), text="".join(p.text for s in steps for p in s.positions))
 

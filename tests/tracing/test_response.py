@@ -12,12 +12,13 @@ from support.rules_under_test import SPELLINGS
 from support.tiny_pair import rows_after, tiny_pair
 from torch.nn.functional import one_hot
 
-from cactus_decoding import Budget, Fate, Proposal, SamplingParams, load_pair, parse_rule, stream
+from cactus_decoding import Budget, Fate, Metrics, Proposal, Request, SamplingParams, load_pair, parse_rule, stream
 from cactus_decoding.rules.relaxed_greedy import given_up
-from cactus_decoding.tracing import KeptRow, KeptRows, stream_trace, trace_response, what_if
-from cactus_decoding.tracing.recorder import TracingVerifier
+from cactus_decoding.sampling.params import as_logits_to_probs
+from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.tracing import PositionRows, stream_trace, trace_response, what_if
+from cactus_decoding.tracing.positions import PositionReader
 from cactus_decoding.verification.block import prefix_tests
-from cactus_decoding.verification.verifiers import make_verifier
 
 PROMPT = "Question: Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?\nAnswer:"
 ORDINARY = tuple(text for text in SPELLINGS if not text.startswith("relaxed_greedy"))
@@ -38,8 +39,8 @@ def bundled():
 
 
 def kept(target, draft, drafted, untempered=None):
-    rows = [None if row is None else KeptRow.keep(row) for row in (target, draft, untempered)]
-    return KeptRows(drafted, rows[0], rows[1], rows[2])
+    rows = [None if row is None else SparseProbs.keep(row) for row in (target, draft, untempered)]
+    return PositionRows(drafted, rows[0], rows[1], rows[2])
 
 
 def kl(h, q):
@@ -133,13 +134,13 @@ def test_kept_rows_keep_every_bit(dtype):
     dense, sparse = torch.rand(50).to(dtype).softmax(-1), torch.zeros(50, dtype=dtype)
     sparse[[3, 7]] = torch.tensor([0.3, 0.7], dtype=dtype)
     for row, is_sparse in ((dense, False), (sparse, True)):
-        there = KeptRow.keep(row)
+        there = SparseProbs.keep(row)
         assert (there.token_ids is not None) == is_sparse
         assert there.dense().dtype == dtype
         assert torch.equal(there.dense(), row)
     rows = torch.rand(2, 50)
-    there = KeptRow.keep(rows[0])
-    assert there.values.untyped_storage().nbytes() == 50 * 4  # no more than the row is held on to
+    there = SparseProbs.keep(rows[0])
+    assert there.probs.untyped_storage().nbytes() == 50 * 4  # no more than the row is held on to
 
 
 # --- whole responses ---
@@ -187,7 +188,7 @@ def test_looking_on_changes_nothing(name, draft):
         assert (seen.num_drafted, seen.num_accepted, seen.finish_reason) == (
             step.num_drafted, step.num_accepted, step.finish_reason)  # fmt: skip
         assert len(seen.positions) == step.num_accepted + 1
-        counts, wanted = seen.metrics(), step.metrics()
+        counts, wanted = seen.metrics(), Metrics.of(step)
         counts.seconds = wanted.seconds
         assert counts == wanted
         if step.nats is not None:
@@ -316,19 +317,19 @@ def test_a_width_that_is_moved_is_the_one_that_decided(pair):
             assert position.emitted_nats == pytest.approx(charged, abs=1e-11)
 
 
-def test_joint_acceptance_is_that_of_the_prefix_whatever_follows():
+def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 3, generator=generator, dtype=torch.float64) * 1.5
     draft = (torch.randn(3, 3, generator=generator, dtype=torch.float64) * 1.5).softmax(-1)
-    rule, sampling = parse_rule("clamped:width=0.4"), SamplingParams()
-    verifier = make_verifier(rule, lambda x, _: sampling(x), lambda x, _: x, greedy=False, verification="block")
-    relaxed = rule.relaxed_target(sampling(logits[:3]), draft)
+    request, to_probs = Request("clamped:width=0.4", verification="block"), as_logits_to_probs(SamplingParams())
+    verifier = request.verifier(to_probs, to_probs)
+    relaxed = request.rule.relaxed_target(to_probs(logits[:3], []), draft)
     seen: dict[tuple[int, ...], float] = {}
     for drafted in product(range(3), repeat=3):
         for _ in range(5):
-            tracer = TracingVerifier(verifier, rule, sampling, str, verification="block")
-            tracer(logits, [0, *drafted], Proposal(list(drafted), draft), generator)
-            for i, position in enumerate(tracer.positions[:3]):
+            proposal = Proposal(list(drafted), draft)
+            _, outcome = verifier(verifier.begin(), logits, [0, *drafted], proposal, generator)
+            for i, position in enumerate(PositionReader(bundled.tokenizer, request).read(outcome)[:3]):
                 assert position.acceptance is None
                 assert seen.setdefault(drafted[: i + 1], position.acceptance_prob) == position.acceptance_prob
     assert len(seen) > 25  # a prefix that is never kept is never looked behind
@@ -422,11 +423,13 @@ def test_the_header_says_what_was_asked_for(bundled):
     settings = {"budget": budget, "top_p": 0.9, "stop": ["x"], "max_new_tokens": 5}
     trace = trace_response(bundled, PROMPT, rule="cactus:delta=0.50", **settings)
     header = trace.header
-    assert (header.rule, header.top_p, header.temperature, header.stop) == ("cactus:delta=0.5", 0.9, 1.0, ("x",))
+    request = header.request
+    assert (str(request.rule), request.sampling, request.stop) == (
+        "cactus:delta=0.5", SamplingParams(top_p=0.9, temperature=1.0), ("x",))  # fmt: skip
     assert (header.target, header.draft, header.vocabulary) == ("bundled", "bundled", 1003)
-    assert (header.budget_nats, header.max_shift) == (budget.limit, 0.2)
-    assert header.provenance["arguments"]["seed"] == header.seed
-    again = trace_response(bundled, PROMPT, rule="cactus:delta=0.5", seed=header.seed, **settings)
+    assert request.budget == budget
+    assert header.provenance["arguments"]["seed"] == request.seed
+    again = trace_response(bundled, PROMPT, rule="cactus:delta=0.5", seed=request.seed, **settings)
     assert again.token_ids == trace.token_ids
     named = trace_response(tiny_pair("ngram"), PROMPT, seed=0, max_new_tokens=2, target="mine").header
     assert (named.target, named.draft) == ("mine", "ngram")
@@ -438,7 +441,7 @@ def test_the_header_says_what_was_asked_for(bundled):
         ({"top_candidates": 0}, ValueError, "top_candidates must be at least 1"),
         ({"rule": "frob"}, ValueError, "unknown rule 'frob'"),
         ({"top_p": 0}, ValueError, "top_p must be in"),
-        ({"frob": 1}, TypeError, "unexpected keyword argument 'frob'"),
+        ({"frob": 1}, TypeError, "a request has no 'frob'"),
         ({"rule": "relaxed_greedy:margin=1"}, ValueError, "set the temperature to 0"),
         ({"seed": -1}, ValueError, "seed must be between"),
         ({"budget": "much"}, TypeError, "budget must be a Budget or a number of nats"),

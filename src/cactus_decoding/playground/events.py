@@ -13,19 +13,19 @@ from starlette.types import Receive, Scope, Send
 
 from cactus_decoding.files.writing import as_json
 from cactus_decoding.playground.pair_store import PairStore
-from cactus_decoding.playground.request import Request
+from cactus_decoding.playground.request import RunRequest
 from cactus_decoding.playground.request_queue import RequestQueue
 from cactus_decoding.playground.runs import Runs
 
 Events = AsyncGenerator[Mapping[str, Any], None]
 
 
-async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Request) -> Events:
+async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: RunRequest) -> Events:
     """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
 
-    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and its
-    ``sessions``), ``step`` (with ``session``, new ``positions`` and the ``metrics`` so far), ``ended`` (with ``session``
-    and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last one.
+    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
+    its ``sessions``), ``step`` (with ``session``, new ``positions`` and the ``metrics`` so far), ``ended`` (with
+    ``session`` and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last.
     """
     with queue.join() as place:  # only here: an answer that is never begun must not hold a place
         try:
@@ -35,7 +35,7 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Req
                 yield {"event": "loading"}
             pair = await run_sync(pairs.get, request.target, request.draft)
             run = await run_sync(runs.begin, pair, request)
-            yield {"event": "started", "run": run.name, "seed": request.seed, "sessions": run.describe()}
+            yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
             going = dict(enumerate(run.sessions))
             while going and not run.stopped:
                 for index, session in list(going.items()):

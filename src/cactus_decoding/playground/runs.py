@@ -9,7 +9,7 @@ from typing import Any
 
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.playground.request import Request
+from cactus_decoding.playground.request import RunRequest
 from cactus_decoding.playground.session import Session
 from cactus_decoding.zoo.word_problems import format_prompt, is_prompt
 
@@ -28,15 +28,17 @@ class Run:
 
     Attributes:
         name: a secret that its visitor asks by.
+        seed: of both.
         sessions: one for each rule.
         stopped: set to end the run before its next step.
     """
 
-    def __init__(self, pair: Pair, request: Request) -> None:
+    def __init__(self, pair: Pair, request: RunRequest) -> None:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = _as_question(request.prompt) if pair.bundled else request.prompt
-        self.sessions = [Session(pair.twin(), prompt, request.arguments(rule)) for rule in request.rules]
+        self.seed = request.requests[0].seed
+        self.sessions = [Session(pair.twin(), prompt, each) for each in request.requests]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what the page shows of the sessions before they begin."""
@@ -64,7 +66,7 @@ class Runs:
         """Start with none; ``kept`` is how many are remembered."""
         self._kept, self._runs = kept, OrderedDict[str, Run]()
 
-    def begin(self, pair: Pair, request: Request) -> Run:
+    def begin(self, pair: Pair, request: RunRequest) -> Run:
         """Begin a run, and forget the oldest one where there are too many."""
         run = Run(pair, request)
         self._runs[run.name] = run

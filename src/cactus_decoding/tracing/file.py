@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.files.jsonl import objects_in, whole_lines
+from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
 from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
@@ -19,10 +19,10 @@ SCHEMA = 1
 
 
 def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Iterator[TracedStep]:
-    """Yield a response's steps as they are taken, each written first: to ``<path>.part``, which takes the path's place
-    once the response is finished.
+    """Yield a response's steps as they are taken, each written to its trace file first.
 
-    An interrupted response leaves ``<path>.part``, which `read_trace` reads, and whatever was at the path before.
+    The file is ``<path>.part`` while it grows, and takes the path's place once the response is finished. An interrupted
+    response leaves ``<path>.part``, which `read_trace` reads, and whatever was at the path before.
 
     Args:
         response: one that has not begun.
@@ -122,10 +122,11 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
     schema = value.pop("schema", None)
     if schema != SCHEMA:
         raise ValueError(f"{where}: schema is {schema!r}, but this version reads schema {SCHEMA}")
-    names = {field.name for field in fields(TraceHeader)}
-    asked = {name: value.pop(name) for name in list(value) if name not in names}
+    own = {field.name for field in fields(TraceHeader)}
+    asked = {name: value.pop(name) for name in list(value) if name not in own}
+    asked |= {name: INFINITIES[each] for name, each in asked.items() if isinstance(each, str) and each in INFINITIES}
     try:
-        request = Request.from_dict(asked | {name: number_of(asked[name]) for name in INFINITE if asked.get(name) is str})
+        request = Request.from_dict(asked)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
     return build(TraceHeader, value, where, request=request)

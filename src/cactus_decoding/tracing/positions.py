@@ -1,7 +1,8 @@
-"""From what a step decided to what a trace says of its positions: what the models and the rule thought, and the cost."""
+"""What a trace says of each position, read from outcomes: what the models and the rule thought, and what it cost."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torch import Tensor
@@ -78,8 +79,7 @@ class PositionReader:
         nats = seen.emitted_nats if visit.nats is None else visit.nats  # as it was charged, to the last bit
         self._spent += nats
         target, draft = rows.target.dense().double(), rows.draft_law()
-        draft_prob = draft[visit.token_id].item()
-        acceptance_prob, acceptance = seen.acceptance_prob, seen.acceptance
+        draft_prob, acceptance_prob = draft[visit.token_id].item(), seen.acceptance_prob
         joint = self._request.verification == "block"
         if joint:
             acceptance_prob = min(weight * seen.relaxed[visit.token_id].item() / (draft_prob or 1.0), 1.0)
@@ -93,8 +93,8 @@ class PositionReader:
             relaxed_prob=seen.relaxed_prob,
             residual_scale=seen.residual_scale,
             acceptance_prob=acceptance_prob,
-            acceptance=None if joint else acceptance,
-            conditional_nats=None if seen.conditional_nats != seen.conditional_nats else seen.conditional_nats,
+            acceptance=None if joint else seen.acceptance,
+            conditional_nats=None if math.isnan(seen.conditional_nats) else seen.conditional_nats,
             emitted_nats=nats,
             tv=seen.tv,
             max_log_ratio=max(seen.max_log_ratio, 0.0),

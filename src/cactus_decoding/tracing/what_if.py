@@ -99,7 +99,8 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         TypeError, ValueError: for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
 
     Example:
-        >>> rows = PositionRows(0, SparseProbs.keep(torch.tensor([0.5, 0.5])), SparseProbs.keep(torch.tensor([1.0, 0.0])))
+        >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))
+        >>> rows = PositionRows(0, target, draft)
         >>> [round(what_if(rows, f"cactus:delta={delta}").acceptance_prob, 6) for delta in (0, 0.02, 1)]
         [0.5, 0.6, 1.0]
     """
