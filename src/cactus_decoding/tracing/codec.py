@@ -28,7 +28,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "None": (type(None),),
     "Fate": (str,),
-    "tuple[Candidate, ...]": (list,),
     "Mapping[str, Any]": (dict,),
 }
 """What JSON must hold for a field of a type."""
@@ -55,14 +54,12 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
     return value
 
 
-def position_from(value: dict[str, Any], where: str) -> TracedPosition:
+def position_from(value: object, where: str) -> TracedPosition:
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
-    given = dict(value)
-    rows = given.pop("rows", None)
-    candidates = [build(Candidate, one, where) for one in listed(given, "candidates", where)]
-    return build(
-        TracedPosition, given, where, candidates=tuple(candidates), rows=None if rows is None else _rows(rows, where)
-    )
+    given = _object(value, where)
+    rows = None if given.get("rows") is None else _rows(given["rows"], where)
+    candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
+    return build(TracedPosition, given, where, candidates=candidates, rows=rows)
 
 
 def as_object(record: Any) -> dict[str, Any]:
@@ -76,19 +73,24 @@ def build(record: type[Record], value: object, where: str, **ready: Any) -> Reco
     Raises:
         ValueError: for what is no object, or a field that is missing, unknown or of another type.
     """
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: there must be an object, but it is {str(value)[:40]!r}")
+    given = _object(value, where)
     known = {field.name: str(field.type) for field in fields(record)}  # type: ignore[arg-type]
-    unknown = set(value) - set(known)
+    unknown = set(given) - set(known)
     if unknown:
         raise ValueError(f"{where}: {', '.join(map(repr, sorted(unknown)))} is no field of a {record.__name__}")
     found = dict(ready)
     for name, kind in known.items():
         if name not in found:
-            if name not in value:
+            if name not in given:
                 raise ValueError(f"{where}: {name!r} is missing")
-            found[name] = _converted(name, value[name], kind, where)
+            found[name] = _converted(name, given[name], kind, where)
     return record(**found)
+
+
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: there must be an object, but it is {str(value)[:40]!r}")
+    return value
 
 
 def _converted(name: str, value: Any, kind: str, where: str) -> Any:
@@ -102,8 +104,6 @@ def _converted(name: str, value: Any, kind: str, where: str) -> Any:
         if value not in [str(fate) for fate in Fate]:
             raise ValueError(f"{where}: {name!r} must be one of {', '.join(Fate)}, but is {value!r}")
         return Fate(str(value))
-    if isinstance(value, list):
-        return tuple(value)
     return float(value) if "float" in kinds and isinstance(value, int) and "int" not in kinds else value
 
 

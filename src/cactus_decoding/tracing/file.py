@@ -133,20 +133,14 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
 
 
 def _step(value: dict[str, Any], where: str, before: list[TracedStep]) -> TracedStep:
-    positions = tuple(_positions(value, where))
+    given = enumerate(listed(value, "positions", where))
+    positions = tuple(position_from(one, f"{where}, position {place}") for place, one in given)
     step = build(TracedStep, value, where, positions=positions)
     first = sum(len(step.positions) for step in before)
     places = [(position.step, position.place) for position in positions]
     if step.step != len(before) or places != [(step.step, first + i) for i in range(len(positions))]:
         raise ValueError(f"{where}: the steps and places do not follow each other: a line is missing or out of order")
     return step
-
-
-def _positions(value: dict[str, Any], where: str) -> Iterator[Any]:
-    for place, one in enumerate(listed(value, "positions", where)):
-        if not isinstance(one, dict):
-            raise ValueError(f"{where}, position {place}: there must be an object, but it is {str(one)[:40]!r}")
-        yield position_from(one, f"{where}, position {place}")
 
 
 def _end(value: dict[str, Any], where: str) -> tuple[str, str | None, Metrics]:

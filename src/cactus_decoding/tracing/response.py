@@ -23,6 +23,15 @@ from cactus_decoding.tracing.positions import PositionReader
 from cactus_decoding.tracing.trace import Trace, TracedStep, TraceHeader
 
 
+class TraceSettings(Settings, total=False):
+    """What `stream_trace` takes beside models, prompt and a request, or its parts."""
+
+    top_candidates: int
+    keep_rows: bool | None
+    target: str | None
+    draft: str | None
+
+
 class TracedResponse(Iterator[TracedStep]):
     """A response whose outcomes are read as its steps are taken.
 
@@ -115,15 +124,7 @@ def stream_trace(
 
 
 def trace_response(
-    pair: Pair,
-    prompt: str,
-    request: Request | None = None,
-    *,
-    top_candidates: int = 5,
-    keep_rows: bool | None = None,
-    target: str | None = None,
-    draft: str | None = None,
-    **settings: Unpack[Settings],
+    pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[TraceSettings]
 ) -> Trace:
     r"""Generate a whole response and return its trace; arguments and errors are those of `stream_trace`.
 
@@ -134,16 +135,7 @@ def trace_response(
         >>> trace.text == "".join(position.text for position in trace.positions)
         True
     """
-    steps = stream_trace(
-        pair,
-        prompt,
-        request,
-        top_candidates=top_candidates,
-        keep_rows=keep_rows,
-        target=target,
-        draft=draft,
-        **settings,
-    )
+    steps = stream_trace(pair, prompt, request, **settings)
     for _ in steps:
         pass
     return steps.trace
