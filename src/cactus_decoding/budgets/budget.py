@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.auditing import audit
 from cactus_decoding.rules.base import probability_of
 from cactus_decoding.types import AcceptanceRule, Verdict
@@ -49,9 +50,16 @@ class Budget:
         0.1
     """
 
-    nats: float | None = None
-    max_shift: float | None = None
-    expected_tokens: int | None = None
+    nats: Annotated[float | None, Knob("the budget per response", "nats", ge=0)] = None
+    max_shift: Annotated[float | None, Knob("largest change of any event's probability", ge=0, le=1)] = None
+    expected_tokens: Annotated[
+        int | None,
+        Knob(
+            "the length over which the budget is spread, by moving the width; only for ``clamped:width``",
+            "tokens",
+            ge=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -59,14 +67,9 @@ class Budget:
             raise ValueError(
                 f"give either nats or max_shift, but nats is {self.nats} and max_shift is {self.max_shift}"
             )
-        if self.nats is not None:
-            check_number("nats", self.nats, 0, math.inf)
-        if self.max_shift is not None:
-            check_number("max_shift", self.max_shift, 0, 1)
-        if self.expected_tokens is not None:
-            check_integer("expected_tokens", self.expected_tokens, 1)
-            if math.isinf(self.limit):
-                raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
+        check_knobs(self)
+        if self.expected_tokens is not None and math.isinf(self.limit):
+            raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
 
     @property
     def limit(self) -> float:
