@@ -7,7 +7,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 from support.browser import headless_browser
-from support.playground_server import running
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.zoo.word_problems import word_problems
@@ -16,12 +15,6 @@ pytestmark = pytest.mark.slow
 PATIENCE = 120_000
 """Milliseconds: a loaded machine must not make a test fail."""
 expect.set_options(timeout=PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

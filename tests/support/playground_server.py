@@ -100,3 +100,9 @@ def running(limits: Limits | None = None, *, models: bool = True, hosts=LOOPBACK
 def asked(*rules: str, **more: object) -> dict:
     """Return a request."""
     return {"prompt": QUESTION, "rules": list(rules or ["cactus:delta=0.5"]), "seed": 0} | more
+
+
+def tokens(events: list[dict], session: int = 0) -> list[int]:
+    """Return the tokens of an answer that came as events."""
+    steps = [event for event in events if event["event"] == "step" and event["session"] == session]
+    return [one["token_id"] for step in steps for one in step["positions"] if one["emitted"]]
