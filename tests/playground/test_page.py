@@ -241,7 +241,7 @@ def test_mistakes_are_sentences_beside_the_button(visit):
 def test_the_rule_tells_what_it_means_and_promises(visit):
     page = visit()
     part = page.locator("#rule-part")
-    expect(part).to_contain_text("Budget in nats, 0 or more; 0 is lossless.")
+    expect(part).to_contain_text("Budget, given the drafted token; 0 is lossless")
     expect(part.locator(".guarantee")).to_contain_text("up to log(1 + 2·delta)")
     part.locator("select").first.select_option("cactus:delta=0.5,solver=exact")
     expect(part.locator(".guarantee")).to_contain_text("never overspent")
