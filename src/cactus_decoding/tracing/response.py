@@ -123,9 +123,7 @@ def stream_trace(
     return TracedResponse(header, response, reader)
 
 
-def trace_response(
-    pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[TraceSettings]
-) -> Trace:
+def trace_response(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[TraceSettings]) -> Trace:
     r"""Generate a whole response and return its trace; arguments and errors are those of `stream_trace`.
 
     Example:
