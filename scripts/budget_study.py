@@ -21,7 +21,9 @@ from rich.progress import track
 
 from cactus_decoding import Budget, generate, load_pair
 from cactus_decoding.evaluation.score import Score
+from cactus_decoding.files.jsonl import objects_in, whole_lines
 from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.zoo.word_problems import Problem, word_problems
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,13 +130,8 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the finished settings; a last line that was cut off is dropped."""
-    results = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            results.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return results
+    data = whole_lines(path.read_bytes()) if path.exists() else b""
+    return [value for _, _, value in objects_in(data, path)]
 
 
 def main() -> None:
@@ -164,14 +161,12 @@ def main() -> None:
                 continue
             results[json.dumps(row)] = run(row, problems, pair, given.seed) | {"provenance": provenance(arguments)}
             done = [results[key] for key in map(json.dumps, wanted) if key in results]
-            scratch = given.results.with_suffix(".part")
-            scratch.write_text("".join(json.dumps(r) + "\n" for r in done))
-            scratch.replace(given.results)  # never half a file, whenever it is stopped
+            write_atomically(given.results, "".join(as_json(r) + "\n" for r in done))
     if missing := [row for row in wanted if json.dumps(row) not in results]:
         parser.error(f"{given.results} lacks {len(missing)} of {len(wanted)} settings; run without --only-render")
     ordered = [results[json.dumps(row)] for row in wanted]
     picture(ordered, given.picture)
-    given.page.write_text(insert(given.page.read_text(), "budget study", table(ordered)))
+    write_atomically(given.page, insert(given.page.read_text(), "budget study", table(ordered)))
 
 
 def _same(result: dict[str, Any], arguments: dict[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.evaluation.frontier.families import FAMILIES, Family, round_to  # noqa: E402
 from cactus_decoding.evaluation.reporting.charts import DASHES  # noqa: E402
 from cactus_decoding.evaluation.reporting.pictures import GREY, family_of, new_figure, style_of, to_svg  # noqa: E402
+from cactus_decoding.files.jsonl import number_of  # noqa: E402
 from cactus_decoding.files.provenance import provenance  # noqa: E402
 from cactus_decoding.files.writing import as_json, write_atomically  # noqa: E402
 from cactus_decoding.rules.relaxed_greedy import given_up  # noqa: E402
@@ -156,7 +157,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
         panel.set(xlabel="log-probability given up, nats per position", ylabel="acceptance")
     else:
         for family in [*(each for each in FAMILIES if each not in families), *families]:
-            points = [place for place in result["frontier"].get(family, []) if place[0] is not None]
+            points = [place for place in result["frontier"].get(family, []) if math.isfinite(number_of(place[0]))]
             if not points:
                 continue
             if family in families:
@@ -196,7 +197,7 @@ def table(name: str, result: dict[str, Any]) -> str:
     lines = ["| rule | sampling | acceptance | KL, nats | TV | most times as likely |", "|---|---|---:|---:|---:|---:|"]
     for rule in SHOWN[name]:
         for sampling, found in result["audit"][rule].items():
-            kl, ratio = (math.inf if found[key] is None else found[key] for key in ("kl", "max_log_ratio"))
+            kl, ratio = (number_of(found[key], math.inf) for key in ("kl", "max_log_ratio"))
             cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
             cells.append(_number(math.exp(ratio), "{:,.1f}"))
             lines.append(f"| `{rule}` | {sampling} | {' | '.join(cells)} |")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -129,6 +128,7 @@ def evaluate(
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
     from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import check_writable
     from cactus_decoding.verification.verifiers import VERIFICATIONS
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
@@ -161,8 +161,7 @@ def evaluate(
         grid(base, tasks=counts, drafts=_unique(draft or _bundled_draft(target)), rules=rules, lengths=lengths,
              seeds=chosen_seeds)
     )  # fmt: skip
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"cannot write {str(out)!r}: its folder is missing or not writable")
+    check_writable(out)
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:

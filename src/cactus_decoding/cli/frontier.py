@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,7 +97,7 @@ def frontier(
     from cactus_decoding.evaluation.frontier.frontier_file import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
     from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import check_writable, write_atomically
+    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
 
     sampling, families = SamplingParams(temperature, top_k, top_p, min_p), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
@@ -115,7 +114,7 @@ def frontier(
         measured = compute(rows, families, points=points, memory=memory * MEBIBYTE, report=report)
     asked = {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
     result = as_result(measured, rows, provenance(settings | asked))
-    write_atomically(output, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_atomically(output, as_json(result, indent=1) + "\n")
     if picture is not None:
         write_atomically(picture, frontier_picture(result))
     console = Console(highlight=False)

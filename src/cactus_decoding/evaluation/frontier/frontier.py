@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.evaluation.frontier.families import Family
 from cactus_decoding.evaluation.frontier.recorded_rows import Rows
 from cactus_decoding.evaluation.frontier.row_store import chunks
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
+from cactus_decoding.files.writing import plain
 from cactus_decoding.rules import parse_rule
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import AcceptanceRule
 
 DEFAULT_MEMORY = 2**29
@@ -48,20 +49,9 @@ class Point:
     tokens_per_step: tuple[Interval, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; a number without a bound is None."""
-        values = {
-            name: [finite(x) for x in getattr(self, name)]
-            if name in ("acceptance", "kl", "tv")
-            else getattr(self, name)
-            for name in ("rule", "family", "knob", "acceptance", "kl", "tv", "max_log_ratio")
-        }
-        values["max_log_ratio"] = finite(self.max_log_ratio)
-        return values | {"tokens_per_step": [list(tokens) for tokens in self.tokens_per_step]}
-
-
-def finite(value: float) -> float | None:
-    """Return a finite number as it is, and None for others, which JSON does not know."""
-    return value if math.isfinite(value) else None
+        """Return it for JSON."""
+        found: dict[str, Any] = plain(vars(self))
+        return found
 
 
 class Frontier:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.reporting.pictures import GREY, STYLES, new_figure, to_svg
+from cactus_decoding.files.jsonl import INFINITIES, number_of
 
 SCHEMA, KIND = 1, "frontier"
 
@@ -48,7 +49,7 @@ def _is_point(point: object) -> bool:
     return all(
         isinstance(point.get(name), list)
         and len(point[name]) == 3
-        and all(x is None or isinstance(x, (int, float)) for x in point[name])
+        and all(x is None or isinstance(x, (int, float)) or x in INFINITIES for x in point[name])
         for name in ("acceptance", "kl", "tv")
     )
 
@@ -62,9 +63,7 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
         panel.axhline(limit["acceptance"][0], color=GREY, lw=1, ls=":", label="most that any rule accepts")
         for family in dict.fromkeys(point["family"] for point in result["points"][2:]):
             points = [point for point in result["points"] if point["family"] == family]
-            places = [
-                (math.inf if point[name][0] is None else point[name][0], point["acceptance"][0]) for point in points
-            ]
+            places = [(number_of(point[name][0]), point["acceptance"][0]) for point in points]
             shown = [place for place in places if math.isfinite(place[0])]
             if shown:
                 label_of = FAMILIES[family].label if family in FAMILIES else family

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cactus_decoding.evaluation.frontier.row_store import RowStore
+from cactus_decoding.files.writing import replacing
 
 SCHEMA = 1
 KEY = "cactus_rows"
@@ -71,14 +71,8 @@ class Rows:
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
         }
-        scratch = path.with_name(path.name + ".part")
-        try:
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()}, scratch, {KEY: json.dumps(about)}
-            )
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with replacing(path) as part:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, {KEY: json.dumps(about)})
 
 
 def read_rows(path: str | Path) -> Rows:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.runs.results import AUDITED, json_numbers
+from cactus_decoding.evaluation.runs.results import AUDITED
+from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.writing import as_json, write_atomically
 
 Row = dict[str, Any]
 
@@ -26,25 +28,24 @@ class Journal:
         """Read what an earlier run left."""
         self._path = path
         self._rows: dict[str, list[Row]] = {}
-        data = path.read_bytes() if path.exists() else b""
-        for line in data[: data.rfind(b"\n") + 1].splitlines():
+        data = whole_lines(path.read_bytes()) if path.exists() else b""
+        for line in data.splitlines():
             value = json.loads(line)
             self._rows.setdefault(value["of"], []).append(value["row"])
         self._file = path.open("ab")
-        self._file.truncate(data.rfind(b"\n") + 1)
+        self._file.truncate(len(data))
 
     def rows(self, of: str) -> list[Row]:
         """Return the rows of an unfinished cell, in the order of its problems."""
         return [
-            row | {name: float("inf") for name in AUDITED if name in row and row[name] is None}
+            row | {name: number_of(row[name], math.inf) for name in AUDITED if name in row}
             for row in self._rows.get(of, [])
         ]
 
     def add(self, of: str, row: Row) -> None:
         """Keep a row."""
         self._rows.setdefault(of, []).append(row)
-        line = json.dumps({"of": of, "row": json_numbers(row)}, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
+        self._file.write(_line(of, row).encode())
         self._file.flush()
 
     def finish(self, finished: Iterable[str]) -> None:
@@ -52,13 +53,13 @@ class Journal:
         for of in finished:
             self._rows.pop(of, None)
         self._file.close()
-        scratch = self._path.with_name(self._path.name + ".new")
-        with scratch.open("w") as file:
-            for of, rows in self._rows.items():
-                file.writelines(json.dumps({"of": of, "row": json_numbers(row)}) + "\n" for row in rows)
-        os.replace(scratch, self._path)
+        write_atomically(self._path, "".join(_line(of, row) for of, rows in self._rows.items() for row in rows))
         if not self._rows:
             self._path.unlink()
+
+
+def _line(of: str, row: Row) -> str:
+    return as_json({"of": of, "row": row}) + "\n"
 
 
 def journal_of(results: Path) -> Path:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.writing import as_json
 
 SCHEMA = 1
 COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
@@ -55,31 +57,16 @@ class CellResult:
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
         text = ("id", "group", "finish_reason")
-        absent = {"right": math.nan, "relaxed": math.nan} | dict.fromkeys(AUDITED, math.inf)
-        return {
-            name: np.array([absent[name] if value is None else value for value in values], dtype=np.float64)
+        return {  # the infinite costs of older files are null
+            name: np.array([number_of(value, math.inf if name in AUDITED else math.nan) for value in values])
             for name, values in self.answers.items()
             if name not in text
         }
 
     def line(self) -> str:
         """Return the line of a result file."""
-        rows = [
-            json_numbers(dict(zip(self.answers, row, strict=True))) for row in zip(*self.answers.values(), strict=True)
-        ]
-        answers = {name: [row[name] for row in rows] for name in self.answers}
-        value = {"schema": SCHEMA, "cell": self.cell.as_dict(), "answers": answers, "provenance": self.provenance}
-        return json.dumps(value, allow_nan=False) + "\n"
-
-
-def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer's values with null for infinite costs, because JSON knows no infinity.
-
-    Example:
-        >>> json_numbers({"id": "a", "nats": math.inf})
-        {'id': 'a', 'nats': None}
-    """
-    return {name: None if name in AUDITED and not math.isfinite(value) else value for name, value in row.items()}
+        value = {"schema": SCHEMA, "cell": self.cell.as_dict(), "answers": self.answers, "provenance": self.provenance}
+        return as_json(value) + "\n"
 
 
 def read_results(path: str | Path) -> list[CellResult]:
@@ -94,14 +81,13 @@ def read_results(path: str | Path) -> list[CellResult]:
 
 def _parse(data: bytes, path: str | Path) -> tuple[list[CellResult], int]:
     """Return the finished cells, and how many bytes they take."""
-    results, kept, end = [], 0, data.rfind(b"\n") + 1
-    for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
+    results, whole = [], whole_lines(data)
+    for number, line in enumerate(whole.splitlines(), start=1):
         results.append(_parse_line(line, f"{path}, line {number}"))
-        kept += len(line)
-    rest = data[end:]
+    rest = data[len(whole) :]
     if rest and not (_BEGINNING.encode().startswith(rest) or rest.startswith(_BEGINNING.encode())):
         raise ValueError(f"{path}, line {len(results) + 1}: this is not a result of cactus eval")
-    return results, kept
+    return results, len(whole)
 
 
 def _parse_line(line: bytes, where: str) -> CellResult:
