@@ -1,4 +1,4 @@
-"""What the page offers, against the rules themselves."""
+"""What the playground's page offers, from the classes themselves."""
 
 from __future__ import annotations
 

@@ -45,6 +45,8 @@ def __getattr__(name: str) -> Any:
     """Import a rule's class, or all of them for `RULES`, when it is first asked for."""
     if name == "RULES":
         return _rules()
+    if name == "__all__":  # no plain list, of which type checkers would read the part that is spelled out
+        return ["RULES", "RULE_CLASSES", "Rule", "as_rule", "parse_rule", *RULE_CLASSES]
     if name == "Rule":
         return import_module(f"{__name__}.base").Rule
     if name in RULE_CLASSES:
