@@ -33,11 +33,19 @@ class Rule(ABC):
             whatever the lossless test accepts with the same number: it then need not be asked about those tokens.
         needs_support_only: the rule promises that its numbers, and its recovery target, stay the same when tokens
             with q = 0 other than the drafted one are left out of both rows.
+        recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
+            that the drafted token was tested against, so that an engine which knows h and p can follow the rule.
+        lifts_one_token: that h lifts the drafted token and keeps the target's proportions everywhere else.
+        judges_untempered: a rule for temperature 0: it judges rows from before temperature and truncation, and what it
+            costs is the log-probability given up.
     """
 
     name: ClassVar[str]
     never_stricter_than_lossless: ClassVar[bool] = False
     needs_support_only: ClassVar[bool] = False
+    recovers_from_relaxed_target: ClassVar[bool] = False
+    lifts_one_token: ClassVar[bool] = False
+    judges_untempered: ClassVar[bool] = False
 
     def __str__(self) -> str:
         """Return the text that `parse_rule` turns into this rule; parameters at their default are left out."""
@@ -54,6 +62,11 @@ class Rule(ABC):
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
         """Say that h depends on the drafted token; rules for which it does not return its rows."""
         return None
+
+    @property
+    def lifts_absurd_tokens(self) -> bool:
+        """Whether the rule lifts tokens that the target finds absurd, unless truncation (top-p, ...) excludes them."""
+        return False
 
     def least_relaxed_prob(self, target_probs: Tensor) -> Tensor:
         """Return a bound that is cheap to have: no token that is drafted less often than this is ever rejected.

@@ -53,6 +53,8 @@ class Cactus(Rule):
     name = "cactus"
     never_stricter_than_lossless = True
     needs_support_only = True
+    recovers_from_relaxed_target = True
+    lifts_one_token = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -62,6 +64,11 @@ class Cactus(Rule):
         check_number("max_ratio", self.max_ratio, 1, math.inf)
         if self.solver == "taylor" and DIVERGENCES[self.divergence].curvature is None:
             raise ValueError(f"divergence {self.divergence!r} has no second-order expansion: solver must be 'exact'")
+
+    @property
+    def lifts_absurd_tokens(self) -> bool:
+        """Whether a budget is set and no cap on the factor of a lift."""
+        return self.delta > 0 and math.isinf(self.max_ratio)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return g and s = (1 - g) / (1 - q(n))."""

@@ -47,6 +47,7 @@ class ClampedRatio(Rule):
     name = "clamped"
     never_stricter_than_lossless = True
     needs_support_only = True
+    recovers_from_relaxed_target = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""

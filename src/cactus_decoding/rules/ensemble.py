@@ -36,6 +36,7 @@ class Ensemble(Rule):
     name = "ensemble"
     never_stricter_than_lossless = True
     needs_support_only = True
+    recovers_from_relaxed_target = True
 
     def __post_init__(self) -> None:
         """Check the parameter."""

@@ -34,6 +34,7 @@ class Lenience(Rule):
     name = "lenience"
     never_stricter_than_lossless = True
     needs_support_only = True
+    recovers_from_relaxed_target = True
 
     def __post_init__(self) -> None:
         """Check the parameter."""

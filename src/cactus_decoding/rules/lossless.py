@@ -25,6 +25,7 @@ class Lossless(Rule):
     name = "lossless"
     never_stricter_than_lossless = True
     needs_support_only = True
+    recovers_from_relaxed_target = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return h(n) = q(n) and s = 1."""

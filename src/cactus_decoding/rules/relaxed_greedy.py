@@ -46,6 +46,7 @@ class RelaxedGreedy(Rule):
 
     name = "relaxed_greedy"
     needs_support_only = True
+    judges_untempered = True
 
     def __post_init__(self) -> None:
         """Check the parameters."""
