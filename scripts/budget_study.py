@@ -24,7 +24,7 @@ from cactus_decoding.evaluation.score import Score
 from cactus_decoding.files.jsonl import objects_in, whole_lines
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.zoo.word_problems import Problem, word_problems
+from cactus_decoding.zoo.word_problems import WordProblem, word_problems
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PICTURE, PAGE = (
@@ -47,7 +47,7 @@ def settings(expected_tokens: int) -> list[dict[str, Any]]:
     return rows
 
 
-def run(row: dict[str, Any], problems: list[Problem], pair: Any, seed: int) -> dict[str, Any]:
+def run(row: dict[str, Any], problems: list[WordProblem], pair: Any, seed: int) -> dict[str, Any]:
     """Answer the problems with one setting."""
     budget = None
     if row["nats"] is not None:

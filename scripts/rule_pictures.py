@@ -178,8 +178,8 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
 def _look(rule: str) -> dict[str, Any]:
     """Return how a rule is drawn; the one rule for temperature 0 is in no other picture."""
     if rule.startswith("relaxed_greedy"):
-        return style_of(rule).line() | {"color": "#0072b2", "markerfacecolor": "#0072b2"}
-    return style_of(rule).line()
+        return style_of(rule).keywords() | {"color": "#0072b2", "markerfacecolor": "#0072b2"}
+    return style_of(rule).keywords()
 
 
 SHOWN_FAMILY = {name: family.spell(family.strict) for name, family in FAMILIES.items()}

@@ -108,7 +108,7 @@ def _by_nats(
     max_nats: float, path: Path, names: list[str], current: int, rounds: int, memory: int, threads: int | None
 ) -> dict[str, Any]:
     from cactus_decoding.cli.frontier import table_of
-    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, verdict
+    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, recommendation
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import Frontier
     from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
@@ -132,7 +132,7 @@ def _by_nats(
     candidates = sorted(filter(None, found), key=lambda point: -point.acceptance.value)
     chosen = candidates[0] if candidates and candidates[0].acceptance.value > lossless.acceptance.value else None
     compared = None if chosen is None else _speeds(measured, chosen.rule, current, rounds)
-    text = verdict(chosen, lossless, max_nats, compared, current)
+    text = recommendation(chosen, lossless, max_nats, compared, current)
     arguments = {"max_nats": max_nats, "rows": str(path), "families": [each.name for each in families]}
     arguments |= {"num_speculative_tokens": current, "rounds": rounds}
     about = {"settings": dict(rows.settings), "visited": rows.positions, "provenance": provenance(arguments)}
@@ -202,15 +202,15 @@ def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
         shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
         for part in table(shown):
             console.print(part)
-        cell = advice.cell
-        where = f"{cell.task}, {cell.target} with {cell.draft}, temperature {cell.temperature:g}"
-        console.print(f"[bold]Recommended[/bold] ({where}): {advice.verdict}", soft_wrap=True)
+        cell = advice.config
+        where = f"{config.task}, {config.target} with {config.draft}, temperature {config.temperature:g}"
+        console.print(f"[bold]Recommended[/bold] ({where}): {advice.text}", soft_wrap=True)
     return {
         "schema": 1,
         "kind": "calibration",
         "advice": [
             {
-                "verdict": advice.verdict,
+                "verdict": advice.text,
                 "faster_than_lossless": advice.faster,
                 "chosen": None if advice.chosen is None else advice.chosen.as_dict(),
                 "baseline": advice.baseline.as_dict(),

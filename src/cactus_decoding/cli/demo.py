@@ -19,7 +19,7 @@ from cactus_decoding.evaluation.score import Score
 
 if TYPE_CHECKING:
     from cactus_decoding import Pair, Response, SamplingParams
-    from cactus_decoding.zoo.word_problems import Problem
+    from cactus_decoding.zoo.word_problems import WordProblem
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --delta 0.1 --delta 1\n\ncactus demo --json"
@@ -37,7 +37,7 @@ class Row:
     score: Score = field(default_factory=Score)
     texts: list[str] = field(default_factory=list)
 
-    def stream(self, pair: Pair, problem: Problem, seed: int) -> Response:
+    def stream(self, pair: Pair, problem: WordProblem, seed: int) -> Response:
         """Begin a response to a problem."""
         from cactus_decoding import stream
 
@@ -111,7 +111,7 @@ def demo(
     console.print(_what_is_seen(rows[1], last))
 
 
-def answer(pair: Pair, problems: list[Problem], rows: list[Row], seed: int) -> None:
+def answer(pair: Pair, problems: list[WordProblem], rows: list[Row], seed: int) -> None:
     """Answer every problem in every row's way, one way after another, so that all see the same load of the machine."""
     with counting("Answering", len(problems) * len(rows)) as report:
         for i, problem in enumerate(problems):

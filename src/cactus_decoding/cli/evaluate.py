@@ -18,8 +18,8 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.run_config import Cell
-    from cactus_decoding.evaluation.runs.results import CellResult
+    from cactus_decoding.evaluation.run_config import RunConfig
+    from cactus_decoding.evaluation.runs.results import RunResult
     from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
@@ -124,7 +124,7 @@ def evaluate(
     from cactus_decoding import SamplingParams, parse_rule
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.engine import ENGINES, load_engine
-    from cactus_decoding.evaluation.run_config import Cell, grid
+    from cactus_decoding.evaluation.run_config import RunConfig, grid
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
     from cactus_decoding.files.provenance import provenance
@@ -142,7 +142,7 @@ def evaluate(
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     budget = options.budget_of(nats, max_shift, expected_tokens, relaxed)
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
-    base = Cell(
+    base = RunConfig(
         task="",
         target=target,
         draft="",
@@ -170,7 +170,7 @@ def evaluate(
             console.print(f"{len(cells) - len(todo)} of {len(cells)} cells are in {out} already", soft_wrap=True)
         load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         try:
-            with counting("Answering", sum(cell.problems for cell in todo)) as progress:
+            with counting("Answering", sum(config.problems for cell in todo)) as progress:
                 done = count(1)
                 run(cells, tasks, load, file, provenance(arguments),
                     lambda remark: progress(next(done), remark), interleaved=interleaved)  # fmt: skip
@@ -233,11 +233,11 @@ def _bundled_draft(target: str) -> list[str]:
     return ["bundled"]
 
 
-def _show(results: list[CellResult], cells: list[Cell]) -> None:
+def _show(results: list[RunResult], cells: list[RunConfig]) -> None:
     """Print a row for each setting of this run; baselines are looked for in the whole file."""
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.evaluation.runs.summary import summarise
 
     wanted = {replace(cell, seed=0) for cell in cells}
-    rows = [row for row in summarise(results) if row.cell in wanted]
+    rows = [row for row in summarise(results) if row.config in wanted]
     Console(highlight=False).print(*table(rows), sep="\n\n")

@@ -36,8 +36,8 @@ def table(rows: Sequence[Row]) -> list[Group | Table]:
     """Return a table for each task and pair: settings go across, as there are more metrics than fit on a line."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        cell = row.cell
-        groups.setdefault((cell.task, cell.target, cell.draft, cell.engine), []).append(row)
+        cell = row.config
+        groups.setdefault((config.task, config.target, config.draft, config.engine), []).append(row)
     return [_one(key, group) for key, group in groups.items()]
 
 
@@ -46,7 +46,7 @@ def _one(key: tuple[object, ...], rows: Sequence[Row]) -> Table:
 
     task, target, draft, engine = key
     shown = Table(
-        title=f"{task}: {rows[0].cell.problems} problems, {target} with {draft}, {engine}",
+        title=f"{task}: {rows[0].config.problems} problems, {target} with {draft}, {engine}",
         caption="value [95 % interval]; wall time, Δ score and length against lossless at its own best draft length",
         box=None,
         pad_edge=False,
@@ -59,7 +59,7 @@ def _one(key: tuple[object, ...], rows: Sequence[Row]) -> Table:
     shown.add_column("value", justify="right")
     shown.add_column("95 % interval")
     for row in rows:
-        name = label(row.cell) + (" (best lossless)" if row.setting is row.baseline else "")
+        name = label(row.config) + (" (best lossless)" if row.setting is row.baseline else "")
         for metric, heading, digits in COLUMNS:
             interval = row.metrics[metric]
             if interval is not None:

@@ -1,14 +1,15 @@
-"""What answers a prompt under the settings of a cell."""
+"""What answers problems, and what an answer is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from cactus_decoding.evaluation.engines.auditing import AuditedCosts
 from cactus_decoding.generation.metrics import Metrics
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.run_config import Cell
+    from cactus_decoding.generation.request import Request
 
 ENGINES = ("transformers", "vllm")
 
@@ -31,16 +32,6 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Audited:
-    """Exact costs of an answer: sums over its visited positions, and the largest log-likelihood ratio among them."""
-
-    metered: int = 0
-    nats: float = 0.0
-    tv: float = 0.0
-    max_log_ratio: float = 0.0
-
-
-@dataclass(frozen=True)
 class Answer:
     """A finished response.
 
@@ -55,22 +46,22 @@ class Answer:
     text: str
     finish_reason: str
     metrics: Metrics = field(default_factory=Metrics)
-    audited: Audited | None = None
+    audited: AuditedCosts | None = None
     relaxed_known: bool = True
 
 
 class Engine(Protocol):
     """Decodes with one target and one draft."""
 
-    def check(self, cell: Cell) -> None:
-        """Raise `ValueError` for settings that it cannot serve, before any work."""
+    def check(self, request: Request) -> None:
+        """Raise `ValueError` for a request that it cannot serve, before any work."""
         ...
 
-    def check_prompt(self, cell: Cell, problem: Problem) -> None:
+    def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for a prompt that does not fit, before any work."""
         ...
 
-    def answer(self, cell: Cell, prompt: str, stop: tuple[str, ...], seed: int) -> Answer:
+    def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt."""
         ...
 
