@@ -204,7 +204,9 @@ def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
         for part in table(shown):
             console.print(part)
         config = advice.config
-        where = f"{config.task}, {config.target} with {config.draft}, temperature {config.request.sampling.temperature:g}"
+        where = (
+            f"{config.task}, {config.target} with {config.draft}, temperature {config.request.sampling.temperature:g}"
+        )
         console.print(f"[bold]Recommended[/bold] ({where}): {advice.text}", soft_wrap=True)
     return {
         "schema": 1,

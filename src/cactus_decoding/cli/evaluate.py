@@ -114,7 +114,7 @@ def evaluate(
     from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.engine import ENGINES, load_engine
-    from cactus_decoding.evaluation.run_config import RunConfig, grid
+    from cactus_decoding.evaluation.run_config import grid
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
     from cactus_decoding.files.provenance import provenance
@@ -151,8 +151,8 @@ def evaluate(
         except KeyboardInterrupt:
             left = len(pending(configs, file.results))
             typer.echo(
-                f"cactus: interrupted with {len(configs) - left} of {len(configs)} runs in {out}: the same command goes "
-                "on from there",
+                f"cactus: interrupted with {len(configs) - left} of {len(configs)} runs in {out}: the same command "
+                "goes on from there",
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None

@@ -119,7 +119,15 @@ class RunConfig:
     def comparable(self) -> tuple[object, ...]:
         """What two runs must share to be compared: task, models, engine, sampling and the limit of length."""
         request = self.request
-        return (self.task, self.problems, self.target, self.draft, self.engine, request.sampling, request.max_new_tokens)
+        return (
+            self.task,
+            self.problems,
+            self.target,
+            self.draft,
+            self.engine,
+            request.sampling,
+            request.max_new_tokens,
+        )
 
 
 def seed_of(seed: int, place: int) -> int:

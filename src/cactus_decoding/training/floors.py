@@ -97,9 +97,7 @@ def check_floors(scores: PairScores) -> list[Floor]:
     gap = scores.target.accuracy - scores.draft.accuracy
     length, (low, high) = scores.lossless.metrics.acceptance_length, ACCEPTANCE_LENGTHS
     return [
-        Floor(
-            "target accuracy", scores.target.accuracy, f"≥ {MIN_ACCURACY:g}", scores.target.accuracy >= MIN_ACCURACY
-        ),
+        Floor("target accuracy", scores.target.accuracy, f"≥ {MIN_ACCURACY:g}", scores.target.accuracy >= MIN_ACCURACY),
         Floor("target − draft accuracy", gap, f"≥ {MIN_GAP:g}", gap >= MIN_GAP),
         Floor("acceptance_length, lossless", length, f"{low:g} to {high:g}", low <= length <= high),
     ]

@@ -159,7 +159,9 @@ def _resampled_medians(seconds: Numbers) -> Numbers:
     return np.stack([np.median(column[drawn], axis=1) for column in seconds.T], axis=1)
 
 
-def recommendation(chosen: Point | None, lossless: Point, max_nats: float, compared: Speeds | None, current: int) -> str:
+def recommendation(
+    chosen: Point | None, lossless: Point, max_nats: float, compared: Speeds | None, current: int
+) -> str:
     """Say which rule to take, and why."""
     if chosen is None or compared is None or chosen.acceptance.value <= lossless.acceptance.value:
         return f"Lossless: no rule accepts more than lossless within {max_nats:g} nats per position."

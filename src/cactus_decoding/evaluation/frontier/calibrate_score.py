@@ -88,7 +88,9 @@ def _difference(summary: RunSummary) -> float:
     return difference.low
 
 
-def _words(baseline: RunSummary, candidates: list[RunSummary], within: list[RunSummary], faster: bool, max_drop: float) -> str:
+def _words(
+    baseline: RunSummary, candidates: list[RunSummary], within: list[RunSummary], faster: bool, max_drop: float
+) -> str:
     """Say which setting to take, and why."""
     length = baseline.config.num_speculative_tokens
     length = f"{length} proposals per step" if isinstance(length, int) else f"the draft length {length}"

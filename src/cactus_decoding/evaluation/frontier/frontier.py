@@ -12,8 +12,8 @@ from torch import Tensor
 
 from cactus_decoding.auditing import audit
 from cactus_decoding.evaluation.frontier.families import Family
-from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
+from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
 from cactus_decoding.files.writing import plain
 from cactus_decoding.rules import parse_rule
@@ -95,7 +95,7 @@ class Frontier:
         return Point(str(rule), family, knob, acceptance, kl, tv, largest, lengths)
 
     def tokens(self, accepted: Tensor) -> Tensor:
-        """Return the expected tokens of each problem's steps together, for 1, 2, … proposals, ``[problems, proposals]``."""
+        """Return the expected tokens of each problem's steps, for 1, 2, … proposals, ``[problems, proposals]``."""
         per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
         return sums_by(per_step, self.rows.problem, self.rows.problems)
 

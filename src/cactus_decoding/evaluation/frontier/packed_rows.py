@@ -39,6 +39,12 @@ class PackedRows:
         """Whether only positive entries are kept."""
         return self.ends is not None
 
+    @property
+    def counts(self) -> Tensor:
+        """How many entries each row has, ``[rows]``; sparse rows only."""
+        assert self.ends is not None
+        return torch.diff(self.ends, prepend=torch.zeros(1, dtype=torch.long))
+
     def dense(self, start: int, stop: int) -> Tensor:
         """Return rows ``start`` to ``stop``, ``[stop - start, vocabulary]``."""
         if not self.sparse:
@@ -85,10 +91,7 @@ def join(parts: Sequence[PackedRows], vocabulary: int) -> PackedRows:
     if not parts[0].sparse:
         return PackedRows(vocabulary, values)
     token_ids = torch.cat([packed.token_ids for packed in parts if packed.token_ids is not None])
-    counts = [
-        torch.diff(packed.ends, prepend=torch.zeros(1, dtype=torch.long)) for packed in parts if packed.ends is not None
-    ]
-    return PackedRows(vocabulary, values, token_ids, torch.cat(counts).cumsum(0))
+    return PackedRows(vocabulary, values, token_ids, torch.cat([packed.counts for packed in parts]).cumsum(0))
 
 
 class Chunk(NamedTuple):
@@ -113,16 +116,13 @@ def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) 
     """Yield all pairs in chunks that an audit works on with about ``memory`` bytes, one pair at least."""
     columns = target.vocabulary
     if target.sparse and draft.sparse and len(target):
-        assert target.ends is not None
-        assert draft.ends is not None
-        widths = [torch.diff(packed.ends, prepend=torch.zeros(1, dtype=torch.long)) for packed in (target, draft)]  # type: ignore[arg-type]
-        columns = min(columns, int((widths[0] + widths[1]).max()) + 1)
+        columns = min(columns, int((target.counts + draft.counts).max()) + 1)
     size = max(1, memory // (columns * _BYTES_AT_WORK))
     for start in range(0, len(target), size):
         stop = min(start + size, len(target))
         tokens = drafted[start:stop].long()
         if target.sparse and draft.sparse:
-            entries = [block.entries(start, stop) for packed in (target, draft)]
+            entries = [packed.entries(start, stop) for packed in (target, draft)]
             rows = _compact(entries[0], entries[1], tokens, target.vocabulary)
         else:
             rows = target.dense(start, stop), draft.dense(start, stop), tokens.unsqueeze(1)

@@ -30,8 +30,9 @@ def time_steps(
 ) -> dict[RuleAtLength, Numbers]:
     """Return the median wall time of a step in each round, in seconds, ``[rounds]``.
 
-    A round takes one prompt, and every rule at every length answers it in turn, so that whatever slows the machine down for a while
-    strikes all of them; every round begins with another one. The first step, which reads the prompt, is left out.
+    A round takes one prompt, and every rule at every length answers it in turn, so that whatever slows the machine down
+    for a while strikes all of them; every round begins with another one. The first step, which reads the prompt, is
+    left out.
 
     Args:
         pair: the models.

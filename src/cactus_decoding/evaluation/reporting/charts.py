@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.intervals import Interval
-from cactus_decoding.evaluation.reporting.pictures import BAND, GREY, STYLES, family_of, new_figure, plain, style_of, to_svg
+from cactus_decoding.evaluation.reporting.pictures import (
+    BAND,
+    GREY,
+    STYLES,
+    family_of,
+    new_figure,
+    plain,
+    style_of,
+    to_svg,
+)
 from cactus_decoding.evaluation.runs.summary import RunSummary
 from cactus_decoding.files.jsonl import number_of
 
@@ -172,7 +181,9 @@ def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
 
 
 def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:
-    shown = [summary for summary in summaries if summary.metrics[across] is not None and summary.metrics[up] is not None]
+    shown = [
+        summary for summary in summaries if summary.metrics[across] is not None and summary.metrics[up] is not None
+    ]
     seen: set[str] = set()
     for summary in shown:
         x, y = _interval(summary, across), _interval(summary, up)

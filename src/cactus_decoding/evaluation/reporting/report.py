@@ -211,7 +211,9 @@ def _frontier_of(result: Mapping[str, Any]) -> Picture:
         f"{result['problems']} problems ({settings.get('task')}), target {settings.get('target')}, draft "
         f"{settings.get('draft')}, temperature {settings.get('temperature')}."
     )
-    return Picture(charts.frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV.")
+    return Picture(
+        charts.frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV."
+    )
 
 
 def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:

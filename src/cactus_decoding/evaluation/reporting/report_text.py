@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cactus_decoding.evaluation.reporting.report import Report, columns_of, number, name_of
+from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
 
 EXPLANATION = (
     "Each number stands with its 95 % interval: Wilson's for proportions, the bootstrap over problems for the rest, "

@@ -53,7 +53,9 @@ class Journal:
         for of in finished:
             self._entries.pop(of, None)
         self._file.close()
-        write_atomically(self._path, "".join(_line(of, each) for of, entries in self._entries.items() for each in entries))
+        write_atomically(
+            self._path, "".join(_line(of, each) for of, entries in self._entries.items() for each in entries)
+        )
         if not self._entries:
             self._path.unlink()
 

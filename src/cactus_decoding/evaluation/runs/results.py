@@ -65,7 +65,12 @@ class RunResult:
 
     def line(self) -> str:
         """Return the line of a result file."""
-        value = {"schema": SCHEMA, "cell": self.config.as_dict(), "answers": self.answers, "provenance": self.provenance}
+        value = {
+            "schema": SCHEMA,
+            "cell": self.config.as_dict(),
+            "answers": self.answers,
+            "provenance": self.provenance,
+        }
         return as_json(value) + "\n"
 
 

@@ -44,8 +44,8 @@ def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult])
             same = result.provenance.get("problems") == digests[asked]
         if not same:
             raise ValueError(
-                f"the file holds answers to other problems under the name of task {config.task!r} (rule {config.rule}); "
-                "give another file"
+                f"the file holds answers to other problems under the name of task {config.task!r} "
+                f"(rule {config.rule}); give another file"
             )
 
 

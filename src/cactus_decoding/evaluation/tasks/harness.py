@@ -26,7 +26,9 @@ class HarnessTask(Task):
 
     manager: Any = None
 
-    def answer(self, engine: Engine, config: RunConfig, start: int = 0) -> Iterator[tuple[Problem, Answer, bool | None]]:
+    def answer(
+        self, engine: Engine, config: RunConfig, start: int = 0
+    ) -> Iterator[tuple[Problem, Answer, bool | None]]:
         """Let the harness ask everything, then yield what came out; it cannot start in the middle."""
         import lm_eval
 

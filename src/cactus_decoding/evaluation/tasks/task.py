@@ -47,7 +47,9 @@ class Task:
             except ValueError as error:
                 raise ValueError(f"task {self.name}, problem {problem.id!r}: {error}") from None
 
-    def answer(self, engine: Engine, config: RunConfig, start: int = 0) -> Iterator[tuple[Problem, Answer, bool | None]]:
+    def answer(
+        self, engine: Engine, config: RunConfig, start: int = 0
+    ) -> Iterator[tuple[Problem, Answer, bool | None]]:
         """Yield each problem of a run from the place ``start`` on, its answer, and whether that is right."""
         for place, problem in islice(enumerate(self.problems[: config.problems]), start, None):
             answer = engine.answer(problem.prompt, config.request_at(place, self.stop))

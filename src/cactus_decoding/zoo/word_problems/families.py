@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
-from cactus_decoding.zoo.word_problems.story import Operator, Equation, Story, equation
+from cactus_decoding.zoo.word_problems.story import Equation, Operator, Story, equation
 
 HE = ("Tom", "Ben", "Sam", "Leo", "Max", "Omar", "Ivan", "Luis", "Noah", "Adam", "Hugo", "Ravi", "Finn", "Carl")
 SHE = ("Anna", "Mia", "Zoe", "Lily", "Nora", "Emma", "Ruth", "Sara", "Ines", "Maya", "Tina", "Lucy", "Vera", "Jane")
@@ -397,7 +397,12 @@ def reading(rng: random.Random) -> Story:
         goal = equations[-1].value + pace * later
         facts.append(f"There are {goal} {unit} in all.")
         left = equation(
-            "-", goal, equations[-1], f"{{e}} {unit} are left.", f"there remain {{e}} {unit}.", f"that leaves {{e}} {unit}."
+            "-",
+            goal,
+            equations[-1],
+            f"{{e}} {unit} are left.",
+            f"there remain {{e}} {unit}.",
+            f"that leaves {{e}} {unit}.",
         )
         equations.append(left)
         questions = (f"How many {unit} are left?", f"How many {unit} remain?")
