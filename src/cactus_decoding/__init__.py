@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as `typing` has it: only type checkers and the documentation's build see these imports
 if TYPE_CHECKING:
     from cactus_decoding.auditing import Audit, audit
     from cactus_decoding.budgets.budget import Budget
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
         Proposal,
         Verdict,
         Verification,
+        Visit,
     )
     from cactus_decoding.verification.block import verify_block
     from cactus_decoding.verification.plain import verify
@@ -79,6 +78,7 @@ __all__ = [
     "Typical",
     "Verdict",
     "Verification",
+    "Visit",
     "audit",
     "generate",
     "load_pair",
@@ -104,7 +104,7 @@ _NAMES = {
     "integrations.transformers.generate": "speculative_generate",
     "rules": "RULES Cactus ClampedRatio Ensemble Lenience Lossless RelaxedGreedy TopK Typical parse_rule",
     "sampling.params": "SamplingParams",
-    "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification",
+    "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
     "verification.block": "verify_block",
     "verification.plain": "verify",
 }
@@ -113,6 +113,8 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: what needs none of them does not wait for torch."""
+    from importlib import import_module
+
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

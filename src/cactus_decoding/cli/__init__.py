@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Sequence
-from types import FrameType
+
+TYPE_CHECKING = False  # as `typing` has it, whose import takes longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import Any
 
 __all__ = ["main"]
 
@@ -20,10 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: if None, those of the command line; the process should then end.
     """
     before = signal.getsignal(signal.SIGINT)
-    # where Ctrl-C is ignored, as in the background, or has another's handler, it stays so
-    ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if ours:
-        signal.signal(signal.SIGINT, _leave_imports)
+    # where Ctrl-C is ignored, as in the background, or is another's business, it stays so
+    ours = before is signal.default_int_handler and _handle(_leave_imports)
     try:
         from cactus_decoding.cli.app import run
 
@@ -33,13 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         if ours:  # an impatient second Ctrl-C finds Python clearing up
-            signal.signal(signal.SIGINT, _leave if arguments is None else before)
+            _handle(_leave if arguments is None else before)
 
 
 def raise_when_interrupted() -> None:
     """Let Ctrl-C raise `KeyboardInterrupt` from now on, also during imports: there is work that must end well."""
     if signal.getsignal(signal.SIGINT) is _leave_imports:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _handle(signal.default_int_handler)
+
+
+def _handle(handler: Any) -> bool:
+    """Set what Ctrl-C does; return whether that is possible here."""
+    try:
+        signal.signal(signal.SIGINT, handler)
+    except ValueError:  # not in the main thread
+        return False
+    return True
 
 
 def _leave_imports(number: int, frame: FrameType | None) -> None:

@@ -65,12 +65,15 @@ def demo(
     threads: options.Threads = None,
 ) -> None:
     """Answer word problems that the bundled models never saw, in three ways, and compare right answers and speed."""
-    from cactus_decoding import Cactus, Request, load_pair
+    from cactus_decoding import Cactus, FixedLength, Request, load_pair
     from cactus_decoding.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import word_problems
 
     lossless = Request.from_dict(settings | {"num_speculative_tokens": num_speculative_tokens})
-    requests = {"plain sampling": replace(lossless, num_speculative_tokens=0), "lossless speculation": lossless}
+    requests = {
+        "plain sampling": replace(lossless, num_speculative_tokens=FixedLength(0)),
+        "lossless speculation": lossless,
+    }
     requests |= {f"Cactus, delta={nats:g}": replace(lossless, rule=Cactus(nats)) for nats in delta or [0.5]}
     ways = [Way(name, request, Score()) for name, request in requests.items()]
     options.prepare(threads, small=True)
