@@ -11,10 +11,10 @@ from marked_page import insert
 
 from cactus_decoding.evaluation import charts
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
-from cactus_decoding.evaluation.reporting.report import number, name_of, sigma_band
+from cactus_decoding.evaluation.reporting.report import name_of, number, sigma_band
 from cactus_decoding.evaluation.reporting.report_text import escape
 from cactus_decoding.evaluation.runs.results import read_results
-from cactus_decoding.evaluation.runs.summary import RunSummary, RunGroup, summarise
+from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, summarise
 from cactus_decoding.files.writing import write_atomically
 
 QUALITY = (

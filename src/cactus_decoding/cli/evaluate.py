@@ -113,7 +113,7 @@ def evaluate(
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
     from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
-    from cactus_decoding.evaluation.engines.engine import ENGINES, load_engine
+    from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
     from cactus_decoding.evaluation.run_config import grid
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
