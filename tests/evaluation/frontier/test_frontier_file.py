@@ -32,6 +32,11 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
         (json.dumps(result | {"schema": 7}), "schema is 7"),
         (json.dumps({"kind": "frontier", "schema": 1}), "lacks settings, visited"),
         (json.dumps(result | {"points": [*result["points"], {"rule": 1}]}), "is not a point"),
+        (json.dumps(result | {"points": [*result["points"][:2], result["points"][2] | {"kl": [[], 0, 1]}]}), "point 2"),
+        (
+            json.dumps(result | {"points": [*result["points"][:2], result["points"][2] | {"tv": ["x", 0, 1]}]}),
+            "point 2",
+        ),
         (json.dumps(result | {"points": result["points"][2:]}), "the first two points must be"),
     ):
         path.write_text(text)

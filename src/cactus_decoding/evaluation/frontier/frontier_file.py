@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.files.jsonl import INFINITIES
+from cactus_decoding.files.jsonl import number_of
 
 SCHEMA, KIND = 1, "frontier"
 
@@ -42,9 +42,8 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
         return False
-    return all(
-        isinstance(point.get(name), list)
-        and len(point[name]) == 3
-        and all(x is None or isinstance(x, (int, float)) or x in INFINITIES for x in point[name])
-        for name in ("acceptance", "kl", "tv")
-    )
+    try:
+        numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]
+    except (KeyError, TypeError, ValueError):
+        return False
+    return all(len(interval) == 3 for interval in numbers)
