@@ -159,9 +159,8 @@ def main() -> None:
         for setting in wanted:
             if json.dumps(setting) in results:
                 continue
-            results[json.dumps(setting)] = run(setting, problems, pair, given.seed) | {
-                "provenance": provenance(arguments)
-            }
+            result = run(setting, problems, pair, given.seed)
+            results[json.dumps(setting)] = result | {"provenance": provenance(arguments)}
             done = [results[key] for key in map(json.dumps, wanted) if key in results]
             write_atomically(given.results, "".join(as_json(r) + "\n" for r in done))
     if missing := [setting for setting in wanted if json.dumps(setting) not in results]:

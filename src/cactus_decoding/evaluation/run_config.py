@@ -13,6 +13,7 @@ from typing import Any
 
 from cactus_decoding.generation.request import Request
 
+_OWN = ("task", "target", "draft", "engine", "problems")
 _NOT_OF_A_RUN = ("max_shift", "stop")
 """What a run does not keep of a request: the budget is given by its nats, and stop strings are the task's."""
 
@@ -58,8 +59,8 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and those of the request side by side, for JSON."""
-        own = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
-        return own | {name: value for name, value in own.pop("request").as_dict().items() if name not in _NOT_OF_A_RUN}
+        asked = {name: value for name, value in self.request.as_dict().items() if name not in _NOT_OF_A_RUN}
+        return {name: getattr(self, name) for name in _OWN} | asked
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -73,8 +74,8 @@ class RunConfig:
         if names != set(values):
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
-        own = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
-        return cls(**own, request=Request.from_dict({name: values[name] for name in values if name not in own}))
+        asked = {name: value for name, value in values.items() if name not in _OWN}
+        return cls(**{name: values[name] for name in _OWN}, request=Request.from_dict(asked))
 
     def asking(self, **changes: Any) -> RunConfig:
         """Return the run with another request: the arguments are those of `Request`."""
