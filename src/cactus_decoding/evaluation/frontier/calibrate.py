@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from cactus_decoding.evaluation.frontier.families import Family, round_to
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
 from cactus_decoding.evaluation.frontier.step_times import RuleAtLength
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, percentiles, resampled_sums
+from cactus_decoding.rules.family import Family, round_to
 
 LOSSLESS = "lossless"
 _GRID = 9

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.evaluation.frontier.families import Family
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
 from cactus_decoding.files.writing import plain
 from cactus_decoding.rules import parse_rule
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import AcceptanceRule
 
 DEFAULT_MEMORY = 2**29
