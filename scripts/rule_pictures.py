@@ -174,7 +174,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
 def _look(rule: str) -> dict[str, Any]:
     """Return how a rule is drawn; one without a style of its own is blue, not grey as the others."""
     style = style_of(rule)
-    return style.line() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER else {})
+    return style.keywords() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER else {})
 
 
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:

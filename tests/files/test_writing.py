@@ -12,12 +12,20 @@ from cactus_decoding.files.jsonl import number_of, objects_in, whole_lines
 from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 
 
+def interrupt(path, text, *, keep=False):
+    def writes():
+        with replacing(path, keep=keep) as part:
+            part.write_text(text)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writes()
+
+
 def test_an_interrupted_block_leaves_what_was_there(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as part:
-        part.write_text("ne")
-        raise KeyboardInterrupt
+    interrupt(path, "ne")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -25,9 +33,7 @@ def test_an_interrupted_block_leaves_what_was_there(tmp_path):
 def test_what_an_interrupted_block_wrote_is_kept_where_that_is_asked_for(tmp_path):
     path = tmp_path / "file"
     for written in ("", "ne"):
-        with pytest.raises(KeyboardInterrupt), replacing(path, keep=True) as part:
-            part.write_text(written)
-            raise KeyboardInterrupt
+        interrupt(path, written, keep=True)
         assert [found.name for found in tmp_path.iterdir()] == (["file.part"] if written else [])
     assert part_of(path).read_text() == "ne"
 

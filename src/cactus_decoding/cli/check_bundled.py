@@ -31,9 +31,7 @@ def check_bundled(
             metavar="DIR", help="Folder with target/ and draft/, as train-bundled writes it.", show_default="bundled"
         ),
     ] = None,
-    num_speculative_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens that the draft proposes per step.")
-    ] = 6,
+    num_speculative_tokens: options.NumSpeculativeTokens = 6,
     seed: Annotated[int, typer.Option(min=0, max=2**32, metavar="S", help="Of the problems and of the answers.")] = 0,
     json_file: Annotated[
         Path | None,

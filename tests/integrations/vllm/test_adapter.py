@@ -196,7 +196,7 @@ def test_the_server_s_command() -> None:
         (["--budget", "1"], "without acceptance_rule"),
         (["--draft-sampling", "x"], "draft_sampling must be one of"),
         (["some-model"], "give TARGET and --draft"),
-        (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
+        (["--num-speculative-tokens", "0"], "'--num-speculative-tokens': 0 is not in the range x>=1"),
     ],
 )
 def test_mistakes_end_before_a_server_starts(arguments: list[str], said: str, capsys: pytest.CaptureFixture) -> None:

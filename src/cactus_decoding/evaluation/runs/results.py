@@ -1,4 +1,4 @@
-"""Result files: JSON Lines, one line a finished cell, which survive a kill at any moment."""
+"""Result files: JSON Lines, one line a finished run, which survive a kill at any moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.files.jsonl import number_of, whole_lines
 from cactus_decoding.files.writing import as_json
 
@@ -27,16 +27,16 @@ _BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
 
 
 @dataclass(frozen=True, eq=False)
-class CellResult:
-    """A finished cell.
+class RunResult:
+    """A finished run.
 
     Attributes:
-        cell: what it is about.
+        config: what it is about.
         answers: columns, one entry a problem; the audited ones are absent where nobody audited.
         provenance: commit, versions, machine, date, arguments.
     """
 
-    cell: Cell
+    config: RunConfig
     answers: Mapping[str, list[Any]]
     provenance: Mapping[str, Any]
 
@@ -65,22 +65,27 @@ class CellResult:
 
     def line(self) -> str:
         """Return the line of a result file."""
-        value = {"schema": SCHEMA, "cell": self.cell.as_dict(), "answers": self.answers, "provenance": self.provenance}
+        value = {
+            "schema": SCHEMA,
+            "cell": self.config.as_dict(),
+            "answers": self.answers,
+            "provenance": self.provenance,
+        }
         return as_json(value) + "\n"
 
 
-def read_results(path: str | Path) -> list[CellResult]:
-    """Return the finished cells of a result file; a last line that a kill cut off is passed over.
+def read_results(path: str | Path) -> list[RunResult]:
+    """Return the finished runs of a result file; a last line that a kill cut off is passed over.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: for a line that is not a cell's; says which.
+        ValueError: for a line that is not a run's; says which.
     """
     return _parse(Path(path).read_bytes(), path)[0]
 
 
-def _parse(data: bytes, path: str | Path) -> tuple[list[CellResult], int]:
-    """Return the finished cells, and how many bytes they take."""
+def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
+    """Return the finished runs, and how many bytes they take."""
     results, whole = [], whole_lines(data)
     for number, line in enumerate(whole.splitlines(), start=1):
         results.append(_parse_line(line, f"{path}, line {number}"))
@@ -90,7 +95,7 @@ def _parse(data: bytes, path: str | Path) -> tuple[list[CellResult], int]:
     return results, len(whole)
 
 
-def _parse_line(line: bytes, where: str) -> CellResult:
+def _parse_line(line: bytes, where: str) -> RunResult:
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -100,14 +105,14 @@ def _parse_line(line: bytes, where: str) -> CellResult:
     if value["schema"] != SCHEMA:
         raise ValueError(f"{where}: schema is {value['schema']!r}, but this version reads schema {SCHEMA}")
     try:
-        result = CellResult(Cell.from_dict(value["cell"]), value["answers"], value["provenance"])
+        result = RunResult(RunConfig.from_dict(value["cell"]), value["answers"], value["provenance"])
         lengths = {name: len(column) for name, column in result.answers.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{where}: this is not a result of cactus eval: {error}") from None
     missing = [name for name in COLUMNS if name not in lengths]
-    if missing or set(lengths.values()) != {result.cell.problems}:
+    if missing or set(lengths.values()) != {result.config.problems}:
         raise ValueError(
-            f"{where}: the answers must have {result.cell.problems} entries in each of the columns "
+            f"{where}: the answers must have {result.config.problems} entries in each of the columns "
             f"{', '.join(COLUMNS)}, but have {lengths}"
         )
     return result
@@ -118,16 +123,15 @@ class ResultFile:
 
     Attributes:
         path: where it is.
-        results: its finished cells.
+        results: its finished runs.
     """
 
-    def __init__(self, path: Path, results: list[CellResult], file: IO[bytes]) -> None:
-        """Keep an open file; `opened` opens one."""
+    def __init__(self, path: Path, results: list[RunResult], file: IO[bytes]) -> None:
         self.path, self.results = path, results
         self._file = file
 
-    def append(self, result: CellResult) -> None:
-        """Add a finished cell; it is on the disk when this returns."""
+    def append(self, result: RunResult) -> None:
+        """Add a finished run; it is on the disk when this returns."""
         self._file.write(result.line().encode())
         self._file.flush()
         os.fsync(self._file.fileno())
