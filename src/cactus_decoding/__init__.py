@@ -2,7 +2,9 @@
 
 from cactus_decoding.auditing import Audit, audit
 from cactus_decoding.budgets.budget import Budget
-from cactus_decoding.drafting import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
+from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
+from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
 from cactus_decoding.generation.generate import Response, generate, stream
 from cactus_decoding.generation.loop import Fate, Step

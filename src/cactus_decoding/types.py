@@ -5,14 +5,13 @@ Throughout, probabilities are float tensors with the vocabulary last, and leadin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from cactus_decoding.models.cached import CachedModel
 
 
 class Verdict(NamedTuple):
@@ -74,82 +73,199 @@ class Verification(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Tokens that a drafter proposes.
+    """Tokens that a drafter proposes: the nodes of a tree, of which a chain is the common case.
 
     Attributes:
-        token_ids: the proposed tokens, in order; there may be none.
+        token_ids: the proposed tokens, parents before their children; there may be none.
         probs: the rows they were really drawn from, ``[len(token_ids), vocabulary]``; None if the choice was
             deterministic.
+        parents: of each token the place of the one it follows, -1 for the text itself; None for a chain, whose parents
+            are -1, 0, 1, and so on.
     """
 
     token_ids: list[int]
     probs: Tensor | None
+    parents: list[int] | None = None
 
 
 LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
 """``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
 
 
-class Drafter(Protocol):
-    """Where proposals come from.
+class StepRows:
+    """Both models' rows of one step, made when they are asked for.
 
-    A drafter may look at its own rows and at earlier tokens to choose *how many* tokens to propose, but it must never
-    drop a token it has drawn for being unlikely: that changes the law of the draft, and lossless is no longer lossless.
+    Args:
+        logits: the target's, ``[proposals + 1, vocabulary]``; row i follows the first i proposals.
+        token_ids: all the tokens, the proposals at their end.
+        proposal: what was proposed.
+        to_probs: from logits to the rows that are sampled from.
+        untempered: from logits to the rows before temperature and truncation.
+        target_probs: what ``to_probs`` made of all the logits, where that is known already.
     """
 
-    def propose(
-        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
-    ) -> Proposal:
-        """Propose at most ``limit`` tokens to follow a sequence.
+    __slots__ = ("_target_probs", "_to_probs", "_token_ids", "_untempered", "logits", "proposal")
 
-        From one call to the next the sequence only grows, by accepted proposals and one more token; a shorter one, or
-        one that differs before that, starts a new response.
-        """
-        ...
+    def __init__(
+        self,
+        logits: Tensor,
+        token_ids: list[int],
+        proposal: Proposal,
+        to_probs: LogitsToProbs,
+        untempered: LogitsToProbs,
+        target_probs: Tensor | None = None,
+    ) -> None:
+        self.logits, self.proposal = logits, proposal
+        self._token_ids, self._target_probs = token_ids, target_probs
+        self._to_probs, self._untempered = to_probs, untempered
+
+    def target(self, count: int | None = None) -> Tensor:
+        """Return the first ``count`` of the target's rows as they are sampled from, or all, ``[count, vocabulary]``."""
+        count = len(self.logits) if count is None else count
+        if self._target_probs is None or len(self._target_probs) < count:
+            self._target_probs = self._rows(self._to_probs, count)
+        return self._target_probs[:count]
+
+    def untempered(self, count: int | None = None) -> Tensor:
+        """Return the same before temperature and truncation."""
+        return self._rows(self._untempered, len(self.logits) if count is None else count)
+
+    def draft(self, node: int) -> Tensor | None:
+        """Return the row that a proposal was drawn from, ``[vocabulary]``; None where it is deterministic."""
+        return None if self.proposal.probs is None else self.proposal.probs[node]
+
+    def _rows(self, to_probs: LogitsToProbs, count: int) -> Tensor:
+        return to_probs(self.logits[:count], self._token_ids[: len(self._token_ids) - len(self.logits) + count])
 
 
-class Decision(NamedTuple):
-    """What a `Verifier` decided on one step of one response.
+class Visit(NamedTuple):
+    """One visited position of a step: a proposal that was judged.
 
     Attributes:
-        num_accepted: accepted proposals.
-        next_token: the recovered token, or the bonus token where all were accepted.
-        relaxed: for each accepted proposal, whether the lossless test would have rejected it.
-        nats: what each visited position cost (the accepted ones and the rejected one); None where nobody measured.
-        fell_back: for each visited position, whether the budget could not afford the rule there.
+        node: its place in the proposal.
+        token_id: the drafted token.
+        rule: what judged it: the lossless rule where a budget could not afford the request's, and the rule of this
+            moment where a budget paces it.
+        accepted: whether it was kept.
+        relaxed: whether it was kept though the lossless test would have rejected it.
+        nats: what the position cost; None where nobody measured.
+        fell_back: whether the budget could not afford the rule here.
+        rows: of both models in this step.
     """
 
-    num_accepted: int
+    node: int
+    token_id: int
+    rule: AcceptanceRule
+    accepted: bool
+    relaxed: bool
+    nats: float | None
+    fell_back: bool
+    rows: StepRows
+
+    @property
+    def target_probs(self) -> Tensor:
+        """The target's row as it is sampled from, ``[vocabulary]``."""
+        return self.rows.target(self.node + 1)[self.node]
+
+    @property
+    def draft_probs(self) -> Tensor | None:
+        """The row that the token was drawn from, ``[vocabulary]``; None where the draft is deterministic."""
+        return self.rows.draft(self.node)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The rule's two numbers about the drafted token, ``[1]`` each."""
+        judged = self.rows.untempered(self.node + 1)[self.node] if judges_untempered(self.rule) else self.target_probs
+        return self.rule.judge(judged, self.draft_probs, torch.tensor([self.token_id], device=judged.device))
+
+
+def judges_untempered(rule: AcceptanceRule) -> bool:
+    """Say whether a rule judges the rows before temperature, as those for temperature 0 do."""
+    return getattr(rule, "judges_untempered", False)
+
+
+class Fate(StrEnum):
+    """How an emitted token came about."""
+
+    ACCEPTED = "accepted"
+    RELAXED = "relaxed"
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What one step of drafting and verifying decided, and all that it was decided from.
+
+    Metrics, traces, audits and recorded rows are read from it. It holds the step's rows: keep what is needed of them,
+    not the outcome.
+
+    Attributes:
+        proposal: what the drafter proposed.
+        path: places of the accepted proposals, in order; for a chain the first few.
+        next_token: the recovered token, or the bonus token where all were accepted.
+        visits: the accepted positions and the one of the first rejection, in order.
+        rows: of both models.
+        num_emitted: tokens handed on: all of them, unless one ended the response.
+        finish_reason: ``stop`` or ``length`` on the last step, else None.
+        draft_seconds: wall time of drafting.
+        target_seconds: of the target's forward pass. On a GPU the pass is only begun in this time.
+        verify_seconds: of the decision.
+    """
+
+    proposal: Proposal
+    path: list[int]
     next_token: int
-    relaxed: list[bool]
-    nats: list[float] | None = None
-    fell_back: Sequence[bool] = ()
+    visits: list[Visit]
+    rows: StepRows
+    num_emitted: int
+    finish_reason: str | None = None
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+    verify_seconds: float = 0.0
 
+    @property
+    def num_drafted(self) -> int:
+        """Tokens proposed."""
+        return len(self.proposal.token_ids)
 
-class Verifier(Protocol):
-    """Decides on the proposals of one response, step by step; it may remember what earlier steps have spent."""
+    @property
+    def num_accepted(self) -> int:
+        """Proposals kept, before any cut by the end of the response."""
+        return len(self.path)
 
-    def __call__(
-        self, logits: Tensor, token_ids: list[int], proposal: Proposal, generator: torch.Generator | None
-    ) -> Decision:
-        """Decide on a proposal.
+    @property
+    def num_relaxed(self) -> int:
+        """Those among them that the lossless test would have rejected."""
+        return sum(visit.relaxed for visit in self.visits)
 
-        Args:
-            logits: the target's rows, ``[len(proposal.token_ids) + 1, vocabulary]``.
-            token_ids: all the tokens, the proposal at their end.
-            proposal: what the drafter proposes.
-            generator: source of the random numbers, on the target's device.
-        """
-        ...
+    @property
+    def nats(self) -> list[float] | None:
+        """What each visited position cost; None where nobody measured."""
+        if not self.visits or self.visits[0].nats is None:
+            return None
+        return [visit.nats for visit in self.visits if visit.nats is not None]
 
+    @property
+    def all_token_ids(self) -> list[int]:
+        """The accepted tokens and the next one, also those behind a token that ends the response."""
+        return [*(self.proposal.token_ids[node] for node in self.path), self.next_token]
 
-@runtime_checkable
-class TargetObserver(Protocol):
-    """A drafter that also looks at the target, such as one that exits early from it or reads its hidden states."""
+    @property
+    def all_fates(self) -> list[Fate]:
+        """How each of them came about."""
+        fates = [Fate.RELAXED if visit.relaxed else Fate.ACCEPTED for visit in self.visits if visit.accepted]
+        return [*fates, Fate.RECOVERED if self.num_accepted < len(self.visits) else Fate.BONUS]
 
-    def attach(self, target: CachedModel) -> None:
-        """Take the target of a response that is about to begin; its cache is empty."""
-        ...
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens that were handed on."""
+        return self.all_token_ids[: self.num_emitted]
+
+    @property
+    def fates(self) -> list[Fate]:
+        """How each of them came about."""
+        return self.all_fates[: self.num_emitted]
 
 
 @runtime_checkable
@@ -157,12 +273,17 @@ class DraftLength(Protocol):
     """Chooses how many tokens to propose in each step.
 
     The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see
-    their own rows ask `goes_on` after each proposal. It sees rows and never drawn tokens, and what was drawn stays
-    proposed, so no choice it makes can change the law of what is emitted.
+    their own rows ask `should_continue` after each proposal. It sees rows and never drawn tokens, and what was drawn
+    stays proposed, so no choice it makes can change the law of what is emitted.
+
+    Attributes:
+        fixed: whether every step proposes the same number of tokens.
     """
 
+    fixed: ClassVar[bool]
+
     @property
-    def most(self) -> int:
+    def max_draft_tokens(self) -> int:
         """Upper limit of the proposals in any step."""
         ...
 
@@ -171,10 +292,10 @@ class DraftLength(Protocol):
         ...
 
     def begin_step(self) -> int:
-        """Return how many tokens the next step may propose, from 0 to ``most``."""
+        """Return how many tokens the next step may propose, from 0 to ``max_draft_tokens``."""
         ...
 
-    def goes_on(self, logits: Tensor) -> bool:
+    def should_continue(self, logits: Tensor) -> bool:
         """Say whether to propose another token after one that was drawn from a row of the draft.
 
         Args:
@@ -192,9 +313,45 @@ class DraftLength(Protocol):
 
 
 @runtime_checkable
-class RowByRow(Protocol):
-    """A drafter that asks a `DraftLength` after each row whether to go on."""
+class Drafter(Protocol):
+    """Where proposals come from. A subclass need not have more than `propose`.
 
-    def heed(self, length: DraftLength) -> None:
-        """Take the draft length of a response that is about to begin."""
+    A drafter may look at its own rows and at earlier tokens to choose *how many* tokens to propose, but it must never
+    drop a token it has drawn for being unlikely: that changes the law of the draft, and lossless is no longer lossless.
+
+    Attributes:
+        max_length: tokens that the draft's context window holds, if it has one.
+        fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given the tokens before it alone.
+    """
+
+    max_length: int | None = None
+    fixed_blocks: ClassVar[bool] = False
+
+    def begin_response(self, target: Any, length: DraftLength) -> None:
+        """Hear of a response that is about to begin.
+
+        Args:
+            target: the target's `CachedModel`, its cache empty, for drafters that look into it.
+            length: to be asked after each row whether to go on, by drafters that have rows.
+        """
+
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        """Propose at most ``limit`` tokens to follow a sequence.
+
+        From one call to the next the sequence only grows, by accepted proposals and one more token; a shorter one, or
+        one that differs before that, starts a new response.
+        """
         ...
+
+    def reset(self) -> None:
+        """Forget the last response."""
+
+    def twin(self) -> Drafter:
+        """Return a drafter with the same weights and a cache of its own.
+
+        Raises:
+            TypeError: for one that keeps more than a model's cache and cannot be doubled.
+        """
+        raise TypeError(f"a {type(self).__name__} cannot be shared by two responses at once")

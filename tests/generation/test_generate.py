@@ -10,7 +10,7 @@ from support.tiny_models import tiny_llama
 from transformers import AutoTokenizer
 
 from cactus_decoding import Fate, Lossless, Pair, generate, load_pair, stream, zoo
-from cactus_decoding.drafting import ModelDrafter
+from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
 

@@ -15,7 +15,7 @@ from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Al
 from torch import Tensor
 
 from cactus_decoding.rules import Cactus, parse_rule
-from cactus_decoding.sampling import rows as sampled
+from cactus_decoding.sampling import sparse_probs as sampled
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.types import AcceptanceRule, Verdict, Verification
 from cactus_decoding.verification.logits import verify_logits

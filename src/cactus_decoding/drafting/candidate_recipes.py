@@ -64,12 +64,12 @@ CandidateRecipe = Callable[[PreTrainedModel, Tensor, RequestLaw], CandidateGener
 """``(target, prompt_ids [1, n], law) -> generator``: called once a response; the law is a logits processor."""
 
 
-def limit(generator: CandidateGenerator, length: int, most: int) -> None:
-    """Ask for at most ``most`` candidates after a sequence of some length, where a generator can be asked."""
+def limit(generator: CandidateGenerator, length: int, max_candidates: int) -> None:
+    """Ask for at most ``max_candidates`` after a sequence of some length, where a generator can be asked."""
     if hasattr(generator, "num_assistant_tokens"):
-        generator.num_assistant_tokens = min(int(generator.num_assistant_tokens), most)
+        generator.num_assistant_tokens = min(int(generator.num_assistant_tokens), max_candidates)
     if hasattr(generator, "main_model_max_length"):
-        generator.main_model_max_length = length + most + 1  # it leaves one place for the next token
+        generator.main_model_max_length = length + max_candidates + 1  # it leaves one place for the next token
 
 
 def is_sampled(generator: CandidateGenerator) -> bool:

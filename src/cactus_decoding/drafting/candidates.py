@@ -15,10 +15,10 @@ from cactus_decoding.drafting import candidate_recipes as recipes
 from cactus_decoding.drafting import cross_tokenizer
 from cactus_decoding.drafting.candidate_recipes import CandidateRecipe, RequestLaw, fit_width
 from cactus_decoding.models.cached import CachedModel, context_window, vocabulary_size
-from cactus_decoding.types import LogitsToProbs, Proposal
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
 
-class CandidateGeneratorDrafter:
+class CandidateGeneratorDrafter(Drafter):
     """Lets a transformers candidate generator draft: early exit, multi-token prediction, another tokenizer, and so on.
 
     Candidates drawn from scores are proposed with the softmax of these scores, the law they were drawn from. Those that
@@ -42,7 +42,6 @@ class CandidateGeneratorDrafter:
     """
 
     def __init__(self, generator: CandidateGenerator | CandidateRecipe) -> None:
-        """Keep the generator or the recipe."""
         if not isinstance(generator, CandidateGenerator) and not callable(generator):
             raise TypeError(f"generator must be a candidate generator or make one, but is {generator!r}")
         self._source = generator
@@ -121,7 +120,7 @@ class CandidateGeneratorDrafter:
         """Draft from a Gemma target's own keys and values with a Gemma 4 assistant; proposes its likeliest tokens."""
         return cls(recipes.shared_states(draft))
 
-    def attach(self, target: CachedModel) -> None:
+    def begin_response(self, target: Any, length: DraftLength) -> None:
         """Take the target of a response that is about to begin."""
         self._target, self._generator = target, None
         self._law.vocabulary = vocabulary_size(target.model)
@@ -133,7 +132,7 @@ class CandidateGeneratorDrafter:
         """Ask for up to ``limit`` candidates; none where the draft has no room for the sequence or not all its tokens.
 
         Raises:
-            ValueError: for a recipe before `attach`, for a generator made for one response that is to serve a second
+            ValueError: for a recipe before `begin_response`, for a generator made for one response that is to serve a second
                 one, and for scores that are not as wide as the target's vocabulary.
         """
         limit = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
@@ -167,7 +166,7 @@ class CandidateGeneratorDrafter:
         """Make the generator of a new response."""
         if not isinstance(self._source, CandidateGenerator):
             if self._target is None:
-                raise ValueError("the target is missing: call attach with it first, as the decoding loop does")
+                raise ValueError("the target is missing: call begin_response with it first, as the decoding loop does")
             generator = self._source(self._target.model, ids, self._law)
         else:
             generator = self._source
@@ -178,7 +177,7 @@ class CandidateGeneratorDrafter:
             self._served = True
         if generator.requires_model_outputs:
             if self._target is None:
-                raise ValueError(f"{type(generator).__name__} needs a target: call attach with it first")
+                raise ValueError(f"{type(generator).__name__} needs a target: call begin_response with it first")
             self._target.extra_inputs = dict(generator.model_kwargs_overrides)
         return generator
 

@@ -9,6 +9,8 @@ from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
 from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.types import Drafter
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class EarlyExit:
 
     def __post_init__(self) -> None:
         check_integer("layers", self.layers, low=1)
+
+    def drafter(self, target: PreTrainedModel) -> Drafter:
+        """Return the drafter of a target; raises what `of` does."""
+        return ModelDrafter(self.of(target))
 
     def of(self, target: PreTrainedModel) -> PreTrainedModel:
         """Return a model of the target's first layers; all of its tensors are the target's own.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,10 +12,10 @@ from transformers import PreTrainedModel
 from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.models.cached import CachedModel, vocabulary_size
 from cactus_decoding.sampling.drawing import check_drawn, draw
-from cactus_decoding.types import DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Samples proposals one after another from a draft model, with the request's own sampling parameters.
 
     Args:
@@ -22,10 +24,12 @@ class ModelDrafter:
             vocabularies differently. The draft's own width, if None.
     """
 
+    fixed_blocks: ClassVar[bool] = True
+
     def __init__(self, model: PreTrainedModel, vocabulary: int | None = None) -> None:
-        """Wrap a draft model."""
         self._model = CachedModel(model)
         self._vocabulary = vocabulary
+        self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._given = 0
         self._last: list[int] = []
@@ -44,12 +48,7 @@ class ModelDrafter:
         """Width of the proposed rows."""
         return vocabulary_size(self._model.model) if self._vocabulary is None else self._vocabulary
 
-    @property
-    def max_length(self) -> int | None:
-        """Tokens that the draft's context window holds, where its configuration says."""
-        return self._model.max_length
-
-    def heed(self, length: DraftLength) -> None:
+    def begin_response(self, target: Any, length: DraftLength) -> None:
         """Ask a draft length after each row whether to go on."""
         self._length = length
 
@@ -79,18 +78,18 @@ class ModelDrafter:
             token = int(draw(rows[-1], uniforms[i : i + 1]))
             check_drawn("draft", token, rows[-1], len(sequence))
             sequence.append(token)
-            if not self._length.goes_on(logits[0]):
+            if not self._length.should_continue(logits[0]):
                 break
         self._given, self._last = len(token_ids), sequence
         return Proposal(sequence[len(token_ids) :], torch.cat(rows))
 
     def _follow(self, token_ids: list[int]) -> int:
         """Roll the cache back to what it shares with the sequence and return how much; the last token is fed again."""
-        most = min(self._model.length, len(token_ids) - 1)
-        shared = min(self._given, most)  # usually all of what was given last time is still there: compared at once
+        limit = min(self._model.length, len(token_ids) - 1)
+        shared = min(self._given, limit)  # usually all of what was given last time is still there: compared at once
         if self._last[:shared] != token_ids[:shared]:
             shared = 0
-        while shared < most and self._last[shared] == token_ids[shared]:
+        while shared < limit and self._last[shared] == token_ids[shared]:
             shared += 1
         if shared == 0:
             self._model.reset()

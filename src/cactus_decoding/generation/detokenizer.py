@@ -1,4 +1,4 @@
-"""From tokens to pieces of text that can be shown at once: whole characters, and nothing that will be cut again."""
+"""From tokens to parts of text that can be shown at once: whole characters, and nothing that will be cut again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from cactus_decoding import Fate
+    from cactus_decoding.types import Fate
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no whole character yet."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPart:
     """The text that one token added, and the token's fate."""
 
     text: str
     fate: Fate
 
 
-class PieceStream:
+class IncrementalDetokenizer:
     """Decodes token by token.
 
     A token may hold a part of a UTF-8 character: the character belongs to the token that completes it. The text that
@@ -35,51 +35,50 @@ class PieceStream:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
-        """Begin with no text."""
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._context: list[int] = []  # the tokens decoded before: a tokenizer may drop a leading space
         self._waiting: list[tuple[int, Fate]] = []  # tokens that do not end in a whole character
-        self._held: list[Piece] = []  # pieces that may be cut
+        self._held: list[TextPart] = []  # parts that may be cut
 
-    def push(self, token_id: int, fate: Fate) -> list[Piece]:
-        """Take a token; return the pieces that can now be shown."""
+    def push(self, token_id: int, fate: Fate) -> list[TextPart]:
+        """Take a token; return the parts that can now be shown."""
         self._waiting.append((token_id, fate))
         if self._decode(self._context + [token for token, _ in self._waiting]).endswith(UNFINISHED):
             return []
         self._held += self._split_waiting()
         return self._release(len(self._text_held()) - self._length_of_a_started_stop())
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[TextPart]:
         """Return what was held back, cut before a stop string."""
         self._held += self._split_waiting()
         text = self._text_held()
         return self._release(min([text.index(s) for s in self._stop if s in text], default=len(text)))
 
-    def _split_waiting(self) -> list[Piece]:
+    def _split_waiting(self) -> list[TextPart]:
         """Share the text of the waiting tokens out: to each what is settled once it is there."""
         waiting = [token for token, _ in self._waiting]
         whole = self._decode(self._context + waiting)
-        settled, pieces = len(self._decode(self._context)), []
+        settled, parts = len(self._decode(self._context)), []
         for count, (_, fate) in enumerate(self._waiting, start=1):
             text = self._decode(self._context + waiting[:count])
             end = max(settled, _length_shared(text, whole))
-            pieces.append(Piece(whole[settled:end], fate))
+            parts.append(TextPart(whole[settled:end], fate))
             settled = end
         self._context, self._waiting = waiting or self._context, []
-        return pieces
+        return parts
 
-    def _release(self, length: int) -> list[Piece]:
-        """Return the first ``length`` characters that are held, piece by piece, and keep the rest."""
-        released: list[Piece] = []
+    def _release(self, length: int) -> list[TextPart]:
+        """Return the first ``length`` characters that are held, part by part, and keep the rest."""
+        released: list[TextPart] = []
         while self._held and length >= len(self._held[0].text):
             released.append(self._held.pop(0))
             length -= len(released[-1].text)
         if self._held and length > 0:
             first = self._held.pop(0)
-            released.append(Piece(first.text[:length], first.fate))
-            self._held.insert(0, Piece(first.text[length:], first.fate))
-        return [piece for piece in released if piece.text]
+            released.append(TextPart(first.text[:length], first.fate))
+            self._held.insert(0, TextPart(first.text[length:], first.fate))
+        return [part for part in released if part.text]
 
     def _length_of_a_started_stop(self) -> int:
         """Return the length of the longest end of the held text that begins (or holds) a stop string."""
@@ -89,7 +88,7 @@ class PieceStream:
         return max(whole + begun, default=0)
 
     def _text_held(self) -> str:
-        return "".join(piece.text for piece in self._held)
+        return "".join(part.text for part in self._held)
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, fields
 
+from cactus_decoding.types import Outcome
+
 
 @dataclass
 class Metrics:
@@ -39,6 +41,23 @@ class Metrics:
     nats: float = 0.0
     fell_back: int = 0
     seconds: float = 0.0
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Metrics:
+        """Return the counts of one step; the seconds are those of its caller."""
+        nats, all_accepted = outcome.nats or [], outcome.num_accepted == outcome.num_drafted
+        return cls(
+            steps=1,
+            drafted=outcome.num_drafted,
+            accepted=outcome.num_accepted,
+            relaxed=outcome.num_relaxed,
+            recovered=int(not all_accepted),
+            bonus=int(all_accepted),
+            generated=outcome.num_emitted,
+            metered=len(nats),
+            nats=sum(nats),
+            fell_back=sum(visit.fell_back for visit in outcome.visits),
+        )
 
     def __add__(self, other: Metrics) -> Metrics:
         """Return the counts of both runs."""

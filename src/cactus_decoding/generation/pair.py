@@ -10,15 +10,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
-from cactus_decoding.arguments.spelling import parse
-from cactus_decoding.drafting import ModelDrafter, NgramDrafter
-from cactus_decoding.drafting.early_exit import EarlyExit
+from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.drafting.registry import parse_drafter
 from cactus_decoding.models.cached import CachedModel, vocabulary_size
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.types import Drafter
-
-NGRAM, EARLY_EXIT = "ngram", "early_exit"
-
 
 @dataclass(eq=False)
 class Pair:
@@ -42,15 +38,7 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        if not isinstance(self.drafter, (ModelDrafter, NgramDrafter)):
-            raise TypeError(f"only a draft model or {NGRAM!r} can be shared, but the drafter is {self.drafter!r}")
-        drafter = self.drafter.twin() if isinstance(self.drafter, ModelDrafter) else self.drafter
-        return Pair(CachedModel(self.target.model), drafter, self.tokenizer, self.bundled)
-
-    @property
-    def draft_window(self) -> int | None:
-        """Tokens that the draft's context window holds, if it has one."""
-        return getattr(self.drafter, "max_length", None)
+        return Pair(CachedModel(self.target.model), self.drafter.twin(), self.tokenizer, self.bundled)
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -96,27 +84,21 @@ def load_pair(
         target, draft = zoo.path("target"), zoo.path("draft") if draft is None else draft
     elif draft is None:
         raise ValueError(
-            f"a draft is missing for target {str(target)!r}: give a model's path or name, {NGRAM!r}, or "
-            f"'{EARLY_EXIT}:layers=3'"
+            f"a draft is missing for target {str(target)!r}: give a model's path or name, 'ngram', or "
+            "'early_exit:layers=3'"
         )
     assert target is not None
     assert draft is not None
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer = _load_tokenizer("target", target)
-    early_exit = parse("draft", str(draft), {EARLY_EXIT: EarlyExit}) if _exits_early(draft) else None
-    if draft != NGRAM and early_exit is None:  # compared first: weights may be large
+    named = parse_drafter(str(draft)) if isinstance(draft, str) else None
+    if named is None:  # compared first: weights may be large
         _check_same_vocabulary(tokenizer, _load_tokenizer("draft", draft), str(target), str(draft))
     verifier = CachedModel(_load_model("target", target, dtype, device))
-    drafter: Drafter = NgramDrafter()
-    if early_exit is not None:
-        drafter = ModelDrafter(early_exit.of(verifier.model))
-    elif draft != NGRAM:
-        drafter = ModelDrafter(_load_model("draft", draft, dtype, device), vocabulary_size(verifier.model))
+    if named is not None:
+        return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
+    drafter = ModelDrafter(_load_model("draft", draft, dtype, device), vocabulary_size(verifier.model))
     return Pair(verifier, drafter, tokenizer, bundled)
-
-
-def _exits_early(draft: str | Path) -> bool:
-    return isinstance(draft, str) and draft.partition(":")[0] == EARLY_EXIT
 
 
 def _load_tokenizer(role: str, name: str | Path) -> PreTrainedTokenizerBase:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 
-class Stopper:
+class StoppingCriteria:
     """Ends a response at a stop token, or as soon as its text holds a stop string.
 
     Args:
@@ -20,7 +20,6 @@ class Stopper:
     def __init__(
         self, token_ids: Sequence[int], strings: Sequence[str], tokenizer: PreTrainedTokenizerBase, prompt_length: int
     ) -> None:
-        """Keep what to look for."""
         self._token_ids = frozenset(token_ids)
         self._strings = tuple(strings)
         self._tokenizer = tokenizer

@@ -60,8 +60,8 @@ def verify_block(
     before, draft = target[:, :-1].double(), draft.double()
     relaxed_rows = relaxed_target_of(rule, before, draft)
     weights, passes = prefix_tests(relaxed_rows, draft, ids, used)
-    num_accepted = _longest(passes, uniforms, used)
-    lossless = _longest(prefix_tests(before, draft, ids, used)[1], uniforms, used)
+    num_accepted = _count_passed(passes, uniforms, used)
+    lossless = _count_passed(prefix_tests(before, draft, ids, used)[1], uniforms, used)
 
     row = torch.arange(batch, device=target.device)
     next_weights = target[row, num_accepted].double()
@@ -111,7 +111,7 @@ def prefix_tests(rows: Tensor, draft_probs: Tensor, token_ids: Tensor, used: Ten
     return weights, passes
 
 
-def _longest(passes: Tensor, uniforms: Tensor, used: Tensor) -> Tensor:
+def _count_passed(passes: Tensor, uniforms: Tensor, used: Tensor) -> Tensor:
     """Return the length of the longest prefix that passes, ``[batch]``."""
     places = torch.arange(1, passes.shape[1] + 1, device=passes.device)
     # strictly less: with u = 0 a prefix of weight zero must still fail

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
-from cactus_decoding.sampling.rows import LazyRows
+from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
 from cactus_decoding.types import AcceptanceRule, Verification
 from cactus_decoding.verification.plain import check_shapes, residual, verify
 
@@ -108,7 +108,10 @@ def _verify_one(
         lossless = needed < law.probability(token)
         if lossless and lossless_first:
             continue
-        law, place = law.including(token) if getattr(rule, "needs_support_only", False) else (law.dense(), token)
+        if getattr(rule, "needs_support_only", False):
+            law, place = law.including(token)
+        else:
+            law, place = SparseProbs(law.vocabulary, law.dense()), token
         candidate = torch.tensor([place])
         draft = None if draft_probs is None else law.restrict(draft_probs[position])
         relaxed_prob, scale = rule.judge(law.probs, draft, candidate)

@@ -15,7 +15,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
 from cactus_decoding.auditing import audit
-from cactus_decoding.drafting import NgramDrafter
+from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.evaluation.frontier.families import FAMILIES, parse_families
 from cactus_decoding.evaluation.frontier.frontier import LOOSEST, Frontier, as_result, frontier
 from cactus_decoding.evaluation.frontier.frontier_file import frontier_picture, read_frontier

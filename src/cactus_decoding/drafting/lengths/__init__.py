@@ -25,9 +25,9 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
 
     Example:
         >>> as_draft_length(6), as_draft_length("6")
-        (FixedLength(most=6), FixedLength(most=6))
+        (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
         >>> as_draft_length("confidence:threshold=0.3")
-        ConfidenceStop(most=10, threshold=0.3)
+        ConfidenceStop(max_draft_tokens=10, threshold=0.3)
     """
     if isinstance(length, str):
         text = length.strip()

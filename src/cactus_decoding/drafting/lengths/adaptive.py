@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.lengths.costs import StepCosts
 
@@ -33,7 +35,7 @@ class AdaptiveLength:
     tokens again only on a new object that was given both costs; the law of the tokens is the rule's in any case.
 
     Args:
-        most: proposals per step at most, 1 or more; there is always at least one.
+        max_draft_tokens: proposals per step at most, 1 or more; there is always at least one.
         draft_cost: time of a draft forward over that of a target forward on one token; None measures.
         token_cost: time by which each proposal lengthens a target forward, in the same unit; None measures.
 
@@ -41,17 +43,23 @@ class AdaptiveLength:
         ValueError: for a parameter out of range, or only one of the two costs.
 
     Example:
-        >>> AdaptiveLength(most=8, draft_cost=0.1, token_cost=0.02).begin_step()
+        >>> AdaptiveLength(max_draft_tokens=8, draft_cost=0.1, token_cost=0.02).begin_step()
         8
     """
 
-    most: int = 16
+    max_draft_tokens: int = 16
     draft_cost: float | None = None
     token_cost: float | None = None
 
+    fixed: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        """Return the text that `as_draft_length` turns into one that has learnt nothing yet."""
+        return spell("adaptive", self)
+
     def __post_init__(self) -> None:
         """Check the parameters, and begin with the guess that a token is kept as often as the draft is sure of it."""
-        check_integer("most", self.most, 1)
+        check_integer("max_draft_tokens", self.max_draft_tokens, 1)
         given = [cost for cost in (self.draft_cost, self.token_cost) if cost is not None]
         for cost in given:
             check_number("draft_cost and token_cost", cost, 0, float("inf"), high_open=True)
@@ -75,11 +83,11 @@ class AdaptiveLength:
         self._costs.begin_step()
         self._buckets, self._chance = [], 1.0
         sure, count = float(self._kept[-1] / self._seen[-1]), 1
-        while count < self.most and sure ** (count + 1) > self._worth:
+        while count < self.max_draft_tokens and sure ** (count + 1) > self._worth:
             count += 1
         return count
 
-    def goes_on(self, logits: Tensor) -> bool:
+    def should_continue(self, logits: Tensor) -> bool:
         """Say whether another proposal is worth its time."""
         bucket = min(int(_BUCKETS * confidence(logits)), _BUCKETS - 1)
         self._buckets.append(bucket)

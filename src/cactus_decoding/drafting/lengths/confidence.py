@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.lengths.fixed import FixedLength
 
 
 @dataclass(frozen=True)
 class ConfidenceStop(FixedLength):
-    """Stops after a token whose row had no token of probability ``threshold`` or more; at most ``most`` proposals.
+    """Stops after a token whose row had no token of probability ``threshold`` or more; at most ``max_draft_tokens`` proposals.
 
     The probability is the draft's own, before temperature and cuts, so that a threshold means the same under all of
     them. The token drawn from the unsure row stays proposed: dropping it for being unlikely would change the law of the
     draft. Drafters without rows count as sure.
 
     Args:
-        most: proposals per step at most, 0 or more.
+        max_draft_tokens: proposals per step at most, 0 or more.
         threshold: in [0, 1]; 0 never stops.
 
     Raises:
@@ -27,19 +29,25 @@ class ConfidenceStop(FixedLength):
 
     Example:
         >>> import torch
-        >>> ConfidenceStop(threshold=0.6).goes_on(torch.tensor([0.5, 0.5]).log())
+        >>> ConfidenceStop(threshold=0.6).should_continue(torch.tensor([0.5, 0.5]).log())
         False
     """
 
-    most: int = 10
+    max_draft_tokens: int = 10
     threshold: float = 0.4
+
+    fixed: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        """Return the text that `as_draft_length` turns into this one."""
+        return spell("confidence", self)
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        check_integer("most", self.most, 0)
+        check_integer("max_draft_tokens", self.max_draft_tokens, 0)
         check_number("threshold", self.threshold, 0, 1)
 
-    def goes_on(self, logits: Tensor) -> bool:
+    def should_continue(self, logits: Tensor) -> bool:
         """Say whether the row's most likely token reaches the threshold."""
         return confidence(logits) >= self.threshold
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from cactus_decoding.arguments.checks import check_integer
 
 @dataclass(frozen=True)
 class FixedLength:
-    """Proposes ``most`` tokens in every step; 0 is plain sampling from the target.
+    """Proposes ``max_draft_tokens`` tokens in every step; 0 is plain sampling from the target.
 
     Raises:
         ValueError: for a negative number.
@@ -21,20 +22,26 @@ class FixedLength:
         6
     """
 
-    most: int
+    max_draft_tokens: int
+
+    fixed: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        """Return the number."""
+        return str(self.max_draft_tokens)
 
     def __post_init__(self) -> None:
         """Check the number."""
-        check_integer("num_speculative_tokens", self.most, 0)
+        check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
 
     def begin_response(self) -> None:
         """Nothing to learn."""
 
     def begin_step(self) -> int:
         """Return the number."""
-        return self.most
+        return self.max_draft_tokens
 
-    def goes_on(self, logits: Tensor) -> bool:
+    def should_continue(self, logits: Tensor) -> bool:
         """Go on, whatever the row."""
         return True
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import fields
 from typing import Any
 
-from cactus_decoding.drafting import NgramDrafter
+from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.integrations.vllm.server import speculative_config
 
@@ -128,7 +128,7 @@ def engine_config(target: str, draft: str, num_speculative_tokens: int, given: d
         speculation = speculative_config(draft, num_speculative_tokens, "probabilistic")
         if draft == "ngram":  # what our own n-gram draft looks up
             own = NgramDrafter()
-            speculation |= {"prompt_lookup_min": own.shortest, "prompt_lookup_max": own.longest}
+            speculation |= {"prompt_lookup_min": own.min_ngram_size, "prompt_lookup_max": own.max_ngram_size}
     arguments = EngineArgs(
         model=target,
         speculative_config=speculation,

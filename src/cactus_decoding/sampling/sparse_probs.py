@@ -1,4 +1,4 @@
-"""The target's distributions at the positions of one sequence, each made when it is asked for."""
+"""A distribution over listed tokens, and the rows of logits that become one when they are asked for."""
 
 from __future__ import annotations
 
@@ -12,17 +12,42 @@ from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 
 
 class SparseProbs(NamedTuple):
-    """A distribution over listed tokens.
+    """A row of probabilities in its own precision: the whole of it, or the tokens that may have some.
 
     Attributes:
-        probs: ``[tokens]``.
-        token_ids: the tokens, ascending (but for one that `including` adds); None if they are the whole vocabulary.
         vocabulary: how many tokens there are in all.
+        probs: of the listed tokens, ``[tokens]``.
+        token_ids: the listed tokens, ascending (but for one that `including` adds), int32 or int64; None if they are
+            the whole vocabulary.
+
+    Example:
+        >>> row = SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0]))
+        >>> row.token_ids.tolist(), row.dense().tolist()
+        ([3], [0.0, 0.0, 0.0, 1.0])
     """
 
-    probs: Tensor
-    token_ids: Tensor | None
     vocabulary: int
+    probs: Tensor
+    token_ids: Tensor | None = None
+
+    @classmethod
+    def keep(cls, row: Tensor) -> SparseProbs:
+        """Keep a copy of a row, ``[vocabulary]``, on the CPU, in whichever form is smaller."""
+        token_ids = row.nonzero().squeeze(1)
+        if 2 * len(token_ids) >= len(row):
+            return cls(len(row), row.cpu().clone())
+        return cls(len(row), row[token_ids].cpu(), token_ids.cpu().int())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the row takes in memory."""
+        return self.probs.nbytes + (0 if self.token_ids is None else self.token_ids.nbytes)
+
+    def dense(self) -> Tensor:
+        """Return the row, ``[vocabulary]``."""
+        if self.token_ids is None:
+            return self.probs
+        return self.probs.new_zeros(self.vocabulary).index_copy_(0, self.token_ids.long(), self.probs)
 
     def probability(self, token: int) -> float:
         """Return a token's probability, 0 if it is not listed."""
@@ -30,21 +55,13 @@ class SparseProbs(NamedTuple):
         return 0.0 if place is None else self.probs[place].item()
 
     def including(self, token: int) -> tuple[SparseProbs, int]:
-        """Return a law that lists a token, and where; its probability is 0 if it was not listed."""
+        """Return a row that lists a token, and where; its probability is 0 if it was not listed."""
         place = self._place(token)
         if place is not None:
             return self, place
         assert self.token_ids is not None
         probs = torch.cat([self.probs, self.probs.new_zeros(1)])
-        token_ids = torch.cat([self.token_ids, torch.tensor([token])])
-        return self._replace(probs=probs, token_ids=token_ids), len(self.probs)
-
-    def dense(self) -> SparseProbs:
-        """Return the same law over the whole vocabulary."""
-        if self.token_ids is None:
-            return self
-        probs = self.probs.new_zeros(self.vocabulary).index_copy_(0, self.token_ids, self.probs)
-        return SparseProbs(probs, None, self.vocabulary)
+        return self._replace(probs=probs, token_ids=torch.cat([self.token_ids, torch.tensor([token])])), len(self.probs)
 
     def restrict(self, row: Tensor) -> Tensor:
         """Return the entries of a row, ``[vocabulary]``, that belong to the listed tokens."""
@@ -82,10 +99,10 @@ class LazyRows:
         self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
 
     def at(self, row: int) -> SparseProbs:
-        """Return the law of one row."""
+        """Return one row."""
         if self._probs is not None:
-            return SparseProbs(self._probs[row], None, self._vocabulary)
+            return SparseProbs(self._vocabulary, self._probs[row])
         if self._sampling.truncates:
             token_ids, probs = self._sampling.sparse_row(self._logits[row])
-            return SparseProbs(probs, token_ids, self._vocabulary)
-        return SparseProbs(self._sampling(self._logits[row]), None, self._vocabulary)
+            return SparseProbs(self._vocabulary, probs, token_ids)
+        return SparseProbs(self._vocabulary, self._sampling(self._logits[row]))

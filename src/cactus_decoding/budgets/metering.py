@@ -1,0 +1,249 @@
+"""The meter: which positions of a step a budget admits, by which rule each is judged, and what is spent afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.auditing import audit
+from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.budgets.pacing import Pace
+from cactus_decoding.rules import ClampedRatio, RelaxedGreedy
+from cactus_decoding.rules.base import probability_of
+from cactus_decoding.rules.relaxed_greedy import given_up
+from cactus_decoding.types import AcceptanceRule, Verdict
+
+
+class BudgetState(NamedTuple):
+    """What a response has spent, and what the next step needs to know of it.
+
+    Attributes:
+        limit: the budget in nats; infinite where it only measures.
+        spent: nats so far; never above the limit.
+        pace: where the budget is spread over the tokens expected.
+    """
+
+    limit: float = math.inf
+    spent: float = 0.0
+    pace: Pace | None = None
+
+
+def begin(budget: Budget | None, rule: AcceptanceRule) -> BudgetState:
+    """Return the state of a response that has spent nothing.
+
+    Raises:
+        ValueError: for a budget that is to be paced with a rule that has no width.
+
+    Example:
+        >>> begin(Budget(nats=0.5), ClampedRatio(width=1.0))
+        BudgetState(limit=0.5, spent=0.0, pace=None)
+    """
+    if budget is None:
+        return BudgetState()
+    if budget.expected_tokens is None:
+        return BudgetState(budget.limit)
+    return BudgetState(budget.limit, 0.0, Pace.begin(check_paced(rule), budget.limit, budget.expected_tokens))
+
+
+def check_paced(rule: AcceptanceRule) -> float:
+    """Return the width that pacing begins with; raise `ValueError` for a rule that has none."""
+    if not isinstance(rule, ClampedRatio) or not rule.width:
+        raise ValueError(
+            "expected_tokens moves the width of the clamped ratio, so the rule must be clamped:width=... with a width "
+            f"above 0, but is {rule}"
+        )
+    return rule.width
+
+
+def rule_of_step(rule: AcceptanceRule, state: BudgetState) -> AcceptanceRule:
+    """Return the rule that the next step spends with: the request's, or one of the width at which the rest lasts."""
+    return rule if state.pace is None else ClampedRatio(width=state.pace.width(state.limit - state.spent))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one step is to be judged.
+
+    Attributes:
+        rule: judges the step's positions: the metered rule where it was admitted, the lossless rule elsewhere.
+        costs: what the metered rule would cost at each position, in nats.
+        fell_back: the positions where that could not be afforded, which therefore cost nothing.
+    """
+
+    rule: AcceptanceRule
+    costs: list[float]
+    fell_back: list[bool]
+
+
+def plan_step(
+    rule: AcceptanceRule,
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    *,
+    limit: float,
+    spent: float = 0.0,
+) -> Plan:
+    """Admit a step's positions one after another while the budget lasts.
+
+    A position is admitted if what was spent, the positions admitted before it, and its own cost are within the limit.
+    That depends only on the tokens before it, as the proof needs.
+
+    Args:
+        rule: the rule that spends.
+        target_probs: the target's rows at the drafted positions, ``[k, vocabulary]``; before temperature for
+            `RelaxedGreedy`, which spends log-probability.
+        draft_probs: the draft's rows likewise, or None for a deterministic draft.
+        draft_token_ids: drafted tokens, ``[k]``.
+        limit: the budget in nats.
+        spent: nats that earlier steps have cost.
+
+    Example:
+        >>> q, p = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
+        >>> plan_step(ClampedRatio(width=1.0), q, p, torch.tensor([0]), limit=0.01).fell_back
+        [True]
+    """
+    relaxed = None
+    if isinstance(rule, RelaxedGreedy):
+        drafted = draft_token_ids.unsqueeze(-1)
+        kept = rule.judge(target_probs, None, drafted).relaxed_prob > 0
+        costs = torch.where(kept, given_up(target_probs, drafted), 0.0).squeeze(-1)
+        rule = JudgedOn(rule, target_probs)
+    else:
+        if draft_probs is None:  # a deterministic draft is a random one that puts all its mass on one token
+            draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
+        relaxed = rule.relaxed_target(target_probs, draft_probs)
+        costs = audit(rule, target_probs, draft_probs).kl if relaxed is None else kl_of_rows(relaxed, target_probs)
+    nats: list[float] = costs.clamp(min=0).tolist()  # rounding can take a KL of zero below zero
+    admitted = admit(nats, limit, spent)
+    where = torch.tensor(admitted, dtype=torch.bool, device=target_probs.device).unsqueeze(-1)
+    judge: AcceptanceRule
+    if relaxed is not None:
+        judge = EmittedRows(torch.where(where, relaxed, target_probs.double()))
+    else:
+        judge = rule if all(admitted) else WhereAdmitted(rule, where)
+    return Plan(judge, nats, [not fits for fits in admitted])
+
+
+def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
+    """Say which of some positions, taken in order, can be afforded; one that cannot is passed over, and costs nothing.
+
+    Example:
+        >>> admit([0.5, 0.75, 0.25], limit=1.0)
+        [True, False, True]
+    """
+    admitted = []
+    for cost in costs:
+        admitted.append(spent + cost <= limit)
+        spent += cost if admitted[-1] else 0.0
+    return admitted
+
+
+def charge(
+    state: BudgetState, costs: Sequence[float], fell_back: Sequence[bool], num_accepted: int
+) -> tuple[BudgetState, list[float]]:
+    """Charge the positions that a step visited: return the state after it, and what each of them cost.
+
+    Those are the accepted positions and the one of the first rejection. The bonus token costs nothing.
+
+    Example:
+        >>> charge(BudgetState(limit=1.0), [0.1, 0.2, 0.3], [False, True, False], num_accepted=1)[1]
+        [0.1, 0.0]
+    """
+    visited = num_accepted + 1
+    nats = [0.0 if over else cost for cost, over in zip(costs[:visited], fell_back[:visited], strict=True)]
+    spent = state.spent
+    for cost in nats:  # one by one, as they were admitted: the same rounding
+        spent += cost
+    pace = state.pace
+    if pace is not None:
+        pace = pace.after(costs[:visited], pace.width(state.limit - state.spent), visited)
+    return BudgetState(state.limit, spent, pace), nats
+
+
+def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
+    """Return KL(row || target row) in nats, ``[...]`` in float64; infinite where a row has what the target excludes."""
+    h, q = rows.double(), target_probs.double()
+    return torch.where(h > 0, h * (h.log() - q.log()), 0.0).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class EmittedRows:
+    """The rule that emits given rows h: accept n with h(n), recover from (h - p)+.
+
+    Attributes:
+        rows: h at each position, ``[..., vocabulary]`` in float64.
+    """
+
+    rows: Tensor
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return h(n) and 1: recovery starts from h itself."""
+        relaxed_prob = probability_of(self.rows.expand_as(target_probs), token_ids)
+        return Verdict(relaxed_prob, torch.ones_like(relaxed_prob))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Recover from h."""
+        return self.rows.expand_as(target_probs)
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return h."""
+        return self.rows.expand_as(target_probs)
+
+
+@dataclass(frozen=True, eq=False)
+class WhereAdmitted:
+    """A rule at the positions that were admitted, and the lossless rule at the others.
+
+    Attributes:
+        rule: the rule.
+        admitted: which positions it judges, ``[k, 1]``.
+    """
+
+    rule: AcceptanceRule
+    admitted: Tensor
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return the rule's two numbers, or q(n) and 1."""
+        relaxed_prob, scale = self.rule.judge(target_probs, draft_probs, token_ids)
+        lossless = probability_of(target_probs, token_ids)
+        return Verdict(torch.where(self.admitted, relaxed_prob, lossless), torch.where(self.admitted, scale, 1.0))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Return the rows that the rule recovers from, or the target's own."""
+        return torch.where(self.admitted, self.rule.recovery_target(target_probs), target_probs)
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        """Say that h depends on the drafted token: otherwise `EmittedRows` serves."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedOn:
+    """A rule that is asked about other rows than those that are sampled from.
+
+    Attributes:
+        rule: the rule.
+        rows: what it judges on, ``[k, vocabulary]``.
+    """
+
+    rule: AcceptanceRule
+    rows: Tensor
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return the rule's two numbers on its rows."""
+        return self.rule.judge(self.rows.expand_as(target_probs), draft_probs, token_ids)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Recover from the rows that are sampled from."""
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        """Say that there are no rows that are emitted whatever is drafted."""
+        return None

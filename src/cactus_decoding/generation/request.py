@@ -1,0 +1,188 @@
+"""What is asked of a response, checked once: sampling, rule, budget, verification, draft length, limits and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+
+from cactus_decoding.arguments.checks import check_choice, check_integer
+from cactus_decoding.budgets.budget import Budget, as_budget
+from cactus_decoding.budgets.metering import check_paced
+from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.rules import Lossless, as_rule
+from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
+from cactus_decoding.verification.block import relaxed_target_of
+from cactus_decoding.verification.verifiers import VERIFICATIONS, Verifier
+
+MAX_SEED = 2**63 - 1
+_SAMPLING = tuple(one.name for one in fields(SamplingParams))
+_BUDGET = {"budget_nats": "nats", "max_shift": "max_shift", "expected_tokens": "expected_tokens"}
+
+
+class Settings(TypedDict, total=False):
+    """The keyword arguments that make a `Request`, by their flat names."""
+
+    rule: AcceptanceRule | str
+    budget: Budget | float | None
+    verification: str
+    num_speculative_tokens: DraftLength | int | str
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    max_new_tokens: int
+    stop: Sequence[str]
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that one response is asked for; what may go with what is decided here and nowhere else.
+
+    Attributes:
+        rule: an acceptance rule or its spelling.
+        budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
+        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more
+            and is open to rules whose relaxed target does not depend on the drafted token.
+        num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
+            that chooses their number, such as `AdaptiveLength`, or its spelling.
+        sampling: temperature and truncation.
+        max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
+        stop: strings that end the response.
+        seed: the same seed gives the same response on the same machine; None draws one.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for one out of range, or a combination that would not keep what it promises.
+
+    Example:
+        >>> request = Request.from_dict({"rule": "cactus:delta=0.5", "temperature": 0.6, "budget": 0.1})
+        >>> str(request.rule), request.sampling.temperature, request.budget.limit
+        ('cactus:delta=0.5', 0.6, 0.1)
+        >>> Request.from_dict(request.as_dict()) == request
+        True
+    """
+
+    rule: AcceptanceRule = field(default_factory=Lossless)
+    budget: Budget | None = None
+    verification: str = "token"
+    num_speculative_tokens: DraftLength = field(default_factory=lambda: FixedLength(6))
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_new_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+    if TYPE_CHECKING:  # what the constructor takes is wider than what the attributes hold
+
+        def __init__(
+            self,
+            rule: AcceptanceRule | str = ...,
+            budget: Budget | float | None = ...,
+            verification: str = ...,
+            num_speculative_tokens: DraftLength | int | str = ...,
+            sampling: SamplingParams = ...,
+            max_new_tokens: int = ...,
+            stop: Sequence[str] = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("rule", as_rule(self.rule)),
+            ("budget", as_budget(self.budget)),
+            ("num_speculative_tokens", as_draft_length(self.num_speculative_tokens)),
+        ):
+            object.__setattr__(self, name, value)
+        if not isinstance(self.sampling, SamplingParams):
+            raise TypeError(f"sampling must be SamplingParams, but is {self.sampling!r}")
+        check_choice("verification", self.verification, VERIFICATIONS)
+        check_integer("max_new_tokens", self.max_new_tokens, 1)
+        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
+            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {self.stop!r}")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0, MAX_SEED)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise `ValueError` for a combination that would not keep what it promises."""
+        rule, budget = self.rule, self.budget
+        if judges_untempered(rule):
+            name = str(rule).partition(":")[0]
+            if self.sampling.temperature != 0:
+                raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding); set the temperature to 0")
+            if self.verification != "token":
+                raise ValueError(f"{name} draws nothing, so verification must be 'token'")
+            if budget is not None and (budget.max_shift is not None or budget.expected_tokens is not None):
+                raise ValueError(f"with {name} a budget limits the log-probability given up: give its nats, no more")
+            return
+        paced = budget is not None and budget.expected_tokens is not None
+        if self.verification == "block":
+            relaxed_target_of(rule, torch.ones(1, 1), torch.ones(1, 1))
+            if not self.num_speculative_tokens.fixed and not isinstance(rule, Lossless):
+                raise ValueError(_FIXED_BLOCKS)
+            if paced:
+                raise ValueError(
+                    "block verification cannot pace a budget: the width must be the same in every step"
+                )
+        if paced:
+            check_paced(rule)
+
+    def check_drafter(self, drafter: Drafter) -> None:
+        """Raise `ValueError` for a drafter with which verification would not keep what it promises."""
+        if self.verification == "block" and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
+            raise ValueError(_FIXED_BLOCKS)
+
+    def verifier(
+        self, to_probs: LogitsToProbs, untempered: LogitsToProbs, sampling: SamplingParams | None = None
+    ) -> Verifier:
+        """Return what decides on the steps of this response; its arguments are those of `Verifier`."""
+        return Verifier(self.rule, to_probs, untempered, sampling, self.budget, self.verification)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
+        budget, length = self.budget, self.num_speculative_tokens
+        return {
+            "rule": str(self.rule),
+            "budget_nats": None if budget is None else budget.limit,
+            "max_shift": None if budget is None else budget.max_shift,
+            "expected_tokens": None if budget is None else budget.expected_tokens,
+            "verification": self.verification,
+            "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
+            **{name: getattr(self.sampling, name) for name in _SAMPLING},
+            "max_new_tokens": self.max_new_tokens,
+            "stop": list(self.stop),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        """Return the request of flat names: those of `as_dict`, or ``budget`` in the place of its parts.
+
+        Raises:
+            TypeError: for an unknown name, or a value of the wrong type.
+            ValueError: for a value out of range, or a combination that would not keep what it promises.
+        """
+        own = [one.name for one in fields(cls) if one.name != "sampling"]
+        known = [*own, *_SAMPLING, *_BUDGET]
+        if unknown := [name for name in values if name not in known]:
+            raise TypeError(f"a request has no {unknown[0]!r}; known are {', '.join(known)}")
+        given = {name: value for name, value in values.items() if name in own}
+        if any(values.get(name) is not None for name in _BUDGET):
+            parts = {part: values.get(name) for name, part in _BUDGET.items()}
+            if parts["max_shift"] is not None:
+                parts["nats"] = None  # which its limit in nats follows from
+            given["budget"] = Budget(**parts)
+        sampling = SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})
+        return cls(**given, sampling=sampling)
+
+
+_FIXED_BLOCKS = (
+    "block verification of a relaxed rule needs a draft model and a fixed number of proposals, because the proposals at "
+    "a position must have the same law in every step; use verification='token'"
+)
