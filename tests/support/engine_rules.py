@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from support.exact_enumeration import paired_rows
 from torch import Tensor
+
+from support.exact_enumeration import paired_rows
 
 SPELLINGS = (
     "lossless",

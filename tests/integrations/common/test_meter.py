@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cactus_decoding.budgets.budget import admit
+from cactus_decoding.budgets.metering import admit
 from cactus_decoding.integrations.common.meter import BudgetMeter, admit_positions
 
 CPU = torch.device("cpu")
@@ -65,7 +65,8 @@ def test_it_charges_as_it_admits_and_never_overspends(
     looked_at = torch.arange(len(rows[0])) < torch.tensor(visited).unsqueeze(1)
     meter.charge(torch.arange(len(rows)), costs, admit_positions(costs, before, limits) & looked_at)
     for index, total in enumerate(before.tolist()):
-        for cost, fits in list(zip(rows[index], admit(rows[index], budgets[index], total), strict=True))[: visited[index]]:
+        admitted = admit(rows[index], budgets[index], total)
+        for cost, fits in list(zip(rows[index], admitted, strict=True))[: visited[index]]:
             total += cost if fits else 0.0
         assert meter.spent[index].item() == total  # to the last bit
         assert total <= max(budgets[index], before[index].item())

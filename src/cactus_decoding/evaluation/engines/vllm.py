@@ -12,8 +12,7 @@ from typing import Any
 from cactus_decoding.evaluation.engines.engine import Answer, Problem
 from cactus_decoding.evaluation.run_config import Cell
 from cactus_decoding.integrations.vllm import offline
-from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
+from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, ServerConfig, request_of
 from cactus_decoding.models.cached import check_fits
 
 _SECONDS_TO_END = 30.0
@@ -66,9 +65,7 @@ class VllmEngine:
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
         if cell.min_p > 0 and proposals:
             raise ValueError(f"vLLM has no min_p under speculation, but it is {cell.min_p}")
-        asked = relaxation(_asked(cell))
-        if asked is not None:
-            ServerConfig.of(self._config(proposals)).check(asked)
+        ServerConfig.of(self._config(proposals)).check(request_of(_asked(cell)))
 
     def check_prompt(self, cell: Cell, problem: Problem) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.budgets.budget import kl_of_rows
+from cactus_decoding.budgets.metering import kl_of_rows
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.rules.base import Rule
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter
-from cactus_decoding.integrations.vllm.request import Relaxation, admitted
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, nats_of
 from cactus_decoding.rules.base import Rule
 
 
@@ -44,7 +44,7 @@ class RequestRules:
     """
 
     def __init__(
-        self, default: Relaxation | None, device: torch.device, max_num_requests: int, counters: Counters | None = None
+        self, default: Request | None, device: torch.device, max_num_requests: int, counters: Counters | None = None
     ) -> None:
         self.requests: dict[int, RelaxedRequest] = {}
         self.meter = BudgetMeter(device, slots=8 * max_num_requests)
@@ -62,8 +62,10 @@ class RequestRules:
         asked = admitted(params, self._default)
         if asked is None:
             return None
-        slot = self.meter.slot_of(params, asked.budget, begun, self._slots_in_use)
-        return RelaxedRequest(asked.rule, asked.budget, slot)
+        assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
+        budget = nats_of(asked)
+        slot = self.meter.slot_of(params, budget, begun, self._slots_in_use)
+        return RelaxedRequest(asked.rule, budget, slot)
 
     def _slots_in_use(self) -> set[int | None]:
         return {request.meter_slot for request in self.requests.values()}

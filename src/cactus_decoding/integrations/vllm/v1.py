@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
 from cactus_decoding.integrations.vllm.patching import is_replaced, replace
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
 from cactus_decoding.rules.base import Rule
 

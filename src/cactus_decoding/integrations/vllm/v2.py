@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
 from cactus_decoding.integrations.vllm.patching import replace
-from cactus_decoding.integrations.vllm.request import Relaxation
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.rules.base import Rule
 
@@ -73,7 +73,7 @@ class SlotRules(RequestRules):
 
     def __init__(
         self,
-        default: Relaxation | None,
+        default: Request | None,
         device: torch.device,
         max_num_requests: int,
         counters: Counters | None = None,
