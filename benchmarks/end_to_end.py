@@ -15,7 +15,12 @@ from cactus_decoding.files.provenance import provenance
 from cactus_decoding.zoo.word_problems import word_problems
 
 BASELINES = ("generate", "assisted", "ensemble", "vllm", "vllm-speculative")
-OURS = ("ours|lossless", "ours|cactus:delta=0.5", "ours|ensemble:weight=0.5", "ours|lossless|adaptive:most=16")
+OURS = (
+    "ours|lossless",
+    "ours|cactus:delta=0.5",
+    "ours|ensemble:weight=0.5",
+    "ours|lossless|adaptive:max_draft_tokens=16",
+)
 
 
 def main() -> None:

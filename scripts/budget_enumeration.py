@@ -20,10 +20,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 from marked_page import insert  # noqa: E402
 from support.exact_enumeration import markov_pair  # noqa: E402
 from support.exact_responses import Pair, kl_of_laws, respond, target_law  # noqa: E402
-from support.wrong_meters import ForgetsTheRejectedPosition, looks_at_the_past_only  # noqa: E402
+from support.wrong_meters import forgets_the_rejected_position, looks_at_the_past_only  # noqa: E402
 
 from cactus_decoding import audit, parse_rule  # noqa: E402
-from cactus_decoding.budgets.pacing import Paced  # noqa: E402
 from cactus_decoding.files.provenance import provenance  # noqa: E402
 
 LIMITS = (0.02, 0.1, 0.5)
@@ -58,8 +57,8 @@ def rows() -> list[dict[str, Any]]:
     clamped = "clamped:width=1.0"
     variants: tuple[tuple[str, Any], ...] = (
         ("block verification", lambda limit: {"block": True}),
-        ("paced", lambda limit: {"spending": Paced(1.0, limit, LENGTH)}),
-        ("wrong: forgets the rejected position", lambda limit: {"meter": ForgetsTheRejectedPosition}),
+        ("paced", lambda limit: {"expected_tokens": LENGTH}),
+        ("wrong: forgets the rejected position", lambda limit: {"charge": forgets_the_rejected_position}),
         ("wrong: admits while anything is left", lambda limit: {"admit": looks_at_the_past_only}),
     )
     for name, given in variants:

@@ -3,13 +3,13 @@
 from cactus_decoding.auditing import Audit, audit
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
+from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
-from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
 from cactus_decoding.generation.generate import Response, generate, stream
-from cactus_decoding.generation.loop import Fate, Step
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair, load_pair
+from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.transformers.generate import speculative_generate
 from cactus_decoding.rules import (
     RULES,
@@ -24,7 +24,17 @@ from cactus_decoding.rules import (
     parse_rule,
 )
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, Proposal, Verdict, Verification
+from cactus_decoding.types import (
+    AcceptanceRule,
+    Drafter,
+    DraftLength,
+    Fate,
+    Outcome,
+    Proposal,
+    Verdict,
+    Verification,
+    Visit,
+)
 from cactus_decoding.verification.block import verify_block
 from cactus_decoding.verification.plain import verify
 
@@ -51,16 +61,18 @@ __all__ = [
     "Metrics",
     "ModelDrafter",
     "NgramDrafter",
+    "Outcome",
     "Pair",
     "Proposal",
     "RelaxedGreedy",
+    "Request",
     "Response",
     "SamplingParams",
-    "Step",
     "TopK",
     "Typical",
     "Verdict",
     "Verification",
+    "Visit",
     "audit",
     "generate",
     "load_pair",

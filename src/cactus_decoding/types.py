@@ -321,7 +321,7 @@ class Drafter(Protocol):
 
     Attributes:
         max_length: tokens that the draft's context window holds, if it has one.
-        fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given the tokens before it alone.
+        fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given those before it alone.
     """
 
     max_length: int | None = None
@@ -334,6 +334,7 @@ class Drafter(Protocol):
             target: the target's `CachedModel`, its cache empty, for drafters that look into it.
             length: to be asked after each row whether to go on, by drafters that have rows.
         """
+        return None
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
@@ -347,6 +348,7 @@ class Drafter(Protocol):
 
     def reset(self) -> None:
         """Forget the last response."""
+        return None
 
     def twin(self) -> Drafter:
         """Return a drafter with the same weights and a cache of its own.

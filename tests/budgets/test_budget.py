@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from support.exact_enumeration import fates, make_rows, markov_pair
 from support.exact_responses import Pair, kl_of_laws, largest_shift, respond, target_law
 from support.rules_under_test import SPELLINGS
-from support.wrong_meters import ChargesLate, ForgetsTheRejectedPosition, looks_at_the_past_only
+from support.wrong_meters import charges_late, forgets_the_rejected_position, looks_at_the_past_only
 
 from cactus_decoding import Budget, audit, generate, load_pair, parse_rule
-from cactus_decoding.budgets.budget import admit, as_budget, kl_of_rows, plan_step
-from cactus_decoding.budgets.pacing import Paced
+from cactus_decoding.budgets.budget import as_budget
+from cactus_decoding.budgets.metering import admit, kl_of_rows, plan_step
+from cactus_decoding.budgets.pacing import Pace
 from cactus_decoding.rules import ClampedRatio
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -60,8 +61,9 @@ def test_other_vocabularies_and_lengths(vocabulary: int, length: int, seed: int,
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_paced_budget_is_kept_too(limit: float) -> None:
     for proposals in (1, 3):
-        paced = Paced(1.0, limit, expected_tokens=LENGTH)
-        responses = respond(ClampedRatio(width=1.0), PAIR, proposals=proposals, length=4, limit=limit, spending=paced)
+        responses = respond(
+            ClampedRatio(width=1.0), PAIR, proposals=proposals, length=4, limit=limit, expected_tokens=LENGTH
+        )
         assert kl_of_laws(responses.law, target_law(PAIR, 4)) <= responses.mean_spent + ROUNDING
         assert responses.most_spent <= limit
 
@@ -80,7 +82,7 @@ def test_without_need_nothing_falls_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"meter": ForgetsTheRejectedPosition}, {"meter": ChargesLate}, {"admit": looks_at_the_past_only}]
+    "wrong", [{"charge": forgets_the_rejected_position}, {"charge": charges_late}, {"admit": looks_at_the_past_only}]
 )
 def test_a_meter_that_is_off_by_one_position_overspends(wrong: dict) -> None:
     responses = respond(parse_rule("clamped:width=1"), PAIR, proposals=2, length=LENGTH, limit=0.1, **wrong)
@@ -240,15 +242,14 @@ def test_pacing_leaves_something_for_the_end(pair, prompt: str) -> None:
 
 
 def test_pace_follows_what_was_spent() -> None:
-    cheap, dear = (Paced(1.0, 0.6, expected_tokens=60) for _ in range(2))
-    assert cheap.rule(0.6).width == pytest.approx(1.0)
-    cheap.observe([0.001] * 10, num_emitted=10)
-    dear.observe([0.03] * 10, num_emitted=10)
-    assert dear.rule(0.3).width < 1.0 < cheap.rule(0.59).width
-    assert dear.rule(0.0).width == 0.0  # nothing left: lossless
-    overdue = Paced(1.0, 0.6, expected_tokens=60)
-    overdue.observe([0.01] * 60, num_emitted=600)
-    assert 0 < overdue.rule(0.1).width < 20
+    pace = Pace.begin(1.0, 0.6, expected_tokens=60)
+    assert pace.width(0.6) == pytest.approx(1.0)
+    cheap = pace.after([0.001] * 10, pace.width(0.6), num_emitted=10)
+    dear = pace.after([0.03] * 10, pace.width(0.6), num_emitted=10)
+    assert dear.width(0.3) < 1.0 < cheap.width(0.59)
+    assert dear.width(0.0) == 0.0  # nothing left: lossless
+    overdue = pace.after([0.01] * 60, 1.0, num_emitted=600)
+    assert 0 < overdue.width(0.1) < 20
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from cactus_decoding.cli.display import styles, write
 from cactus_decoding.cli.train_bundled import train_roles
 from cactus_decoding.evaluation.score import Score
 from cactus_decoding.files.provenance import commit, provenance
-from cactus_decoding.generation.detokenizer import Piece, PieceStream
+from cactus_decoding.generation.detokenizer import IncrementalDetokenizer, TextPart
 from cactus_decoding.rules.guarantees import GUARANTEES
 from cactus_decoding.training.bundled import Recipe, train_bundled
 from cactus_decoding.training.floors import PairScores, check_floors, evaluate_pair
@@ -248,7 +248,7 @@ def test_cactus_without_truncation_warns_in_one_line(run, options, warned):
 
 
 def shown(tokenizer, token_ids, stop=()):
-    stream, fates = PieceStream(tokenizer, stop), list(Fate)
+    stream, fates = IncrementalDetokenizer(tokenizer, stop), list(Fate)
     groups = [stream.push(token, fates[i % len(fates)]) for i, token in enumerate(token_ids)]
     return [*groups, stream.finish()]
 
@@ -259,7 +259,7 @@ def test_a_character_of_several_tokens_is_shown_whole_and_once(tokenizer):
     assert "".join(piece.text for piece in pieces) == "Zoë pays 12€ – 漢字 🌵!"
     assert not any("�" in piece.text for piece in pieces)
     fate_of_the_last = list(Fate)[(len(ids) - 1) % len(Fate)]
-    assert pieces[-1] == Piece("!", fate_of_the_last)
+    assert pieces[-1] == TextPart("!", fate_of_the_last)
 
 
 def test_each_token_keeps_its_own_text(tokenizer):
@@ -298,11 +298,11 @@ def test_every_fate_has_a_look_of_its_own_and_controls_do_nothing():
         console = Console(file=file, force_terminal=True, color_system=colours, _environ={})
         look = styles(console)
         for fate in Fate:
-            write(console, [Piece("x", fate)], look)
+            write(console, [TextPart("x", fate)], look)
         assert len(set(file.getvalue().split("x"))) == len(Fate) + 1
     cues = {style.rpartition(" ")[0] for style in look.values()}
     assert len(cues) == len(Fate)  # they differ without colours, too
-    write(console, [Piece("\x1b[2J\x07\x9b\n", Fate.BONUS)], look)
+    write(console, [TextPart("\x1b[2J\x07\x9b\n", Fate.BONUS)], look)
     assert "\x1b[2J" not in file.getvalue()
     assert "␛[2J␇." in file.getvalue()
 

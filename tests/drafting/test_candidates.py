@@ -24,9 +24,10 @@ from cactus_decoding import (
     parse_rule,
     speculative_generate,
 )
+from cactus_decoding.drafting.lengths.fixed import FixedLength
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.verification.verifiers import RuleVerifier
+from cactus_decoding.verification.verifiers import Verifier
 
 PROMPT = [1, 2, 3]
 LETTERS = "a b c d e f g h"
@@ -52,11 +53,11 @@ def begin(target, drafter, *, sampling=None, rule="lossless", k=4, seed=0, lengt
         target,
         drafter,
         PROMPT,
-        RuleVerifier(parse_rule(rule), to_probs),
+        Verifier(parse_rule(rule), to_probs, to_probs),
         to_probs,
-        num_speculative_tokens=k,
+        length=FixedLength(k),
         max_length=length,
-        should_stop=lambda ids: False,
+        stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(seed),
     )
 
@@ -183,7 +184,7 @@ def test_the_likeliest_tokens_are_lossless_only_without_probabilities(target, dr
 )
 def test_reported_probabilities_are_the_request_s_law_of_the_draft(target, draft, kind, sampling):
     drafter = make(kind, draft)
-    drafter.attach(target)
+    drafter.begin_response(target, FixedLength(0))
     sequence = list(PROMPT)
     for seed in range(4):
         proposal = drafter.propose(sequence, 3, lambda logits, _: sampling(logits), torch.Generator().manual_seed(seed))
@@ -212,7 +213,7 @@ def test_retokenizing_proposes_the_draft_s_likeliest_text(target):
     twin = renumbered(target.model, [LETTERS.split().index(word) for word in words.split()])
     tokenizers = word_tokenizer(LETTERS), word_tokenizer(words)
     drafter = CandidateGeneratorDrafter.cross_tokenizer(twin, *tokenizers, retokenize=True)
-    drafter.attach(target)
+    drafter.begin_response(target, FixedLength(0))
     proposal = drafter.propose(PROMPT, 4, lambda logits, _: logits, None)
     assert proposal.probs is None
     likeliest = greedy(target.model, PROMPT, 7)
@@ -347,7 +348,7 @@ def test_a_generator_hears_how_many_candidates_were_kept(target, draft, monkeypa
 
 def test_a_threshold_stops_after_an_unlikely_token_and_keeps_it(target, draft):
     drafter = make("threshold", draft)
-    drafter.attach(target)
+    drafter.begin_response(target, FixedLength(0))
     lengths = set()
     for seed in range(20):
         proposal = drafter.propose(PROMPT, 6, lambda logits, _: logits.softmax(-1), torch.Generator().manual_seed(seed))
@@ -355,7 +356,7 @@ def test_a_threshold_stops_after_an_unlikely_token_and_keeps_it(target, draft):
         assert (chosen[:-1] >= 0.6).all()
         assert len(chosen) == 6 or chosen[-1] < 0.6
         lengths.add(len(chosen))
-        drafter.attach(target)
+        drafter.begin_response(target, FixedLength(0))
     assert len(lengths) > 1
 
 
@@ -394,7 +395,7 @@ def test_early_exit_puts_the_layers_back_even_after_an_error(target, monkeypatch
     def fail(*args, **kwargs):
         raise RuntimeError("in the middle of a draft")
 
-    drafter.attach(target)
+    drafter.begin_response(target, FixedLength(0))
     monkeypatch.setattr(AssistedCandidateGenerator, "get_candidates", fail)
     with pytest.raises(RuntimeError, match="in the middle"):
         run(target, drafter)
@@ -469,7 +470,7 @@ def test_a_generator_made_for_one_response_refuses_a_second(target, draft):
 def test_wrong_uses_are_named(target, draft):
     with pytest.raises(TypeError, match="must be a candidate generator or make one"):
         CandidateGeneratorDrafter("gpt2")
-    with pytest.raises(ValueError, match="call attach"):
+    with pytest.raises(ValueError, match="call begin_response"):
         make("assisted", draft).propose(PROMPT, 3, lambda logits, _: logits, None)
     with pytest.raises(ValueError, match="exit_layer must be between 1 and 1, but is 2"):
         run(target, CandidateGeneratorDrafter.early_exit(2))

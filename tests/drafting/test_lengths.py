@@ -31,7 +31,11 @@ from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.lengths.costs import StepCosts
 from cactus_decoding.models.cached import CachedModel
 
-EVERY_LENGTH = ["4", "confidence:threshold=0.5,most=4", "adaptive:most=4,draft_cost=0.2,token_cost=0.02"]
+EVERY_LENGTH = [
+    "4",
+    "confidence:threshold=0.5,max_draft_tokens=4",
+    "adaptive:max_draft_tokens=4,draft_cost=0.2,token_cost=0.02",
+]
 
 
 # What is asked for
@@ -43,10 +47,10 @@ EVERY_LENGTH = ["4", "confidence:threshold=0.5,most=4", "adaptive:most=4,draft_c
         (5, FixedLength(5)),
         ("6", FixedLength(6)),
         (" 0 ", FixedLength(0)),
-        ("fixed:most=3", FixedLength(3)),
+        ("fixed:max_draft_tokens=3", FixedLength(3)),
         ("confidence", ConfidenceStop()),
-        ("confidence:threshold=0.25,most=5", ConfidenceStop(5, 0.25)),
-        ("adaptive:most=7", AdaptiveLength(7)),
+        ("confidence:threshold=0.25,max_draft_tokens=5", ConfidenceStop(5, 0.25)),
+        ("adaptive:max_draft_tokens=7", AdaptiveLength(7)),
         (ConfidenceStop(3), ConfidenceStop(3)),
     ],
 )
@@ -67,8 +71,8 @@ def test_numbers_objects_and_spellings(given, expected):
         ("six", ValueError, "unknown draft length 'six' in 'six'; known are fixed, confidence, adaptive"),
         ("confidence:k=3", ValueError, "parameters of confidence are: most, threshold"),
         ("confidence:threshold=2", ValueError, r"threshold must be in \[0, 1\], but is 2.0"),
-        ("confidence:most=2.5", ValueError, "most must be an integer, but is '2.5'"),
-        ("adaptive:most=0", ValueError, "most must be at least 1, but is 0"),
+        ("confidence:max_draft_tokens=2.5", ValueError, "max_draft_tokens must be an integer, but is '2.5'"),
+        ("adaptive:max_draft_tokens=0", ValueError, "max_draft_tokens must be at least 1, but is 0"),
         ("adaptive:draft_cost=0.1", ValueError, "draft_cost and token_cost go together"),
         ("adaptive:draft_cost=-1,token_cost=0", ValueError, r"must be in \[0, inf\), but is -1.0"),
     ],
@@ -81,23 +85,23 @@ def test_what_is_no_draft_length_is_refused(given, error, message):
 def test_confidence_is_the_probability_of_the_likeliest_token():
     logits = torch.tensor([2.0, 1.0, -1.0, -torch.inf])
     p = float(logits.softmax(-1).max())
-    assert ConfidenceStop(threshold=p - 1e-6).goes_on(logits)
-    assert not ConfidenceStop(threshold=p + 1e-6).goes_on(logits)
-    assert ConfidenceStop(threshold=0).goes_on(logits)
+    assert ConfidenceStop(threshold=p - 1e-6).should_continue(logits)
+    assert not ConfidenceStop(threshold=p + 1e-6).should_continue(logits)
+    assert ConfidenceStop(threshold=0).should_continue(logits)
 
 
 # The law, by enumeration of every draft on Markov pairs
 
 
-def emitted_law(rule, target, draft, length, goes_on, most=3, drops=None):
-    """Return the law of the first ``length`` tokens after token 0, when drafts end where ``goes_on`` says.
+def emitted_law(rule, target, draft, length, should_continue, most=3, drops=None):
+    """Return the law of the first ``length`` tokens after token 0, when drafts end where ``should_continue`` says.
 
     Args:
         rule: the rule.
         target: row i is the target's distribution after token i.
         draft: likewise for the draft.
         length: of the sequences in the law.
-        goes_on: is asked about the row that a proposal was drawn from.
+        should_continue: is asked about the row that a proposal was drawn from.
         most: proposals per step at most.
         drops: says of a drawn token's probability whether it is dropped and ends the draft: the forbidden way.
     """
@@ -121,7 +125,7 @@ def emitted_law(rule, target, draft, length, goes_on, most=3, drops=None):
             kept = kept_of[context, drawn].item()
             recovery = recovery_of[context, drawn]
             emitted += [((*prefix, token), here * (1 - kept) * recovery[token].item()) for token in vocabulary]
-            follow = step if goes_on(draft[context].log()) else bonus
+            follow = step if should_continue(draft[context].log()) else bonus
             emitted += follow((*prefix, drawn), drawn, here * kept)
         return emitted
 
@@ -153,7 +157,7 @@ def distance(law, other):
 def test_a_confidence_stop_leaves_the_law_alone(seed, threshold):
     target, draft = make_rows(4, 4, seed)
     stop = ConfidenceStop(threshold=threshold)
-    exact = emitted_law(parse_rule("lossless"), target, draft, 3, stop.goes_on)
+    exact = emitted_law(parse_rule("lossless"), target, draft, 3, stop.should_continue)
     assert distance(exact, law_of(target, 3)) < 1e-12
 
 
@@ -240,7 +244,7 @@ def test_the_loop_emits_the_target_law_of_two_tokens(target, draft, length):
 
 @pytest.mark.parametrize("name", DRAFT_LENGTHS)
 def test_generate_takes_any_draft_length(name):
-    length = f"{name}:most=3"
+    length = f"{name}:max_draft_tokens=3"
     response = generate(
         load_pair(), "Question: Tom has 4 pens.", num_speculative_tokens=length, seed=0, max_new_tokens=9
     )
@@ -256,7 +260,7 @@ def step_of(length: AdaptiveLength, sureness: list[float], chances: list[float],
     for sure in sureness[:limit]:
         drafted += 1
         rest = (1 - sure) / 99
-        if not length.goes_on(torch.tensor([sure] + [rest] * 99).log()):
+        if not length.should_continue(torch.tensor([sure] + [rest] * 99).log()):
             break
     length.end_draft(drafted)
     while kept < drafted and rng.random() < chances[kept]:

@@ -8,8 +8,7 @@ from scipy.stats import chi2
 from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, chi_square, exact_law_of_two, run, tokens
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import ModelDrafter, NgramDrafter, Proposal, SamplingParams
-from cactus_decoding.generation.loop import Fate
+from cactus_decoding import Drafter, Fate, ModelDrafter, NgramDrafter, Proposal, SamplingParams
 from cactus_decoding.models.cached import CachedModel
 
 KL_RULES = [
@@ -50,7 +49,7 @@ def test_a_knob_at_zero_equals_lossless_token_for_token(target, draft, rule):
         assert same[0] == same[1]
 
 
-class LyingDrafter:
+class LyingDrafter(Drafter):
     """Draws from the draft but reports a flatter row: the acceptance test is then about another law."""
 
     def __init__(self, honest: ModelDrafter) -> None:

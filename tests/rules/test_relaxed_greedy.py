@@ -9,11 +9,21 @@ import torch
 from support.tiny_models import tiny_llama
 from transformers import GenerationConfig
 
-from cactus_decoding import Budget, Metrics, ModelDrafter, generate, load_pair, parse_rule, speculative_generate
-from cactus_decoding.generation.loop import Fate, decode
+from cactus_decoding import (
+    Budget,
+    Fate,
+    FixedLength,
+    Metrics,
+    ModelDrafter,
+    Request,
+    generate,
+    load_pair,
+    parse_rule,
+    speculative_generate,
+)
+from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.verification.verifiers import make_verifier
 
 PROMPT = [1, 2, 3]
 LENGTH = 40
@@ -27,18 +37,17 @@ def flat_target():
 def run(rule: str, budget: Budget | None = None, seed: int = 0):
     """Decode with a draft that often disagrees but seldom by much."""
     target, greedy, plain = CachedModel(flat_target()), SamplingParams(temperature=0.0), SamplingParams()
-    verifier = make_verifier(
-        parse_rule(rule), lambda x, _: greedy(x), lambda x, _: plain(x), greedy=True, budget=budget
-    )
+    request = Request(rule=rule, budget=budget, sampling=greedy)
+    verifier = request.verifier(lambda x, _: greedy(x), lambda x, _: plain(x))
     steps = decode(
         target,
         ModelDrafter(tiny_llama(1)),
         PROMPT,
         verifier,
         lambda x, _: greedy(x),
-        num_speculative_tokens=4,
+        length=FixedLength(4),
         max_length=LENGTH,
-        should_stop=lambda ids: False,
+        stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(seed),
     )
     return list(steps)

@@ -1,12 +1,11 @@
 """The exact law of whole responses of a toy Markov pair: every draft, decision and block boundary; no sampling.
 
-The loop is written once more, by its definition; the meter (`admit` and `Meter.charge`) and the block test are the
+The loop is written once more, by its definition; the meter (`admit` and `charge`) and the block test are the
 package's own unless a test passes others. Rows depend on the token before alone.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections import defaultdict
@@ -17,14 +16,15 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.budgets.budget import Meter, admit, kl_of_rows
-from cactus_decoding.budgets.pacing import Greedy, Paced
+from cactus_decoding.budgets.metering import BudgetState, admit, charge, check_paced, kl_of_rows, rule_of_step
+from cactus_decoding.budgets.pacing import Pace
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verification.block import prefix_tests
 from support.exact_enumeration import Law, fates
 
 Admit = Callable[[list[float], float, float], list[bool]]
+Charge = Callable[[BudgetState, list[float], list[bool], int], tuple[BudgetState, list[float]]]
 
 
 class Pair(NamedTuple):
@@ -66,11 +66,10 @@ class Responses(NamedTuple):
 
 
 class State(NamedTuple):
-    """An unfinished response: its tokens, what it has spent, and how it goes on spending."""
+    """An unfinished response: its tokens, its budget's state, and how likely it is."""
 
     tokens: tuple[int, ...]
-    spent: float
-    spending: Greedy | Paced
+    budget: BudgetState
     probability: float
 
 
@@ -82,9 +81,9 @@ def respond(
     length: int,
     limit: float = math.inf,
     admit: Admit = admit,
-    meter: type[Meter] = Meter,
+    charge: Charge = charge,
     block: bool = False,
-    spending: Greedy | Paced | None = None,
+    expected_tokens: int | None = None,
     start: int = 0,
 ) -> Responses:
     """Enumerate the responses of ``length`` tokens after token ``start``.
@@ -96,44 +95,42 @@ def respond(
         length: tokens of a response.
         limit: the budget in nats.
         admit: decides which positions can be afforded.
-        meter: charges those that were visited.
+        charge: charges those that were visited.
         block: whether proposals are verified jointly.
-        spending: chooses the rule of each step instead.
+        expected_tokens: the length over which the budget is spread, if it is.
         start: the token before the first.
     """
     steps_of: dict[str, Steps] = {}
     law: Law = defaultdict(float)
     mean = most = 0.0
-    unfinished = [State((), 0.0, spending or Greedy(rule), 1.0)]
+    pace = None if expected_tokens is None else Pace.begin(check_paced(rule), limit, expected_tokens)
+    unfinished = [State((), BudgetState(limit, 0.0, pace), 1.0)]
     while unfinished:
         longer: dict[object, State] = {}
-        for tokens, spent, spends, probability in unfinished:
+        for tokens, budget, probability in unfinished:
             drafted = min(proposals, length - len(tokens) - 1)
-            now = spends.rule(limit - spent)
+            now = rule_of_step(rule, budget)
             if str(now) not in steps_of:
                 steps_of[str(now)] = (_block_steps if block else _token_steps)(now, pair)
             step = steps_of[str(now)]
             outcomes = step(
-                tokens[-1] if tokens else start, drafted, lambda costs, spent=spent: admit(costs, limit, spent)
+                tokens[-1] if tokens else start,
+                drafted,
+                lambda costs, spent=budget.spent: admit(costs, limit, spent),
             )
             for outcome in outcomes:
                 chance = probability * outcome.probability
                 if chance == 0:
                     continue
-                counter = meter(limit)
-                counter.spent = spent
-                counter.charge(outcome.costs, outcome.fell_back, outcome.num_accepted)
+                after, _ = charge(budget, outcome.costs, outcome.fell_back, outcome.num_accepted)
                 whole = (*tokens, *outcome.tokens)
                 if len(whole) == length:
                     law[whole] += chance
-                    mean += chance * counter.spent
-                    most = max(most, counter.spent)
+                    mean += chance * after.spent
+                    most = max(most, after.spent)
                     continue
-                after = copy.copy(spends)
-                after.observe(outcome.costs[: outcome.num_accepted + 1], outcome.num_accepted + 1)
-                key = (whole, counter.spent, *vars(after).values())
-                before = longer[key].probability if key in longer else 0.0
-                longer[key] = State(whole, counter.spent, after, before + chance)
+                before = longer[whole, after].probability if (whole, after) in longer else 0.0
+                longer[whole, after] = State(whole, after, before + chance)
         unfinished = list(longer.values())
     return Responses(dict(law), mean, most)
 

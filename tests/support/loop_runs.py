@@ -5,16 +5,21 @@ from __future__ import annotations
 import torch
 
 from cactus_decoding import SamplingParams, parse_rule
-from cactus_decoding.generation.loop import Step, decode
+from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.verification.verifiers import RuleVerifier
+from cactus_decoding.types import Outcome
+from cactus_decoding.verification.verifiers import Verifier
 
 PROMPT = [1, 2, 3]
 FALSE_ALARM = 1e-6
 DRAWS = 3000
 
 
-def run(target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False) -> list[Step]:
+def run(
+    target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False
+) -> list[Outcome]:
+    """Return the steps of a response."""
     sampling = sampling or SamplingParams()
 
     def to_probs(logits, _):
@@ -25,17 +30,17 @@ def run(target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None,
             target,
             drafter,
             PROMPT,
-            RuleVerifier(parse_rule(rule), to_probs),
+            Verifier(parse_rule(rule), to_probs, to_probs),
             to_probs,
-            num_speculative_tokens=k,
+            length=as_draft_length(k),
             max_length=length,
-            should_stop=stop,
+            stopping_criteria=stop,
             generator=torch.Generator().manual_seed(seed),
         )
     )
 
 
-def tokens(steps: list[Step]) -> list[int]:
+def tokens(steps: list[Outcome]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
 
 

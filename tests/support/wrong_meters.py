@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from cactus_decoding.budgets.budget import Meter
+from cactus_decoding.budgets.metering import charge
 
 
-class ForgetsTheRejectedPosition(Meter):
+def forgets_the_rejected_position(state, costs, fell_back, num_accepted):
     """A wrong meter: charges the accepted positions only."""
-
-    def charge(self, costs, fell_back, num_accepted):
-        return super().charge(costs[:num_accepted], fell_back[:num_accepted], num_accepted)
+    return charge(state, costs[:num_accepted], fell_back[:num_accepted], num_accepted)
 
 
-class ChargesLate(Meter):
+def charges_late(state, costs, fell_back, num_accepted):
     """A wrong meter: charges each position with the cost of the one before it."""
-
-    def charge(self, costs, fell_back, num_accepted):
-        return super().charge([0.0, *costs], [False, *fell_back], num_accepted)
+    return charge(state, [0.0, *costs], [False, *fell_back], num_accepted)
 
 
 def looks_at_the_past_only(costs: list[float], limit: float, spent: float = 0.0) -> list[bool]:

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from cactus_decoding.auditing import audit
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.pacing import Pace
-from cactus_decoding.rules import ClampedRatio, RelaxedGreedy
+from cactus_decoding.rules import ClampedRatio
 from cactus_decoding.rules.base import probability_of
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.types import AcceptanceRule, Verdict
@@ -97,8 +97,7 @@ def plan_step(
 
     Args:
         rule: the rule that spends.
-        target_probs: the target's rows at the drafted positions, ``[k, vocabulary]``; before temperature for
-            `RelaxedGreedy`, which spends log-probability.
+        target_probs: the target's rows at the drafted positions, ``[k, vocabulary]``.
         draft_probs: the draft's rows likewise, or None for a deterministic draft.
         draft_token_ids: drafted tokens, ``[k]``.
         limit: the budget in nats.
@@ -109,17 +108,10 @@ def plan_step(
         >>> plan_step(ClampedRatio(width=1.0), q, p, torch.tensor([0]), limit=0.01).fell_back
         [True]
     """
-    relaxed = None
-    if isinstance(rule, RelaxedGreedy):
-        drafted = draft_token_ids.unsqueeze(-1)
-        kept = rule.judge(target_probs, None, drafted).relaxed_prob > 0
-        costs = torch.where(kept, given_up(target_probs, drafted), 0.0).squeeze(-1)
-        rule = JudgedOn(rule, target_probs)
-    else:
-        if draft_probs is None:  # a deterministic draft is a random one that puts all its mass on one token
-            draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
-        relaxed = rule.relaxed_target(target_probs, draft_probs)
-        costs = audit(rule, target_probs, draft_probs).kl if relaxed is None else kl_of_rows(relaxed, target_probs)
+    if draft_probs is None:  # a deterministic draft is a random one that puts all its mass on one token
+        draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
+    relaxed = rule.relaxed_target(target_probs, draft_probs)
+    costs = audit(rule, target_probs, draft_probs).kl if relaxed is None else kl_of_rows(relaxed, target_probs)
     nats: list[float] = costs.clamp(min=0).tolist()  # rounding can take a KL of zero below zero
     admitted = admit(nats, limit, spent)
     where = torch.tensor(admitted, dtype=torch.bool, device=target_probs.device).unsqueeze(-1)
@@ -129,6 +121,26 @@ def plan_step(
     else:
         judge = rule if all(admitted) else WhereAdmitted(rule, where)
     return Plan(judge, nats, [not fits for fits in admitted])
+
+
+def plan_greedy_step(
+    rule: AcceptanceRule, untempered: Tensor, draft_token_ids: Tensor, *, limit: float, spent: float = 0.0
+) -> Plan:
+    """Admit a step's positions for a rule for temperature 0, which spends log-probability of kept tokens.
+
+    Args:
+        rule: judges rows before temperature.
+        untempered: these rows of the target at the drafted positions, ``[k, vocabulary]``.
+        draft_token_ids: drafted tokens, ``[k]``.
+        limit: the budget in nats of log-probability.
+        spent: what earlier steps have given up.
+    """
+    drafted = draft_token_ids.unsqueeze(-1)
+    kept = rule.judge(untempered, None, drafted).relaxed_prob > 0
+    costs: list[float] = torch.where(kept, given_up(untempered, drafted), 0.0).squeeze(-1).tolist()
+    admitted = admit(costs, limit, spent)
+    where = torch.tensor(admitted, dtype=torch.bool, device=untempered.device).unsqueeze(-1)
+    return Plan(WhereAdmitted(JudgedOn(rule, untempered), where), costs, [not fits for fits in admitted])
 
 
 def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:

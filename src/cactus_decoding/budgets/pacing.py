@@ -48,7 +48,7 @@ class Pace(NamedTuple):
         """Return the width at which ``left`` nats last."""
         ahead = max(self.expected - self.emitted, _MIN_SHARE_AHEAD * self.expected)
         affordable = self.effort * left / (ahead * self.cost) if self.cost > 0 else 0.0
-        return min(affordable ** (1 / _POWER), _MAX_WIDTH)
+        return float(min(affordable ** (1 / _POWER), _MAX_WIDTH))
 
     def after(self, costs: Sequence[float], width: float, num_emitted: int) -> Pace:
         """Return the pace after a step: what its visited positions cost at a width, and how many tokens it emitted."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cactus_decoding.generation.detokenizer import Piece, PieceStream
+from cactus_decoding.generation.detokenizer import IncrementalDetokenizer, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ def show(steps: Iterable[Step | TracedStep], tokenizer: PreTrainedTokenizerBase,
     console = Console(highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(legend(console), end="\n\n")
-    pieces, look = PieceStream(tokenizer, stop), styles(console)
+    pieces, look = IncrementalDetokenizer(tokenizer, stop), styles(console)
     for step in steps:
         for token_id, fate in zip(step.token_ids, step.fates, strict=True):
             write(console, pieces.push(token_id, fate), look)
@@ -62,7 +62,7 @@ def show(steps: Iterable[Step | TracedStep], tokenizer: PreTrainedTokenizerBase,
     console.file.write("\n")
 
 
-def write(console: Console, pieces: list[Piece], look: dict[str, str]) -> None:
+def write(console: Console, pieces: list[TextPart], look: dict[str, str]) -> None:
     """Write pieces to a console, each in the look of its token's fate; plain where the console is no terminal."""
     for piece in pieces:
         if console.is_terminal:

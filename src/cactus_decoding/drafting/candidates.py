@@ -132,8 +132,8 @@ class CandidateGeneratorDrafter(Drafter):
         """Ask for up to ``limit`` candidates; none where the draft has no room for the sequence or not all its tokens.
 
         Raises:
-            ValueError: for a recipe before `begin_response`, for a generator made for one response that is to serve a second
-                one, and for scores that are not as wide as the target's vocabulary.
+            ValueError: for a recipe before `begin_response`, for a generator made for one response that is to serve a
+                second one, and for scores that are not as wide as the target's vocabulary.
         """
         limit = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
         if limit <= 0 or (self._known is not None and max(token_ids) >= self._known):

@@ -14,7 +14,7 @@ from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request, Settings
 from cactus_decoding.generation.stopping import StoppingCriteria
 from cactus_decoding.models.cached import check_fits
-from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import Fate, Outcome
 
 
@@ -77,7 +77,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
     request.check_drafter(pair.drafter)
     prompt_ids = check_prompt(pair, prompt, request)
-    sampling, untempered = request.sampling, SamplingParams()
+    to_probs = as_logits_to_probs(request.sampling)
     max_length = len(prompt_ids) + request.max_new_tokens
     if pair.target.max_length is not None:
         max_length = min(max_length, pair.target.max_length)
@@ -91,8 +91,8 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         pair.target,
         pair.drafter,
         prompt_ids,
-        request.verifier(lambda logits, _: sampling(logits), lambda logits, _: untempered(logits), sampling),
-        lambda logits, _: sampling(logits),
+        request.verifier(to_probs, as_logits_to_probs(SamplingParams()), request.sampling),
+        to_probs,
         length=request.num_speculative_tokens,
         max_length=max_length,
         stopping_criteria=stopping_criteria,

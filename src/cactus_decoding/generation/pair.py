@@ -16,6 +16,7 @@ from cactus_decoding.models.cached import CachedModel, vocabulary_size
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.types import Drafter
 
+
 @dataclass(eq=False)
 class Pair:
     """Models loaded and fitted to each other; one response at a time runs on it.

@@ -127,9 +127,7 @@ class Request:
             if not self.num_speculative_tokens.fixed and not isinstance(rule, Lossless):
                 raise ValueError(_FIXED_BLOCKS)
             if paced:
-                raise ValueError(
-                    "block verification cannot pace a budget: the width must be the same in every step"
-                )
+                raise ValueError("block verification cannot pace a budget: the width must be the same in every step")
         if paced:
             check_paced(rule)
 
@@ -183,6 +181,6 @@ class Request:
 
 
 _FIXED_BLOCKS = (
-    "block verification of a relaxed rule needs a draft model and a fixed number of proposals, because the proposals at "
-    "a position must have the same law in every step; use verification='token'"
+    "block verification of a relaxed rule needs a draft model and a fixed number of proposals, because the proposals "
+    "at a position must have the same law in every step; use verification='token'"
 )

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.sampling.selection import at_least, cut_row, largest
+from cactus_decoding.types import LogitsToProbs
 
 LARGE_VOCABULARY = 4096
 """From where on rows on the CPU are truncated one at a time, without a sort."""
@@ -121,6 +122,11 @@ class SamplingParams:
             floor = self.min_p * probs.amax(-1, keepdim=True)
             probs = _renormalise(probs.masked_fill(probs < floor, 0.0))
         return probs
+
+
+def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:
+    """Return sampling as a function that is also told the tokens, which it does not look at."""
+    return lambda logits, _: sampling(logits)
 
 
 def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.budgets.budget import Budget, as_budget
+from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
-from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.generation.detokenizer import PieceStream
 from cactus_decoding.generation.generate import Response, stream

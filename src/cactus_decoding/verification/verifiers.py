@@ -77,12 +77,14 @@ class Verifier:
         if self.budget is None and not judges_untempered(self.rule):
             return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule)
         rule = metering.rule_of_step(self.rule, state)
-        greedy = judges_untempered(rule)
-        judged = rows.untempered() if greedy else rows.target()
-        plan = metering.plan_step(
-            rule, judged[:-1], proposal.probs, drafted, limit=state.limit, spent=state.spent
-        )
-        target_probs = one_hot(judged.argmax(-1), judged.shape[-1]).to(judged.dtype) if greedy else judged
+        limits = {"limit": state.limit, "spent": state.spent}
+        if judges_untempered(rule):
+            untempered = rows.untempered()
+            target_probs = one_hot(untempered.argmax(-1), untempered.shape[-1]).to(untempered.dtype)
+            plan = metering.plan_greedy_step(rule, untempered[:-1], drafted, **limits)
+        else:
+            target_probs = rows.target()
+            plan = metering.plan_step(rule, target_probs[:-1], proposal.probs, drafted, **limits)
         scheme = verify_block if self.verification == "block" else verify
         result = scheme(plan.rule, target_probs, proposal.probs, drafted, generator, validate=False)
         after, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))

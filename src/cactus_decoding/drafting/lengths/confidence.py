@@ -14,7 +14,7 @@ from cactus_decoding.drafting.lengths.fixed import FixedLength
 
 @dataclass(frozen=True)
 class ConfidenceStop(FixedLength):
-    """Stops after a token whose row had no token of probability ``threshold`` or more; at most ``max_draft_tokens`` proposals.
+    """Stops after a token whose row had no token of probability ``threshold`` or more.
 
     The probability is the draft's own, before temperature and cuts, so that a threshold means the same under all of
     them. The token drawn from the unsure row stays proposed: dropping it for being unlikely would change the law of the

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from cactus_decoding.budgets.budget import Budget
-from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.lengths import FixedLength, as_draft_length
+from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.evaluation.engines.auditing import AuditingVerifier
 from cactus_decoding.evaluation.engines.engine import Answer, Audited, Problem
 from cactus_decoding.evaluation.run_config import Cell

@@ -18,23 +18,25 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
-from cactus_decoding.budgets.budget import Budget, as_budget
-from cactus_decoding.drafting import CandidateGeneratorDrafter, ModelDrafter, NgramDrafter
-from cactus_decoding.drafting.lengths import FixedLength, as_draft_length
+from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
+from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
+from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.transformers.request import (
     ProcessedProbs,
     StoppingCheck,
-    check_request,
+    check_call,
     left_padding,
     named_arguments_of_generate,
     random_source,
+    sampling_of,
 )
 from cactus_decoding.models.cached import CachedModel, check_fits, vocabulary_size
-from cactus_decoding.rules import as_rule
-from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength
-from cactus_decoding.verification.verifiers import make_verifier
+from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs
 
 _DEFAULT_NUM_SPECULATIVE_TOKENS = 6
 
@@ -109,58 +111,60 @@ def speculative_generate(
         ...     do_sample=True, max_new_tokens=4, seed=0).shape[1] - inputs.input_ids.shape[1]
         4
     """
-    rule, budget = as_rule(rule), as_budget(budget)
     named = named_arguments_of_generate(model)
     streamer = named.get("streamer") if streamer is None else streamer
     assistant_model = named.get("assistant_model") if assistant_model is None else assistant_model
     if named.get("synced_gpus"):
         raise ValueError("synced_gpus is not supported: steps of different processes take different times")
-    check_request(model, input_ids, logits_processor, generation_config, model_kwargs)
     if num_speculative_tokens is None:
         num_speculative_tokens = generation_config.prompt_lookup_num_tokens or _DEFAULT_NUM_SPECULATIVE_TOKENS
-    length = as_draft_length(num_speculative_tokens)
+    plain = sampling_of(logits_processor, generation_config)
+    request = Request(
+        rule,
+        budget,
+        verification,
+        num_speculative_tokens,
+        plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0),
+        seed=seed,
+    )
+    check_call(model, input_ids, logits_processor, generation_config, model_kwargs)
 
     padding = left_padding(input_ids, model_kwargs)
     prompt_ids = input_ids[0, padding:].tolist()
-    target = CachedModel(model)
-    check_fits("target", target.max_length, len(prompt_ids), length.most)
+    target, proposals = CachedModel(model), request.num_speculative_tokens.max_draft_tokens
+    check_fits("target", target.max_length, len(prompt_ids), proposals)
     proposer: Drafter = NgramDrafter()
-    if length.most:
+    if proposals:
         proposer = _choose_drafter(model, generation_config, assistant_model, drafter)
-        check_fits("draft", getattr(proposer, "max_length", None), len(prompt_ids), length.most)
+        check_fits("draft", proposer.max_length, len(prompt_ids), proposals)
+    request.check_drafter(proposer)
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
 
-    to_probs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
-    verifier = make_verifier(
-        rule,
-        to_probs,
-        # without sampling there is neither temperature nor truncation among the processors
-        ProcessedProbs(logits_processor, generation_config, input_ids, padding, greedy=False),
-        greedy=not generation_config.do_sample,
-        budget=budget,
-        verification=verification,
-        fixed_blocks=isinstance(proposer, ModelDrafter) and type(length) is FixedLength,
-    )
-    steps = decode(
+    to_probs: LogitsToProbs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
+    if plain is not None:
+        to_probs = as_logits_to_probs(plain)
+    # without sampling there is neither temperature nor truncation among the processors
+    untempered = ProcessedProbs(logits_processor, generation_config, input_ids, padding, greedy=False)
+    outcomes = decode(
         target,
         proposer,
         prompt_ids,
-        verifier,
+        request.verifier(to_probs, untempered, plain),
         to_probs,
-        num_speculative_tokens=length,
+        length=request.num_speculative_tokens,
         max_length=min(stop.max_length, target.max_length or stop.max_length),
-        should_stop=stop,
+        stopping_criteria=stop,
         generator=random_source(generator, seed, target.device),
     )
     response: list[int] = []
     start = time.perf_counter()
-    for step in steps:
-        response += step.token_ids
+    for outcome in outcomes:
+        response += outcome.token_ids
         if streamer is not None:
-            for token in step.token_ids:
+            for token in outcome.token_ids:
                 streamer.put(torch.tensor([token]))
         if metrics is not None:
-            _add(metrics, step.metrics())
+            _add(metrics, Metrics.of(outcome))
     if metrics is not None:
         metrics.seconds += time.perf_counter() - start
     if streamer is not None:
@@ -181,8 +185,8 @@ def _choose_drafter(
     if isinstance(drafter, CandidateGenerator):
         return CandidateGeneratorDrafter(drafter)
     if drafter is not None:
-        if not callable(getattr(drafter, "propose", None)):
-            raise TypeError(f"drafter must have a method `propose` or be a candidate generator, but is {drafter!r}")
+        if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+            raise TypeError(f"drafter must be a Drafter or a candidate generator, but is {drafter!r}")
         if isinstance(drafter, ModelDrafter):
             _check_vocabulary(model, drafter.vocabulary)
         return drafter
@@ -191,7 +195,7 @@ def _choose_drafter(
     if config.assistant_early_exit is not None:
         return CandidateGeneratorDrafter.early_exit(config.assistant_early_exit)
     if config.prompt_lookup_num_tokens is not None:
-        return NgramDrafter(longest=config.max_matching_ngram_size or 2)
+        return NgramDrafter(max_ngram_size=config.max_matching_ngram_size or 2)
     if getattr(config, "use_mtp", None):
         return CandidateGeneratorDrafter.multi_token_prediction()
     raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -87,6 +88,34 @@ class ProcessedProbs:
         return self._sampling(scores)
 
 
+def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> SamplingParams | None:
+    """Return what a call's processors do where they are plain sampling, in the usual order; None where they are more.
+
+    Example:
+        >>> sampling_of(LogitsProcessorList(), GenerationConfig(do_sample=False))
+        SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+    """
+    if not config.do_sample:
+        return None if len(processors) else SamplingParams(temperature=0.0)
+    given: dict[str, Any] = {}
+    order = [
+        (logits_process.TemperatureLogitsWarper, "temperature"),
+        (logits_process.TopKLogitsWarper, "top_k"),
+        (logits_process.TopPLogitsWarper, "top_p"),
+        (logits_process.MinPLogitsWarper, "min_p"),
+    ]
+    for processor in processors:
+        while order and type(processor) is not order[0][0]:
+            order.pop(0)
+        if not order or getattr(processor, "min_tokens_to_keep", 1) > 1:
+            return None
+        name = order.pop(0)[1]
+        if getattr(processor, "filter_value", -math.inf) != -math.inf:
+            return None
+        given[name] = getattr(processor, name)
+    return SamplingParams(**given)
+
+
 class StoppingCheck:
     """Asks a `generate` call's stopping criteria after each token.
 
@@ -115,7 +144,7 @@ class StoppingCheck:
         return token_ids[-1] in self._end_ids or any(verdicts)
 
 
-def check_request(
+def check_call(
     model: PreTrainedModel,
     input_ids: Tensor,
     processors: LogitsProcessorList,
