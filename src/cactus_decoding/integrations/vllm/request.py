@@ -37,7 +37,7 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
         Budget(nats=2, max_shift=None, expected_tokens=None)
         >>> request_of({"acceptance_rule": "top_k:k=5"})
         Traceback (most recent call last):
-        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM: it recovers ... clamped
+        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler ... clamped
     """
     asked = asked or {}
     rule, budget = asked.get(RULE_KEY), asked.get(BUDGET_KEY)
@@ -95,8 +95,7 @@ def _parse(spelling: str) -> Rule:
     if not rule.recovers_from_relaxed_target:
         known = ", ".join(name for name, one in RULES.items() if one.recovers_from_relaxed_target)
         raise ValueError(
-            f"{RULE_KEY} {str(rule)!r} does not work in vLLM: it recovers from a draw that vLLM's sampler does not "
-            f"make; rules that do are {known}"
+            f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; rules that do are {known}"
         )
     return rule
 
