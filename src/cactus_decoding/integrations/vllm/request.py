@@ -95,7 +95,8 @@ def _parse(spelling: str) -> Rule:
     if not rule.recovers_from_relaxed_target:
         known = ", ".join(name for name, one in RULES.items() if one.recovers_from_relaxed_target)
         raise ValueError(
-            f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; rules that do are {known}"
+            f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; "
+            f"rules that do are {known}"
         )
     return rule
 
