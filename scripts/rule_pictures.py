@@ -1,5 +1,7 @@
 """What each rule does to a position: regenerates the pictures and tables of the pages in docs/rules, exactly.
 
+The tables of all rules, there and in the README, are what the rules' classes say.
+
     python scripts/rule_pictures.py                 computes, writes the result file, and renders; seconds
     python scripts/rule_pictures.py --only-render   pictures and tables again, from the result file
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,29 +27,22 @@ sys.path[:0] = [str(ROOT / "scripts")]
 from marked_page import insert  # noqa: E402
 
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
-from cactus_decoding.evaluation.frontier.families import FAMILIES, Family, round_to  # noqa: E402
 from cactus_decoding.evaluation.reporting.charts import DASHES  # noqa: E402
-from cactus_decoding.evaluation.reporting.pictures import GREY, family_of, new_figure, style_of, to_svg  # noqa: E402
+from cactus_decoding.evaluation.reporting.pictures import GREY, OTHER, new_figure, style_of, to_svg  # noqa: E402
+from cactus_decoding.files.jsonl import number_of  # noqa: E402
 from cactus_decoding.files.provenance import provenance  # noqa: E402
 from cactus_decoding.files.writing import as_json, write_atomically  # noqa: E402
+from cactus_decoding.rules import RULES  # noqa: E402
+from cactus_decoding.rules.family import Family, round_to  # noqa: E402
 from cactus_decoding.rules.relaxed_greedy import given_up  # noqa: E402
 
 RESULTS, PAGES = ROOT / "docs/results/rule_pictures.json", ROOT / "docs/rules"
 VOCABULARY, SEED, KNOBS = 1000, 0, 61
 SIZE = (6.4, 4.4)
+BLUE, OTHERS = "#0072b2", "#c4c4c4"
 SAMPLINGS = {"all tokens": SamplingParams(), "top-p 0.95": SamplingParams(top_p=0.95)}
-SHOWN = {
-    "lossless": ("lossless",),
-    "cactus": ("cactus:delta=0.01", "cactus:delta=0.1", "cactus:delta=1.0", "cactus:delta=1.0,solver=exact"),
-    "clamped": ("clamped:width=0.5", "clamped:width=1.0", "clamped:width=2.0", "clamped:max_kl=0.1"),
-    "ensemble": ("ensemble:weight=0.1", "ensemble:weight=0.3", "ensemble:weight=0.5"),
-    "lenience": ("lenience:lenience=0.8", "lenience:lenience=0.5", "lenience:lenience=0.2"),
-    "typical": ("typical", "typical:threshold=0.3,alpha=0.55", "typical:recovery=sample"),
-    "top_k": ("top_k:k=2", "top_k:k=5", "top_k:k=20", "top_k:k=5,residual=mask"),
-    "relaxed_greedy": ("relaxed_greedy:margin=0.2", "relaxed_greedy:margin=0.5", "relaxed_greedy:margin=1.0"),
-}
-"""The spellings in each rule's pictures and table."""
-MARGINS = tuple(round_to(0.02 * 1.35**i) for i in range(20))
+SHOWN = re.compile(r"<!-- shown: (.+) -->")
+"""On a rule's page: the spellings in its pictures and table."""
 
 
 def standard_pair() -> tuple[Tensor, Tensor]:
@@ -68,13 +64,18 @@ def knobs(family: Family) -> list[float]:
     return sorted({*early, *family.knobs(KNOBS)})
 
 
-def compute() -> dict[str, Any]:
+def shown_on(pages: Path) -> dict[str, list[str]]:
+    """Return, for every rule, the spellings that its page shows."""
+    return {name: SHOWN.findall((pages / f"{name}.md").read_text())[0].split() for name in RULES}
+
+
+def compute(shown: list[str]) -> dict[str, Any]:
     """Return every number of the pictures and tables."""
+    families = [family for rule in RULES.values() for family in rule.families]
     return {
-        "lift": {rule: _lift(rule) for rules in SHOWN.values() for rule in rules},
-        "audit": {rule: _audits(rule) for rules in SHOWN.values() for rule in rules},
-        "frontier": {name: [_cost(family.spell(x)) for x in knobs(family)] for name, family in FAMILIES.items()},
-        "margins": [_greedy(f"relaxed_greedy:margin={margin}") for margin in MARGINS],
+        "lift": {rule: _lift(rule) for rule in shown},
+        "audit": {rule: _audits(rule) for rule in shown},
+        "frontier": {family.name: [_cost(family.spell(x)) for x in knobs(family)] for family in families},
         "lossless": _cost("lossless"),
     }
 
@@ -88,7 +89,7 @@ def _lift(rule: str) -> list[list[float]]:
 
 
 def _audits(rule: str) -> dict[str, dict[str, float]]:
-    if rule.startswith("relaxed_greedy"):
+    if parse_rule(rule).judges_untempered:
         return {"temperature 0": _greedy(rule)}
     found = {}
     for name, sampling in SAMPLINGS.items():
@@ -98,7 +99,9 @@ def _audits(rule: str) -> dict[str, dict[str, float]]:
 
 
 def _cost(rule: str) -> list[float]:
-    """Return [KL, acceptance] on the standard pair, all tokens."""
+    """Return [nats, acceptance] on the standard pair, all tokens: KL, or log-probability given up at temperature 0."""
+    if parse_rule(rule).judges_untempered:
+        return [_greedy(rule)[key] for key in ("given_up", "acceptance")]
     result = audit(rule, *(logits.softmax(-1) for logits in standard_pair()))
     return [result.kl.clamp(min=0).item(), result.acceptance.item()]
 
@@ -121,13 +124,13 @@ def _rounded(value: Any) -> Any:
     return round_to(value, 7) if math.isfinite(value) else value
 
 
-def lift_picture(name: str, result: dict[str, Any]) -> str:
+def lift_picture(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return h(n) against q(n), both logarithmic."""
     figure = new_figure(SIZE)
     panel = figure.subplots()
     panel.plot([1e-6, 1], [1e-6, 1], color=GREY, lw=1, ls=":", label="lossless: h(n) = q(n)")
     drawn: dict[str, list[str]] = {}
-    for rule in SHOWN[name]:  # what recovery does cannot be seen here: such rules share a line
+    for rule in shown:  # what recovery does cannot be seen here: such rules share a line
         drawn.setdefault(json.dumps(result["lift"][rule]), []).append(rule)
     for number, rules in enumerate(drawn.values() if name != "lossless" else ()):
         places, lifted = zip(*result["lift"][rules[0]], strict=True)
@@ -142,64 +145,64 @@ def lift_picture(name: str, result: dict[str, Any]) -> str:
 
 
 def cost_picture(name: str, result: dict[str, Any]) -> str:
-    """Return acceptance against KL on the standard pair: this rule over its whole range, and all others in grey."""
+    """Return acceptance against nats on the standard pair: this rule over its whole range, and all others in grey."""
     figure = new_figure(SIZE)
     panel = figure.subplots()
-    families = dict.fromkeys(family_of(rule) for rule in SHOWN[name])
-    if name == "relaxed_greedy":
-        panel.plot(
-            [point["given_up"] for point in result["margins"]],
-            [point["acceptance"] for point in result["margins"]],
-            **_look(name),
-            label="margin from 0.02 to 6",
-        )
-        panel.set(xlabel="log-probability given up, nats per position", ylabel="acceptance")
-    else:
-        for family in [*(each for each in FAMILIES if each not in families), *families]:
-            points = [place for place in result["frontier"].get(family, []) if place[0] is not None]
-            if not points:
-                continue
-            if family in families:
-                look = _look(SHOWN_FAMILY[family]) | {"markersize": 4}
-                panel.plot(*zip(*points, strict=True), **look, markevery=4, label=FAMILIES[family].label, zorder=4)
-            else:
-                panel.plot(*zip(*points, strict=True), color="#c4c4c4", lw=1)
-        panel.plot([], [], color="#c4c4c4", lw=1, label="the other rules")
+    rule = RULES[name]
+    comparable = [each for each in RULES.values() if each.judges_untempered == rule.judges_untempered]
+    others = [family for each in comparable if each is not rule for family in each.families]
+    for family in [*others, *rule.families]:
+        points = [place for place in result["frontier"][family.name] if math.isfinite(number_of(place[0]))]
+        if family in rule.families:
+            look = _look(family.spell(family.strict)) | {"markersize": 4}
+            panel.plot(*zip(*points, strict=True), **look, markevery=4, label=family.label, zorder=4)
+        else:
+            panel.plot(*zip(*points, strict=True), color=OTHERS, lw=1)
+    if others:
+        panel.plot([], [], color=OTHERS, lw=1, label="the other rules")
+    panel.set(xlabel="log-probability given up, nats per position", ylabel="acceptance")
+    if not rule.judges_untempered:
         panel.plot(*result["lossless"], "*", color="black", ms=11, label="lossless", zorder=5)
         panel.set_xscale("symlog", linthresh=1e-3)
         panel.set_xlim(left=-2e-4)  # room for what costs nothing
-        panel.set(xlabel="KL(emitted‖target), nats per position", ylabel="acceptance")
+        panel.set(xlabel="KL(emitted‖target), nats per position")
     panel.grid(alpha=0.3)
     figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return to_svg(figure)
 
 
 def _look(rule: str) -> dict[str, Any]:
-    """Return how a rule is drawn; the one rule for temperature 0 is in no other picture."""
-    if rule.startswith("relaxed_greedy"):
-        return style_of(rule).line() | {"color": "#0072b2", "markerfacecolor": "#0072b2"}
-    return style_of(rule).line()
+    """Return how a rule is drawn; one without a style of its own is blue, not grey as the others."""
+    style = style_of(rule)
+    return style.keywords() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER else {})
 
 
-SHOWN_FAMILY = {name: family.spell(family.strict) for name, family in FAMILIES.items()}
-"""A spelling of each family, to draw it by."""
-
-
-def table(name: str, result: dict[str, Any]) -> str:
+def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return what the audit says of a rule's spellings on the standard pair."""
-    if name == "relaxed_greedy":
+    if RULES[name].judges_untempered:
         lines = ["| rule | acceptance | nats given up, mean | at most |", "|---|---:|---:|---:|"]
-        for rule in SHOWN[name]:
+        for rule in shown:
             found = result["audit"][rule]["temperature 0"]
             lines.append(f"| `{rule}` | {found['acceptance']:.3f} | {found['given_up']:.4f} | {found['most']:.3f} |")
         return "\n".join(lines)
     lines = ["| rule | sampling | acceptance | KL, nats | TV | most times as likely |", "|---|---|---:|---:|---:|---:|"]
-    for rule in SHOWN[name]:
+    for rule in shown:
         for sampling, found in result["audit"][rule].items():
-            kl, ratio = (math.inf if found[key] is None else found[key] for key in ("kl", "max_log_ratio"))
+            kl, ratio = (number_of(found[key], math.inf) for key in ("kl", "max_log_ratio"))
             cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
             cells.append(_number(math.exp(ratio), "{:,.1f}"))
             lines.append(f"| `{rule}` | {sampling} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rule_table(page: Path) -> str:
+    """Return what there is to choose from, as the rules' classes say it, with links from a page."""
+    folder = "docs/rules/" if page.name == "README.md" else ""
+    lines = ["| rule | for example | guarantee at a position | choose it |", "|---|---|---|---|"]
+    for name, rule in RULES.items():
+        for preset in rule.presets:
+            title = f"[{rule.title}]({folder}{name}.md)"
+            lines.append(f"| {title} | `{preset.spelling}` | {preset.guarantee} | {preset.choose} |")
     return "\n".join(lines)
 
 
@@ -212,19 +215,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="result file, JSON")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the rules' pages")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="page with a table of the rules")
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
+    shown = shown_on(given.pages)
     if not given.only_render:
         arguments = {"vocabulary": VOCABULARY, "seed": SEED, "knobs": KNOBS}
-        result = _rounded(compute()) | {"provenance": provenance(arguments)}
+        every = [spelling for spellings in shown.values() for spelling in spellings]
+        result = _rounded(compute(every)) | {"provenance": provenance(arguments)}
         write_atomically(given.results, as_json(result) + "\n")
     result = json.loads(given.results.read_text())
     (given.pages / "pictures").mkdir(exist_ok=True)
-    for name in SHOWN:
+    for name, spellings in shown.items():
         page = given.pages / f"{name}.md"
-        write_atomically(page, insert(page.read_text(), "audit", table(name, result)))
-        for kind, draw in (("lift", lift_picture), ("cost", cost_picture)):
-            write_atomically(given.pages / "pictures" / f"{name}_{kind}.svg", draw(name, result))
+        write_atomically(page, insert(page.read_text(), "audit", table(name, spellings, result)))
+        for kind, picture in (
+            ("lift", lift_picture(name, spellings, result)),
+            ("cost", cost_picture(name, result)),
+        ):
+            write_atomically(given.pages / "pictures" / f"{name}_{kind}.svg", picture)
+    for page in (given.pages / "index.md", given.readme):
+        write_atomically(page, insert(page.read_text(), "rules", rule_table(page)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the build adds to MkDocs: formulas as MathML, the notebook and the reference as pages, result files."""
+"""What the build adds to MkDocs: formulas as MathML, pages of rules, notebook and reference, result files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,19 @@ from notebook_page import notebook_page
 from performance_tables import with_tables
 from reference_pages import names_page, reference_pages
 
+from cactus_decoding.rules import RULES
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 RESULTS = ROOT / "benchmarks" / "results"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the rules' pages into the navigation, after the one on choosing among them."""
+    part = next(part["Rules"] for part in config.nav or [] if "Rules" in part)
+    place = 1 + next(i for i, page in enumerate(part) if "rules/index.md" in page.values())
+    part[place:place] = [{rule.title: f"rules/{name}.md"} for name, rule in RULES.items()]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -240,10 +240,13 @@ class Outcome:
         return sum(visit.relaxed for visit in self.visits)
 
     @property
-    def nats(self) -> list[float] | None:
-        """What each visited position cost; None where nobody measured."""
-        if not self.visits or self.visits[0].nats is None:
-            return None
+    def num_fell_back(self) -> int:
+        """Visited positions where the budget could not afford the rule."""
+        return sum(visit.fell_back for visit in self.visits)
+
+    @property
+    def nats(self) -> list[float]:
+        """What each visited position cost; nothing where nobody measured."""
         return [visit.nats for visit in self.visits if visit.nats is not None]
 
     @property

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from support.exact_enumeration import fates, make_rows
-from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, chi_square, exact_law_of_two, run, tokens
+from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, chi_square, decided, exact_law_of_two, run, tokens
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import (
@@ -69,7 +69,7 @@ def test_numbers_objects_and_spellings(given, expected):
         (None, TypeError, "must be an integer, a draft length or its spelling, but is None"),
         (FixedLength, TypeError, "must be an integer, a draft length or its spelling"),
         ("six", ValueError, "unknown draft length 'six' in 'six'; known are fixed, confidence, adaptive"),
-        ("confidence:k=3", ValueError, "parameters of confidence are: most, threshold"),
+        ("confidence:k=3", ValueError, "parameters of confidence are: max_draft_tokens, threshold"),
         ("confidence:threshold=2", ValueError, r"threshold must be in \[0, 1\], but is 2.0"),
         ("confidence:max_draft_tokens=2.5", ValueError, "max_draft_tokens must be an integer, but is '2.5'"),
         ("adaptive:max_draft_tokens=0", ValueError, "max_draft_tokens must be at least 1, but is 0"),
@@ -206,25 +206,26 @@ def test_an_unsure_draft_proposes_less(target, draft):
 def test_a_stop_that_never_stops_is_a_fixed_length(target, draft):
     for seed in range(10):
         stopped = run(target, ModelDrafter(draft), k=ConfidenceStop(4, 0.0), seed=seed)
-        assert stopped == run(target, ModelDrafter(draft), k=4, seed=seed)
+        assert decided(stopped) == decided(run(target, ModelDrafter(draft), k=4, seed=seed))
 
 
 def test_a_drafter_forgets_the_draft_length_of_the_last_response(target, draft):
     drafter = ModelDrafter(draft)
-    fixed = run(target, drafter, k=4)
+    fixed = decided(run(target, drafter, k=4))
     run(target, drafter, k=ConfidenceStop(4, 1.0))
-    assert run(target, drafter, k=4) == fixed
+    assert decided(run(target, drafter, k=4)) == fixed
 
 
 def test_text_lookup_counts_as_sure(target):
     for length in (ConfidenceStop(4, 1.0), AdaptiveLength(4, 0.0, 0.0)):
-        assert run(target, NgramDrafter(), k=length, length=60) == run(target, NgramDrafter(), k=4, length=60)
+        fixed = decided(run(target, NgramDrafter(), k=4, length=60))
+        assert decided(run(target, NgramDrafter(), k=length, length=60)) == fixed
 
 
 def test_given_costs_make_a_seed_repeatable(target, draft):
     spelled = EVERY_LENGTH[2]
     first, again = (run(target, ModelDrafter(draft), k=as_draft_length(spelled), seed=5, length=60) for _ in range(2))
-    assert first == again
+    assert decided(first) == decided(again)
     assert {step.num_drafted for step in first} > {1}
 
 

@@ -17,7 +17,6 @@ from support.playground_server import QUESTION, asked, running
 from cactus_decoding import RULES, load_pair, parse_rule, stream
 from cactus_decoding.playground.form import form, rule
 from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.meanings import knobs, meanings
 from cactus_decoding.playground.pair_store import KEPT, Shelf
 from cactus_decoding.playground.request import read_request
 from cactus_decoding.playground.request_queue import Line
@@ -52,7 +51,7 @@ def test_rules_are_described_by_their_own_code(name):
     described = rule(name)
     assert described["title"]
     assert [knob["name"] for knob in described["knobs"]] == [field.name for field in fields(RULES[name])]
-    assert all(knob["meaning"] for knob in described["knobs"])
+    assert all(knob["doc"] for knob in described["knobs"])
     for preset in described["presets"]:
         parsed = parse_rule(preset["spelling"])
         assert parsed.name == name
@@ -83,13 +82,8 @@ def test_the_form_is_json_and_names_every_rule():
     offered = json.loads(json.dumps(form(Limits(), models=False), allow_nan=False))
     assert [each["name"] for each in offered["rules"]] == list(RULES)
     assert len({each["question"] for each in offered["examples"]}) == len(offered["examples"])
-    assert set(offered["meanings"]) >= {"seed", "verification", "temperature", "top_k", "top_p", "min_p"}
-
-
-def test_meanings_of_what_says_nothing_are_empty():
-    assert meanings(Limits)["new_tokens"] == "length of an answer."
-    assert meanings(type("Silent", (), {})) == {}
-    assert knobs(Limits)[0]["kind"] == "int"
+    assert [knob["name"] for knob in offered["sampling"]] == ["temperature", "top_k", "top_p", "min_p"]
+    assert all(knob["doc"] for part in ("sampling", "budget") for knob in offered[part])
 
 
 # --- what it refuses ---

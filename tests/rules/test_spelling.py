@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import FrozenInstanceError, fields, make_dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from support.rules_under_test import SPELLINGS
 
+from cactus_decoding.arguments.knobs import Knob, Parameter, parameters
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.rules import (
@@ -19,9 +21,6 @@ from cactus_decoding.rules import (
     Cactus,
     ClampedRatio,
     Ensemble,
-    Lenience,
-    Lossless,
-    RelaxedGreedy,
     Rule,
     TopK,
     Typical,
@@ -30,35 +29,38 @@ from cactus_decoding.rules import (
 )
 from cactus_decoding.types import AcceptanceRule
 
-unit = st.floats(0, 1)
-budget = st.one_of(st.floats(0, allow_infinity=False, allow_nan=False), st.integers(0, 1000))
-expandable = [name for name, divergence in DIVERGENCES.items() if divergence.curvature is not None]
-max_ratio = st.one_of(st.just(math.inf), st.floats(1, 1e300))
 
-STRATEGIES: dict[str, st.SearchStrategy[Rule]] = {
-    "lossless": st.builds(Lossless),
-    "cactus": st.one_of(
-        st.builds(Cactus, budget, st.just("taylor"), st.sampled_from(expandable), max_ratio),
-        st.builds(Cactus, budget, st.just("exact"), st.sampled_from([*DIVERGENCES]), max_ratio),
-    ),
-    "ensemble": st.builds(Ensemble, unit),
-    "lenience": st.builds(Lenience, st.floats(0, 1, exclude_min=True)),
-    "clamped": st.one_of(
-        st.builds(ClampedRatio, width=st.floats(0, 500)),
-        st.builds(ClampedRatio, max_kl=st.floats(0, allow_infinity=False, allow_nan=False)),
-    ),
-    "typical": st.builds(Typical, unit, st.floats(0, 100), st.sampled_from(["greedy", "sample"])),
-    "top_k": st.builds(TopK, st.integers(1, 10**9), st.sampled_from(["sample", "mask"])),
-    "relaxed_greedy": st.builds(RelaxedGreedy, budget, st.integers(0, 10**9)),
-}
+def values_of(parameter: Parameter) -> st.SearchStrategy:
+    """Return what a parameter may be, by its own limits."""
+    knob, kinds = parameter.knob, [st.none()] if parameter.optional else []
+    if parameter.choices:
+        kinds.append(st.sampled_from(parameter.choices))
+    elif parameter.kind is int:
+        kinds.append(st.integers(int(knob.ge or 0), 10**9 if knob.le is None else int(knob.le)))
+    else:
+        low, high = (knob.ge if knob.gt is None else knob.gt), (knob.le if knob.lt is None else knob.lt)
+        finite = None if high == math.inf else high
+        kinds.append(
+            st.floats(low, finite, allow_nan=False, allow_infinity=high is None, exclude_min=knob.gt is not None)
+        )
+        kinds.append(st.integers(math.ceil(low) + (knob.gt == low), int(min(high or 1000, 1000))))  # 1 for 1.0
+    return st.one_of(kinds)
 
 
-def test_every_registered_rule_is_generated() -> None:
-    assert STRATEGIES.keys() == RULES.keys()
+@st.composite
+def rules_of(draw: st.DrawFn, name: str) -> Rule:
+    """Return a rule of a class, with any values that go together."""
+    given = {each.name: draw(values_of(each)) for each in parameters(RULES[name])}
+    try:
+        return RULES[name](**given)
+    except ValueError:
+        reject()  # each is allowed by itself
 
 
-@given(st.one_of(*STRATEGIES.values()))
-def test_spelling_and_pickle_come_back(rule: Rule) -> None:
+@pytest.mark.parametrize("name", RULES)
+@given(data=st.data())
+def test_spelling_and_pickle_come_back(name: str, data: st.DataObject) -> None:
+    rule = data.draw(rules_of(name))
     for again in (parse_rule(str(rule)), parse_rule(f"  {str(rule).replace(',', ' , ')}"), as_rule(str(rule))):
         assert again == rule
         assert hash(again) == hash(rule)
@@ -160,6 +162,13 @@ def test_bad_text_is_refused_with_what_is_allowed(text: str, needles: list[str])
 def test_wrong_types_are_refused(make, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         make()
+
+
+def test_words_to_choose_from_are_listed_where_another_is_spelled():
+    kind = make_dataclass("Kind", [("size", Annotated[Literal["small", "large"], Knob("how large")], "small")])
+    assert parse("thing", "kind:size=large", {"kind": kind}) == kind("large")
+    with pytest.raises(ValueError, match=r"size must be one of small, large, but is 'huge' in 'kind:size=huge'"):
+        parse("thing", "kind:size=huge", {"kind": kind})
 
 
 def test_integers_are_known_whether_or_not_annotations_are_postponed():

@@ -40,6 +40,11 @@ def run(
     )
 
 
+def decided(steps: list[Outcome]) -> list[tuple]:
+    """Return what each step decided, without rows and times, so that runs can be compared."""
+    return [(step.proposal.token_ids, step.path, step.token_ids, step.fates, step.finish_reason) for step in steps]
+
+
 def tokens(steps: list[Outcome]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
 

@@ -1,4 +1,4 @@
-"""The one list of rules that feeds every property test, and rules that are deliberately wrong."""
+"""The rules that feed every property test, their numbers by a second hand, and rules that are deliberately wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
-from cactus_decoding.rules import RULES, parse_rule
+from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.types import AcceptanceRule, Verdict
 
 # Every registered rule with every variant of its parameters: limits at which it is lossless, ordinary and huge values.
@@ -72,6 +72,34 @@ LOSSLESS_LIMITS = (
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
 if _MISSING:
     raise AssertionError(f"rules without a spelling under test: {', '.join(sorted(_MISSING))}")
+
+
+def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two numbers of every token of one row, written down once more from the papers' formulas."""
+    q, p = target, draft
+    one, infinite = torch.ones_like(q), torch.full_like(q, math.inf)
+    match str(rule).partition(":")[0]:
+        case "lossless":
+            return q, one
+        case "cactus":
+            g = (q + (2 * rule.delta * q * (1 - q)).sqrt()).clamp(max=1)
+            return g, torch.where(q < 1, (1 - g) / (1 - q), 1.0)
+        case "ensemble":
+            return torch.where(q > 0, rule.weight * p + (1 - rule.weight) * q, 0.0), one
+        case "lenience":
+            return q / rule.lenience, one / rule.lenience
+        case "relaxed_greedy":
+            best = torch.arange(len(q)) == q.argmax()
+            high = q >= q.sort(descending=True).values[min(rule.top or len(q), len(q)) - 1]
+            within = (q > 0) & (q >= q.max() * math.exp(-rule.margin) * (1 - 1e-12)) & high & (rule.margin > 0)
+            return (best | within).double(), infinite
+        case "typical":
+            entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
+            return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite
+        case _:
+            assert rule.name == "top_k"
+            kth = sorted(q.tolist(), reverse=True)[: rule.k][-1]
+            return ((q >= kth) & (q > 0)).double(), infinite
 
 
 @dataclass(frozen=True)

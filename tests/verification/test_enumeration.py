@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, paired_rows
-from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered
+from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered, expected_numbers
 from torch import Tensor
 
 from cactus_decoding.auditing import audit, judge_every_token
@@ -127,34 +127,6 @@ def test_deterministic_draft_is_a_one_hot_row(spelling: str, which: int) -> None
     assert_close(without.relaxed_prob.clamp(max=1), with_row.relaxed_prob.clamp(max=1))
     by_id, by_row = audit(rule, target, draft_token_ids=ids.squeeze(1)), audit(rule, target, one_hot)
     assert torch.equal(by_id.output_probs, by_row.output_probs)
-
-
-def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two numbers of every token of one row, written down once more from the papers' formulas."""
-    q, p = target, draft
-    one, infinite = torch.ones_like(q), torch.full_like(q, math.inf)
-    match str(rule).partition(":")[0]:
-        case "lossless":
-            return q, one
-        case "cactus":
-            g = (q + (2 * rule.delta * q * (1 - q)).sqrt()).clamp(max=1)
-            return g, torch.where(q < 1, (1 - g) / (1 - q), 1.0)
-        case "ensemble":
-            return torch.where(q > 0, rule.weight * p + (1 - rule.weight) * q, 0.0), one
-        case "lenience":
-            return q / rule.lenience, one / rule.lenience
-        case "relaxed_greedy":
-            best = torch.arange(len(q)) == q.argmax()
-            high = q >= q.sort(descending=True).values[min(rule.top or len(q), len(q)) - 1]
-            within = (q > 0) & (q >= q.max() * math.exp(-rule.margin) * (1 - 1e-12)) & high & (rule.margin > 0)
-            return (best | within).double(), infinite
-        case "typical":
-            entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
-            return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite
-        case _:
-            assert rule.name == "top_k"
-            kth = sorted(q.tolist(), reverse=True)[: rule.k][-1]
-            return ((q >= kth) & (q > 0)).double(), infinite
 
 
 def check_numbers(rule: AcceptanceRule, right: Rule) -> None:

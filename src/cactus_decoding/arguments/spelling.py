@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from typing import Any, TypeVar
+
+from cactus_decoding.arguments.knobs import Parameter, parameters
 
 Spelled = TypeVar("Spelled")
 
@@ -23,9 +24,7 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     name, _, rest = text.strip().partition(":")
     if name not in known:
         raise ValueError(f"unknown {kind} {name!r} in {text!r}; known are {', '.join(known)}")
-    parameters = [field for field in fields(known[name]) if field.init]  # type: ignore[arg-type]
-    # an annotation is its text only where its module postpones annotations
-    allowed = {field.name: getattr(field.type, "__name__", str(field.type)) for field in parameters}
+    allowed = {each.name: each for each in parameters(known[name])}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -34,22 +33,24 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
             raise ValueError(f"{part!r} in {text!r} is not parameter=value; parameters of {name} are: {listed}")
         if key in values:
             raise ValueError(f"{key} is given twice in {text!r}")
-        values[key] = _convert(key, value, allowed[key], text)
-    missing = [f.name for f in parameters if f.name not in values and f.default is MISSING]
+        values[key] = _convert(allowed[key], value, text)
+    missing = [key for key, each in allowed.items() if key not in values and each.required]
     if missing:
         raise ValueError(f"{text!r} lacks {', '.join(missing)}; write for example '{name}:{missing[0]}=1'")
     return known[name](**values)
 
 
-def _convert(key: str, value: str, kind: str, text: str) -> float | int | str:
+def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
     """Turn the text of a parameter into its type."""
-    if kind == "str":
-        return value
+    if parameter.choices and value not in parameter.choices:
+        raise ValueError(
+            f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {value!r} in {text!r}"
+        )
     try:
-        return int(value) if kind == "int" else float(value)
+        return parameter.kind(value)
     except ValueError:
-        expected = "an integer" if kind == "int" else "a number"
-        raise ValueError(f"{key} must be {expected}, but is {value!r} in {text!r}") from None
+        expected = "an integer" if parameter.kind is int else "a number"
+        raise ValueError(f"{parameter.name} must be {expected}, but is {value!r} in {text!r}") from None
 
 
 def spell(name: str, spelled: Any) -> str:
@@ -61,9 +62,9 @@ def spell(name: str, spelled: Any) -> str:
         'cactus:delta=1.0,solver=exact'
     """
     given = []
-    for field in fields(spelled):
-        value = getattr(spelled, field.name)
-        if field.init and (field.default is MISSING or value != field.default):
+    for each in parameters(type(spelled)):
+        value = getattr(spelled, each.name)
+        if each.required or value != each.default:
             # one spelling for equal objects: 1, 1.0 and NumPy's 1.0 are the same parameter
-            given.append(f"{field.name}={float(value)!r}" if "float" in str(field.type) else f"{field.name}={value}")
+            given.append(f"{each.name}={float(value)!r}" if each.kind is float else f"{each.name}={value}")
     return f"{name}:{','.join(given)}" if given else name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
-from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.knobs import Knob, check_knobs
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,16 @@ class Budget:
         0.1
     """
 
-    nats: float | None = None
-    max_shift: float | None = None
-    expected_tokens: int | None = None
+    nats: Annotated[float | None, Knob("the budget per response", "nats", ge=0)] = None
+    max_shift: Annotated[float | None, Knob("largest change of any event's probability", ge=0, le=1)] = None
+    expected_tokens: Annotated[
+        int | None,
+        Knob(
+            "the length over which the budget is spread, by moving the width; only for ``clamped:width``",
+            "tokens",
+            ge=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Check the parameters."""
@@ -51,14 +59,9 @@ class Budget:
             raise ValueError(
                 f"give either nats or max_shift, but nats is {self.nats} and max_shift is {self.max_shift}"
             )
-        if self.nats is not None:
-            check_number("nats", self.nats, 0, math.inf)
-        if self.max_shift is not None:
-            check_number("max_shift", self.max_shift, 0, 1)
-        if self.expected_tokens is not None:
-            check_integer("expected_tokens", self.expected_tokens, 1)
-            if math.isinf(self.limit):
-                raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
+        check_knobs(self)
+        if self.expected_tokens is not None and math.isinf(self.limit):
+            raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
 
     @property
     def limit(self) -> float:

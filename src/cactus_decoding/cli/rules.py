@@ -9,15 +9,15 @@ from rich.table import Table
 
 def rules() -> None:
     """List the acceptance rules, how to spell them, and what each guarantees per position."""
-    from cactus_decoding import parse_rule
-    from cactus_decoding.rules.guarantees import GUARANTEES
+    from cactus_decoding.rules import RULES
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("rule", style="bold")
     table.add_column("spelling")
     table.add_column("guarantee at each position", ratio=1)
-    for spelling, guarantee in GUARANTEES.items():
-        table.add_row(parse_rule(spelling).name, spelling, guarantee)
+    for name, rule in RULES.items():
+        for preset in rule.presets:
+            table.add_row(name, preset.spelling, preset.guarantee)
     console = Console(highlight=False)
     console.print(table)
     console.print(

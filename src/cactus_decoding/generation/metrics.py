@@ -45,7 +45,7 @@ class Metrics:
     @classmethod
     def of(cls, outcome: Outcome) -> Metrics:
         """Return the counts of one step; the seconds are those of its caller."""
-        nats, all_accepted = outcome.nats or [], outcome.num_accepted == outcome.num_drafted
+        nats, all_accepted = outcome.nats, outcome.num_accepted == outcome.num_drafted
         return cls(
             steps=1,
             drafted=outcome.num_drafted,
@@ -56,7 +56,7 @@ class Metrics:
             generated=outcome.num_emitted,
             metered=len(nats),
             nats=sum(nats),
-            fell_back=sum(visit.fell_back for visit in outcome.visits),
+            fell_back=outcome.num_fell_back,
         )
 
     def __add__(self, other: Metrics) -> Metrics:

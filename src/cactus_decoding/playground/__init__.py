@@ -4,7 +4,6 @@ It is a Starlette application and a plain page, without a build step or an outsi
 sliders and two answers that stream side by side need a document of our own; a toolkit such as Gradio would bring its
 own widgets and queue, which stand in the way of all three, and a hundred megabytes.
 
-    meanings.py   what parameters mean, read from the docstrings of the classes they belong to
     form.py       what the page offers: rules and knobs, sampling, limits, examples
     request.py    from the page's JSON to checked arguments
     shelf.py      pairs of models, loaded once

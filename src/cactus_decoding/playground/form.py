@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
-from cactus_decoding.evaluation.frontier.families import FAMILIES, round_to
-from cactus_decoding.generation.generate import generate
 from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.meanings import knobs, meanings, title_and_summary
-from cactus_decoding.rules import RULES, parse_rule
-from cactus_decoding.rules.guarantees import GUARANTEES
+from cactus_decoding.rules import RULES, Rule, parse_rule
+from cactus_decoding.rules.family import round_to
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.verification.verifiers import VERIFICATIONS
 from cactus_decoding.zoo.word_problems import word_problems
@@ -34,10 +31,9 @@ def form(limits: Limits, *, models: bool) -> dict[str, Any]:
     return {
         "rules": [rule(name) for name in RULES],
         "sampling": knobs(SamplingParams),
-        "draft_lengths": {name: knobs(each) for name, each in DRAFT_LENGTHS.items()},
+        "draft_lengths": list(DRAFT_LENGTHS),
         "budget": knobs(Budget),
         "verifications": VERIFICATIONS,
-        "meanings": meanings(generate),
         "limits": asdict(limits),
         "models": models,
         "examples": [
@@ -45,6 +41,30 @@ def form(limits: Limits, *, models: bool) -> dict[str, Any]:
             for problem in islice(word_problems("test", seed=0), NUM_EXAMPLES)
         ],
     }
+
+
+def knobs(described: type) -> list[dict[str, Any]]:
+    """Return the parameters of a dataclass: name, kind, default, what each means, and the choices of words.
+
+    The kind is ``int``, ``float`` or ``str``; a default of None means that the parameter may be left out, and
+    ``required`` that it may not. Infinity, which JSON lacks, is left out as a default.
+
+    Example:
+        >>> [(knob["name"], knob["kind"], knob["choices"]) for knob in knobs(RULES["top_k"])]
+        [('k', 'int', []), ('residual', 'str', ['sample', 'mask'])]
+    """
+    return [
+        {
+            "name": each.name,
+            "kind": each.kind.__name__,
+            "default": None if each.required or each.default == float("inf") else each.default,
+            "required": each.required,
+            "doc": each.knob.doc,
+            "unit": each.knob.unit,
+            "choices": list(each.choices),
+        }
+        for each in parameters(described)
+    ]
 
 
 def rule(name: str) -> dict[str, Any]:
@@ -56,30 +76,29 @@ def rule(name: str) -> dict[str, Any]:
         >>> rule("ensemble")["title"], rule("ensemble")["knobs"][0]["range"]
         ('Static ensemble', [0.001, 1.0])
     """
-    title, summary = title_and_summary(sys.modules[RULES[name].__module__].__doc__)
+    described = RULES[name]
     presets: list[dict[str, Any]] = [
-        {"spelling": spelling, "guarantee": guarantee, "values": _finite(asdict(parse_rule(spelling)))}  # type: ignore[call-overload]
-        for spelling, guarantee in GUARANTEES.items()
-        if parse_rule(spelling).name == name
+        {"spelling": each.spelling, "guarantee": each.guarantee, "values": _finite(vars(parse_rule(each.spelling)))}
+        for each in described.presets
     ]
-    studied = _studied_ranges()
-    described = [
-        knob | {"range": studied.get((name, knob["name"])) or _range_around(knob, presets[0]["values"])}
-        for knob in knobs(RULES[name])
+    studied = _studied_ranges(described)
+    shown = [
+        knob | {"range": studied.get(knob["name"]) or _range_around(knob, presets[0]["values"])}
+        for knob in knobs(described)
     ]
-    return {"name": name, "title": title, "summary": summary, "knobs": described, "presets": presets}
+    return {"name": name, "title": described.title, "summary": described.summary, "knobs": shown, "presets": presets}
 
 
-def _studied_ranges() -> dict[tuple[str, str], list[float]]:
-    """Return, by rule and knob, where the study of rules begins and ends; of two ranges the narrower one."""
-    ranges: dict[tuple[str, str], list[float]] = {}
-    for family in FAMILIES.values():
+def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:
+    """Return, by knob, where the study of rules begins and ends; of two ranges the narrower one."""
+    ranges: dict[str, list[float]] = {}
+    for family in described.families:
         strict, loose = parse_rule(family.spell(family.strict)), parse_rule(family.spell(family.loose))
-        for knob in knobs(type(strict)):
-            ends = [getattr(end, knob["name"]) for end in (strict, loose)]
-            if knob["kind"] != "str" and None not in ends and ends[0] != ends[1]:
-                key, (low, high) = (strict.name, knob["name"]), sorted(ends)
-                ranges[key] = [low, min(high, ranges.get(key, [0, high])[1])]
+        for parameter in parameters(described):
+            ends = [getattr(end, parameter.name) for end in (strict, loose)]
+            if parameter.kind is not str and None not in ends and ends[0] != ends[1]:
+                low, high = sorted(ends)
+                ranges[parameter.name] = [low, min(high, ranges.get(parameter.name, [0, high])[1])]
     return ranges
 
 

@@ -1,14 +1,16 @@
-"""What rules share: looking up the drafted token, their text spelling, and the defaults of the protocol."""
+"""What rules share: looking up the drafted token, what a rule says of itself, and the defaults of the protocol."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
 
@@ -24,11 +26,31 @@ def draft_probability_of(draft_probs: Tensor | None, token_ids: Tensor) -> Tenso
     return probability_of(draft_probs, token_ids)
 
 
-class Rule(ABC):
-    """Base of the rules: frozen dataclasses whose fields are their parameters.
+class Preset(NamedTuple):
+    """A spelling of a rule to start from.
 
     Attributes:
-        name: the rule's name in the registry.
+        spelling: the rule with its usual knobs.
+        guarantee: what it guarantees at a position, in a sentence.
+        choose: where to choose it, in a few words.
+    """
+
+    spelling: str
+    guarantee: str
+    choose: str
+
+
+class Rule(ABC):
+    """Base of the rules: frozen dataclasses whose fields are their parameters, each a `Knob`.
+
+    What follows the fields is what a rule says of itself; commands, pages and engines read it here.
+
+    Attributes:
+        name: the rule's name in the registry, and that of its module and its page.
+        title: what people call it.
+        summary: what it does, in a line.
+        presets: spellings to start from, the usual one first.
+        families: what a study of rules sweeps: one knob each, from strict to loose.
         never_stricter_than_lossless: the rule promises h(n) >= min(p(n), q(n)) wherever q(n) > 0, so that it accepts
             whatever the lossless test accepts with the same number: it then need not be asked about those tokens.
         needs_support_only: the rule promises that its numbers, and its recovery target, stay the same when tokens
@@ -41,11 +63,19 @@ class Rule(ABC):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    presets: ClassVar[tuple[Preset, ...]] = ()
+    families: ClassVar[tuple[Family, ...]] = ()
     never_stricter_than_lossless: ClassVar[bool] = False
     needs_support_only: ClassVar[bool] = False
     recovers_from_relaxed_target: ClassVar[bool] = False
     lifts_one_token: ClassVar[bool] = False
     judges_untempered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the parameters; rules with more to check extend this."""
+        check_knobs(self)
 
     def __str__(self) -> str:
         """Return the text that `parse_rule` turns into this rule; parameters at their default are left out."""

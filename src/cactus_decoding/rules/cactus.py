@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_choice, check_number
+from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
 
@@ -45,23 +47,45 @@ class Cactus(Rule):
         0.6
     """
 
-    delta: float
-    solver: str = "taylor"
-    divergence: str = "kl"
-    max_ratio: float = math.inf
+    delta: Annotated[float, Knob("budget, given the drafted token; 0 is lossless", "nats", ge=0, lt=math.inf)]
+    solver: Annotated[
+        Literal["taylor", "exact"], Knob("the paper's second-order closed form, or the root, which never overspends")
+    ] = "taylor"
+    divergence: Annotated[
+        Literal["kl", "reverse_kl", "chi_square", "squared_hellinger", "total_variation", "jensen_shannon"],
+        Knob("what delta bounds; ``total_variation`` needs ``solver=exact``"),
+    ] = "kl"
+    max_ratio: Annotated[float, Knob("no token is lifted to more than this times its probability", ge=1)] = math.inf
 
     name = "cactus"
+    title = "Cactus"
+    summary = "Lift the drafted token as far as a divergence budget allows."
+    presets = (
+        Preset(
+            "cactus:delta=0.5",
+            "Given the drafted token, KL(h‖target) ≤ delta while its lifted probability g ≤ 1/2; above that it can "
+            "overspend, up to log(1 + 2·delta). Not a bound on what is emitted on average.",
+            "to reproduce the paper; with deterministic drafts",
+        ),
+        Preset(
+            "cactus:delta=0.5,solver=exact",
+            "Given the drafted token, KL(h‖target) ≤ delta, never overspent. "
+            "Not a bound on what is emitted on average.",
+            "with deterministic drafts, where delta then bounds what is emitted",
+        ),
+    )
+    families = (
+        Family("cactus", "Cactus, closed form", lambda x: f"cactus:delta={x!r}", 1e-4, 1e3),
+        Family("cactus_exact", "Cactus, exact solver", lambda x: f"cactus:delta={x!r},solver=exact", 1e-4, 30.0),
+    )
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
     lifts_one_token = True
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_number("delta", self.delta, 0, math.inf, high_open=True)
-        check_choice("solver", self.solver, ("taylor", "exact"))
-        check_choice("divergence", self.divergence, tuple(DIVERGENCES))
-        check_number("max_ratio", self.max_ratio, 1, math.inf)
+        """Check the parameters, and that the divergence has the expansion that the closed form takes."""
+        super().__post_init__()
         if self.solver == "taylor" and DIVERGENCES[self.divergence].curvature is None:
             raise ValueError(f"divergence {self.divergence!r} has no second-order expansion: solver must be 'exact'")
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_number
+from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.divergences.f_divergences import lift_exactly
 from cactus_decoding.divergences.ratio_clamp import WIDEST, clamp_bounds
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
 
@@ -41,20 +43,42 @@ class ClampedRatio(Rule):
         [0.75, 0.25]
     """
 
-    width: float | None = None
-    max_kl: float | None = None
+    width: Annotated[
+        float | None,
+        Knob("span of a token's log-ratio to the target; 0 is lossless", "nats", ge=0, le=WIDEST),
+    ] = None
+    max_kl: Annotated[
+        float | None, Knob("cap on each position's KL, instead of a width; 0 is lossless", "nats", ge=0, lt=math.inf)
+    ] = None
 
     name = "clamped"
+    title = "Clamped ratio"
+    summary = "Emit the draft, clamped to within a constant factor of the target."
+    presets = (
+        Preset(
+            "clamped:width=1.0",
+            "Every token's ratio to its target probability stays within e^±width.",
+            "to relax with temperature above 0",
+        ),
+        Preset(
+            "clamped:max_kl=0.1",
+            "KL(emitted‖target) ≤ max_kl at every position.",
+            "where a bound per position is asked for (mentored decoding)",
+        ),
+    )
+    families = (
+        Family("clamped", "clamped ratio", lambda x: f"clamped:width={x!r}", 0.01, 50.0),
+        Family("clamped_max_kl", "KL cap per position", lambda x: f"clamped:max_kl={x!r}", 1e-4, 20.0),
+    )
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
+        """Check the parameters, and that one of them is given."""
+        super().__post_init__()
         if (self.width is None) == (self.max_kl is None):
             raise ValueError(f"give either width or max_kl, but width is {self.width} and max_kl is {self.max_kl}")
-        name = "width" if self.max_kl is None else "max_kl"
-        check_number(name, getattr(self, name), 0, WIDEST if name == "width" else math.inf, high_open=name == "max_kl")
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return min(q e^hi, max(p, q e^lo)) at n, and s = e^lo."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_number
-from cactus_decoding.rules.base import Rule, draft_probability_of, probability_of
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule, draft_probability_of, probability_of
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
 
@@ -31,16 +33,22 @@ class Ensemble(Rule):
         tensor([0.7000, 0.3000], dtype=torch.float64)
     """
 
-    weight: float
+    weight: Annotated[float, Knob("how much of the mixture is the draft's; 0 is lossless", "share", ge=0, le=1)]
 
     name = "ensemble"
+    title = "Static ensemble"
+    summary = "Verify against a fixed mixture of target and draft."
+    presets = (
+        Preset(
+            "ensemble:weight=0.2",
+            "Total variation to the target ≤ weight × that of the draft to the target; KL is unbounded.",
+            "to compare",
+        ),
+    )
+    families = (Family("ensemble", "interpolation", lambda x: f"ensemble:weight={x!r}", 1e-3, 1.0),)
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
-
-    def __post_init__(self) -> None:
-        """Check the parameter."""
-        check_number("weight", self.weight, 0, 1)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the mixture's probability of n, or 0 where the target excludes n, and s = 1."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_number
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.family import Family, round_to
 from cactus_decoding.types import Verdict
 
 
@@ -29,16 +31,23 @@ class Lenience(Rule):
         2.0
     """
 
-    lenience: float
+    lenience: Annotated[float, Knob("the smaller, the more is accepted; 1 is lossless", "factor", gt=0, le=1)]
 
     name = "lenience"
+    title = "Lenience"
+    summary = "Accept as if the target were a constant factor more sure of every drafted token."
+    presets = (
+        Preset(
+            "lenience:lenience=0.5",
+            "No accepted token is more than 1/lenience times as likely as under the target; "
+            "nothing about the whole distribution.",
+            "where only too frequent tokens hurt",
+        ),
+    )
+    families = (Family("lenience", "lenience", lambda x: f"lenience:lenience={round_to(1 / x)!r}", 1.01, 1e6),)
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
-
-    def __post_init__(self) -> None:
-        """Check the parameter."""
-        check_number("lenience", self.lenience, 0, 1, low_open=True)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return q(n) / lenience and s = 1 / lenience."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.types import Verdict
 
 
@@ -23,6 +23,9 @@ class Lossless(Rule):
     """
 
     name = "lossless"
+    title = "Lossless"
+    summary = "Accept as much as can be accepted without changing anything."
+    presets = (Preset("lossless", "Exact: emits the target's own distribution.", "first"),)
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.arguments.checks import check_integer, check_number
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
 
@@ -41,17 +43,24 @@ class RelaxedGreedy(Rule):
         [1.0, 1.0, 0.0]
     """
 
-    margin: float
-    top: int = 0
+    margin: Annotated[
+        float, Knob("log-probability that a token may give up; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
+    ]
+    top: Annotated[int, Knob("accept only among this many likeliest tokens; 0 sets no limit", "tokens", ge=0)] = 0
 
     name = "relaxed_greedy"
+    title = "Relaxed greedy"
+    summary = "At temperature 0, keep what is almost as likely as the most likely token."
+    presets = (
+        Preset(
+            "relaxed_greedy:margin=0.5,top=3",
+            "For temperature 0: no token gives up more than margin nats of log-probability.",
+            "at temperature 0",
+        ),
+    )
+    families = (Family("relaxed_greedy", "relaxed greedy", lambda x: f"relaxed_greedy:margin={x!r}", 0.02, 6.0),)
     needs_support_only = True
     judges_untempered = True
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_number("margin", self.margin, 0, math.inf, high_open=True)
-        check_integer("top", self.top, 0)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for tokens within the margin and 0 for others, and an infinite s: recovery ignores the draft."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_choice, check_integer
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
 
@@ -31,16 +33,23 @@ class TopK(Rule):
         0.0
     """
 
-    k: int
-    residual: str = "sample"
+    k: Annotated[int, Knob("how many tokens pass", "tokens", ge=1)]
+    residual: Annotated[
+        Literal["sample", "mask"],
+        Knob(
+            "what follows a rejection: a draw from the k by the target, or with equal chances, as in the paper's code"
+        ),
+    ] = "sample"
 
     name = "top_k"
+    title = "Top-k acceptance"
+    summary = "Keep whatever is among the target's k most likely tokens."
+    presets = (Preset("top_k:k=5", "None: what it accepts is distributed as the draft's.", "to compare"),)
+    families = (
+        Family("top_k", "top-k, sampled recovery", lambda x: f"top_k:k={int(x)}", 1, 1000, whole=True),
+        Family("top_k_mask", "top-k, mask recovery", lambda x: f"top_k:k={int(x)},residual=mask", 1, 1000, whole=True),
+    )
     needs_support_only = True
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_integer("k", self.k, 1)
-        check_choice("residual", self.residual, ("sample", "mask"))
 
     def _floor(self, target_probs: Tensor) -> Tensor:
         k = min(self.k, target_probs.shape[-1])

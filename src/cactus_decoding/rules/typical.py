@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.arguments.checks import check_choice, check_number
-from cactus_decoding.rules.base import Rule, probability_of
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.family import Family, round_to
 from cactus_decoding.types import Verdict
+
+
+def _spelled(looseness: float, recovery: str) -> str:
+    """Tie alpha to the threshold as Medusa does."""
+    threshold = 1 / looseness
+    return f"typical:threshold={round_to(threshold)},alpha={round_to(math.sqrt(threshold))},recovery={recovery}"
 
 
 @dataclass(frozen=True)
@@ -32,18 +40,24 @@ class Typical(Rule):
         tensor([1., 1.], dtype=torch.float64)
     """
 
-    threshold: float = 0.09
-    alpha: float = 0.3
-    recovery: str = "greedy"
+    threshold: Annotated[float, Knob("hard floor on a token's probability", "probability", ge=0, le=1)] = 0.09
+    alpha: Annotated[
+        float, Knob("factor on e^−entropy, the other floor; Medusa uses √threshold", "factor", ge=0, lt=math.inf)
+    ] = 0.3
+    recovery: Annotated[
+        Literal["greedy", "sample"],
+        Knob("what follows a rejection: the target's most likely token, as in Medusa, or a draw from the target"),
+    ] = "greedy"
 
     name = "typical"
+    title = "Typical acceptance"
+    summary = "Keep what is not too unlikely for how uncertain the target is."
+    presets = (Preset("typical", "None: what it accepts is distributed as the draft's.", "to compare with Medusa"),)
+    families = (
+        Family("typical", "typical, greedy recovery", lambda x: _spelled(x, "greedy"), 1.05, 1e6),
+        Family("typical_sample", "typical, sampled recovery", lambda x: _spelled(x, "sample"), 1.05, 1e6),
+    )
     needs_support_only = True
-
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_number("threshold", self.threshold, 0, 1)
-        check_number("alpha", self.alpha, 0, math.inf, high_open=True)
-        check_choice("recovery", self.recovery, ("greedy", "sample"))
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for tokens above the floor and 0 below, and an infinite s: recovery ignores the draft."""

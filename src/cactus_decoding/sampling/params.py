@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.sampling.selection import at_least, cut_row, largest
 from cactus_decoding.types import LogitsToProbs
 
@@ -40,17 +41,14 @@ class SamplingParams:
         tensor([0., 1., 0.])
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: Annotated[float, Knob("0 takes the most likely token", ge=0, lt=math.inf)] = 1.0
+    top_k: Annotated[int, Knob("how many of the most likely tokens are kept; 0 keeps all", ge=0)] = 0
+    top_p: Annotated[float, Knob("the probability mass that is kept", gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Knob("least probability kept, relative to the likeliest token's", ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        check_number("temperature", self.temperature, 0, math.inf, high_open=True)
-        check_integer("top_k", self.top_k, 0)
-        check_number("top_p", self.top_p, 0, 1, low_open=True)
-        check_number("min_p", self.min_p, 0, 1)
+        check_knobs(self)
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape."""

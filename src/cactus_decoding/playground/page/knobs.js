@@ -23,7 +23,7 @@ class Knob {
       { class: "knob" },
       make("label", { for: id }, knob.name, ...(knob.unit ? [" ", make("span", { class: "unit" }, knob.unit)] : [])),
       make("div", { class: "entry" }, this.slider, this.field),
-      make("p", { class: "help", id: help }, ...withCode(sentence(knob.meaning))),
+      make("p", { class: "help", id: help }, ...withCode(sentence(knob.doc))),
     );
     this.set(value);
     this.field.addEventListener("input", () => {

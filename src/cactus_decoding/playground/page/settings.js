@@ -1,4 +1,4 @@
-// The form beside the rules: prompt, sampling, proposals, budget, models. Names, defaults and meanings come from the
+// The form beside the rules: prompt, sampling, proposals, budget, models. Names, defaults and help come from the
 // server; this file says only where they stand.
 
 import { freshId, make, sentence, withCode } from "./dom.js";
@@ -76,11 +76,11 @@ export class Settings {
   }
 
   sampling() {
-    const { meanings, sampling, limits } = this.form;
+    const { sampling, limits } = this.form;
     this.fields = {};
     const rows = sampling.map((knob) => {
       this.fields[knob.name] = decimal(knob.name === "top_p" ? TOP_P : knob.default);
-      return row(knob.name.replace("_", "-"), this.fields[knob.name], meanings[knob.name]);
+      return row(knob.name.replace("_", "-"), this.fields[knob.name], knob.doc);
     });
     this.maxNewTokens = decimal(Math.min(256, limits.new_tokens));
     this.seed = decimal(0);
@@ -88,14 +88,14 @@ export class Settings {
       "Sampling",
       ...rows,
       row("Longest answer", this.maxNewTokens, `From 1 to ${limits.new_tokens}.`, "tokens"),
-      row("Seed", this.seed, `${meanings.seed.split(";")[0]}; empty draws one.`),
+      row("Seed", this.seed, "The same seed gives the same response on the same machine; empty draws one."),
     );
   }
 
   speculation() {
-    const { meanings, draft_lengths: lengths, verifications } = this.form;
+    const { draft_lengths: lengths, verifications } = this.form;
     const list = make("datalist", { id: "draft-lengths" });
-    for (const name of Object.keys(lengths)) if (name !== "fixed") list.append(make("option", { value: name }));
+    for (const name of lengths) if (name !== "fixed") list.append(make("option", { value: name }));
     this.proposals = input("6", { list: "draft-lengths" });
     this.verification = choice(verifications.map((word) => [word, word]));
     return group(
@@ -107,7 +107,12 @@ export class Settings {
           "unsure, or ``adaptive`` for as many as are worth their time.",
       ),
       list,
-      row("Verification", this.verification, meanings.verification),
+      row(
+        "Verification",
+        this.verification,
+        "``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more and is open " +
+          "to rules whose relaxed target does not depend on the drafted token.",
+      ),
     );
   }
 
@@ -117,12 +122,12 @@ export class Settings {
     this.budgetValue = decimal("0.02");
     this.expectedTokens = decimal("");
     const value = row("Limit", this.budgetValue, "");
-    const spread = row("Spread over", this.expectedTokens, said.expected_tokens.meaning, "tokens");
+    const spread = row("Spread over", this.expectedTokens, said.expected_tokens.doc, "tokens");
     const help = value.querySelector(".help");
     const show = () => {
       const kind = this.budgetKind.value;
       value.hidden = spread.hidden = kind === "";
-      if (kind) help.replaceChildren(...withCode(sentence(said[kind].meaning.split(" Give either")[0])));
+      if (kind) help.replaceChildren(...withCode(sentence(said[kind].doc)));
     };
     this.budgetKind.addEventListener("change", show);
     show();

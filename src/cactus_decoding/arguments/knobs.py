@@ -1,0 +1,117 @@
+"""Knobs: what users set. Each is typed, limited and described once, where its dataclass declares it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What a field means and which numbers it takes, as its annotation's metadata.
+
+    A knob is ``Annotated[float, Knob("budget", unit="nats", ge=0)]``, or ``Annotated[Literal["a", "b"], Knob(...)]``
+    where words are to choose from; with ``| None`` in the type it may be left open.
+
+    Attributes:
+        doc: what it means, in a few words.
+        unit: of its numbers, such as ``nats``.
+        ge: they are at least this.
+        gt: they are above this.
+        le: they are at most this.
+        lt: they are below this.
+    """
+
+    doc: str = ""
+    unit: str = ""
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A field of a dataclass, as users set it.
+
+    Attributes:
+        name: of the field.
+        kind: ``int``, ``float``, or ``str`` for anything else.
+        choices: the words to choose from, if it is a word.
+        optional: whether it may be None.
+        default: its default, or `dataclasses.MISSING`.
+        knob: what its annotation says of it; an empty one if it says nothing.
+    """
+
+    name: str
+    kind: type[int | float | str]
+    choices: tuple[str, ...]
+    optional: bool
+    default: Any
+    knob: Knob
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is MISSING
+
+    def check(self, value: object) -> None:
+        """Raise TypeError or ValueError unless the parameter may have this value."""
+        knob = self.knob
+        if value is None and self.optional:
+            return
+        if self.kind is int:
+            check_integer(self.name, value, int(knob.ge or 0), None if knob.le is None else int(knob.le))
+        elif self.kind is float:
+            low = next((end for end in (knob.ge, knob.gt) if end is not None), -math.inf)
+            high = next((end for end in (knob.le, knob.lt) if end is not None), math.inf)
+            check_number(self.name, value, low, high, low_open=knob.gt is not None, high_open=knob.lt is not None)
+        elif self.choices:
+            check_choice(self.name, value, self.choices)
+
+
+def parameters(described: type[Any]) -> tuple[Parameter, ...]:
+    """Return the parameters of a dataclass, in order.
+
+    Example:
+        >>> from cactus_decoding.rules import TopK
+        >>> [(each.name, each.kind.__name__, each.choices) for each in parameters(TopK)]
+        [('k', 'int', ()), ('residual', 'str', ('sample', 'mask'))]
+    """
+    return _parameters(described)  # type: ignore[arg-type]  # every class is hashable
+
+
+@cache
+def _parameters(described: type[Any]) -> tuple[Parameter, ...]:
+    hints = get_type_hints(described, include_extras=True)
+    return tuple(_parameter(each.name, hints[each.name], each.default) for each in fields(described) if each.init)
+
+
+def _parameter(name: str, hint: Any, default: Any) -> Parameter:
+    knob = Knob()
+    if get_origin(hint) is Annotated:
+        hint, *metadata = get_args(hint)
+        knob = next((each for each in metadata if isinstance(each, Knob)), knob)
+    choices = get_args(hint) if get_origin(hint) is Literal else ()
+    # a type of its own, words, or a union
+    kinds = {type(choice) for choice in choices} or set(get_args(hint)) or {hint}
+    kind: type[int | float | str] = next((number for number in (float, int) if number in kinds), str)
+    return Parameter(name, kind, choices, NoneType in kinds, default, knob)
+
+
+def check_knobs(given: Any) -> None:
+    """Raise TypeError or ValueError for the first field of a dataclass that its annotation does not allow.
+
+    Example:
+        >>> from cactus_decoding.rules import TopK
+        >>> TopK(k=0)
+        Traceback (most recent call last):
+        ValueError: k must be at least 1, but is 0
+    """
+    for parameter in parameters(type(given)):
+        parameter.check(getattr(given, parameter.name))

@@ -1,0 +1,117 @@
+"""The rule of the page on adding one, really added to a copy of the repository: in the files that the page names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.code_blocks import ROOT, blocks_of
+
+PAGE = (ROOT / "docs/adding_a_rule.md").read_text()
+LISTED = re.findall(r"^\| `([\w./]+)` \|", PAGE, re.MULTILINE)
+COPIED = ("src", "tests", "docs", "scripts", "README.md", "CHANGELOG.md", "pyproject.toml")
+ASKED = """
+import json
+import cactus_decoding
+from cactus_decoding.cli.app import main
+from cactus_decoding.evaluation.frontier.families import FAMILIES
+from cactus_decoding.playground.form import rule
+main(["rules"])
+print(json.dumps([str(cactus_decoding.parse_rule("boosted:factor=3")), "boosted" in FAMILIES, rule("boosted")]))
+"""
+SECOND_HAND = """        case "boosted":
+            g = torch.maximum(q, (rule.factor * q).clamp(max=0.5))
+            return g, torch.where(q < 1, (1 - g) / (1 - q), 1.0)
+"""
+
+
+def edits() -> dict[str, dict[str, str]]:
+    """Return, by file, what is put before which of its lines; a new file has none."""
+    page = (ROOT / "docs/rules/ensemble.md").read_text().replace("weight=0.", "factor=2.").replace("weight", "factor")
+    return {
+        "src/cactus_decoding/rules/boosted.py": {"": f'"""Boosted: multiply."""\n\n{blocks_of(PAGE)[0].text}'},
+        "src/cactus_decoding/rules/__init__.py": {
+            "    from cactus_decoding.rules.cactus import": (
+                "    from cactus_decoding.rules.boosted import Boosted as Boosted\n"
+            ),
+            '        "ClampedRatio": "clamped"': '        "Boosted": "boosted",\n',
+        },
+        "docs/rules/boosted.md": {
+            "": page.replace("ensemble.Ensemble", "boosted.Boosted").replace("ensemble", "boosted")
+        },
+        "tests/support/rules_under_test.py": {
+            '    "ensemble:weight=0"': '    "boosted:factor=1",\n    "boosted:factor=3",\n',
+            '        case "ensemble":': SECOND_HAND,
+            '"ensemble", "lenience", "clamped")': '"boosted", ',
+        },
+        "CHANGELOG.md": {"- Acceptance rules with": "- `boosted`, a rule.\n"},
+    }
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the repository to which the rule was added."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder)
+    for name, added in edits().items():
+        path = folder / name
+        text = path.read_text() if path.exists() else ""
+        for line, new in added.items():
+            assert line in text, name
+            text = text.replace(line, new + line, 1)
+        path.write_text(text)
+    return folder
+
+
+def run(copy: Path, *command: str) -> str:
+    """Run Python on the copy, and return what it prints."""
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_names_five_files_and_no_other_is_touched() -> None:
+    assert list(edits()) == LISTED
+    assert len(LISTED) == 5
+
+
+@pytest.mark.slow
+def test_the_command_line_the_playground_and_studies_know_the_rule(copy: Path) -> None:
+    listed, _, answer = run(copy, "-c", ASKED).rpartition("\n[")
+    assert "boosted:factor=2.0" in listed
+    spelled, studied, shown = json.loads(f"[{answer}")
+    assert spelled == "boosted:factor=3.0"
+    assert studied
+    assert shown["title"] == "Boosted"
+    assert [(knob["name"], knob["doc"], knob["range"]) for knob in shown["knobs"]] == [
+        ("factor", "how many times as likely; 1 is lossless", [1.01, 10000.0])
+    ]
+
+
+@pytest.mark.slow
+def test_the_tests_take_the_rule_in(copy: Path) -> None:
+    files = ["tests/rules", "tests/arguments", "tests/verification", "tests/test_auditing.py"]
+    files += ["tests/docs/test_rule_pages.py", "tests/playground/test_server.py"]
+    told = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "boosted", *files)
+    assert re.search(r"^\d{2,} passed", told, re.MULTILINE), told
+
+
+@pytest.mark.slow
+def test_one_command_draws_its_pictures_and_writes_every_table(copy: Path) -> None:
+    run(copy, "scripts/rule_pictures.py")
+    assert (copy / "docs/rules/pictures/boosted_cost.svg").exists()
+    assert (copy / "docs/rules/pictures/boosted_lift.svg").exists()
+    assert "| `boosted:factor=2.1` | top-p 0.95 |" in (copy / "docs/rules/boosted.md").read_text()
+    for page in ("README.md", "docs/rules/index.md"):
+        assert "| `boosted:factor=2.0` | Given the drafted token" in (copy / page).read_text()

@@ -1,0 +1,137 @@
+"""One request: what it holds, what it refuses, and the way to and from a plain dict."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+
+import pytest
+
+from cactus_decoding import (
+    AdaptiveLength,
+    Budget,
+    ConfidenceStop,
+    FixedLength,
+    Lossless,
+    NgramDrafter,
+    Request,
+    SamplingParams,
+    parse_rule,
+)
+
+FLAT = {
+    "rule": "clamped:width=1.0",
+    "budget_nats": 0.5,
+    "max_shift": None,
+    "expected_tokens": 60,
+    "verification": "token",
+    "num_speculative_tokens": "confidence:threshold=0.3",
+    "temperature": 0.6,
+    "top_k": 20,
+    "top_p": 0.95,
+    "min_p": 0.01,
+    "max_new_tokens": 40,
+    "stop": ["####"],
+    "seed": 7,
+}
+
+
+def test_texts_and_numbers_become_objects():
+    request = Request(rule="cactus:delta=1", budget=0.25, num_speculative_tokens="4", stop=["a"])
+    assert request.rule == parse_rule("cactus:delta=1.0")
+    assert request.budget == Budget(nats=0.25)
+    assert request.num_speculative_tokens == FixedLength(4)
+    assert request.stop == ("a",)
+    assert Request() == Request(Lossless(), None, "token", 6, SamplingParams())
+
+
+def test_a_request_goes_to_plain_json_and_back():
+    request = Request.from_dict(FLAT)
+    assert request.as_dict() == FLAT
+    assert Request.from_dict(json.loads(json.dumps(request.as_dict()))) == request
+    assert pickle.loads(pickle.dumps(request)) == request
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"budget": Budget(max_shift=0.1)},
+        {"budget": 0.3, "rule": "cactus:delta=1.0"},
+        {"num_speculative_tokens": 0},
+        {"num_speculative_tokens": FixedLength(3), "verification": "block"},
+        {"temperature": 0, "rule": "relaxed_greedy:margin=0.5", "budget": 1},
+        {"budget": Budget(nats=math.inf)},
+    ],
+)
+def test_every_request_survives_its_dict(given):
+    request = Request.from_dict(given)
+    assert Request.from_dict(request.as_dict()) == request
+
+
+def test_numbers_of_proposals_stay_numbers_and_other_lengths_texts():
+    assert Request(num_speculative_tokens=4).as_dict()["num_speculative_tokens"] == 4
+    assert Request(num_speculative_tokens=ConfidenceStop(8)).as_dict()["num_speculative_tokens"] == (
+        "confidence:max_draft_tokens=8"
+    )
+    length = AdaptiveLength(8)
+    assert Request(num_speculative_tokens=length).num_speculative_tokens is length  # what it learns is kept
+
+
+REFUSED = {
+    "unknown name": ({"topp": 0.9}, TypeError, "no 'topp'; known are rule, "),
+    "no rule": ({"rule": 3}, TypeError, "rule must be an acceptance rule"),
+    "unknown rule": ({"rule": "cactos"}, ValueError, "unknown rule 'cactos'"),
+    "no budget": ({"budget": "much"}, TypeError, "budget must be a Budget or a number"),
+    "two budgets": ({"budget_nats": -1}, ValueError, "nats must be in"),
+    "no length": ({"num_speculative_tokens": 2.5}, TypeError, "must be an integer, a draft length"),
+    "no verification": ({"verification": "tree"}, ValueError, "verification must be one of token, block"),
+    "no temperature": ({"temperature": -1}, ValueError, "temperature must be in"),
+    "no tokens": ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1"),
+    "one stop": ({"stop": "a"}, ValueError, "stop must be a sequence"),
+    "empty stop": ({"stop": [""]}, ValueError, "stop must be a sequence"),
+    "no seed": ({"seed": -1}, ValueError, "seed must be between"),
+    "large seed": ({"seed": 2**63}, ValueError, "seed must be between"),
+    "block and Cactus": ({"verification": "block", "rule": "cactus:delta=1"}, ValueError, "does not depend"),
+    "block and confidence": (
+        {"verification": "block", "rule": "clamped:width=1", "num_speculative_tokens": "confidence"},
+        ValueError,
+        "a fixed number of proposals",
+    ),
+    "block and pace": (
+        {"verification": "block", "rule": "clamped:width=1", "budget": Budget(nats=1, expected_tokens=9)},
+        ValueError,
+        "cannot pace",
+    ),
+    "pace without width": ({"rule": "cactus:delta=1", "budget_nats": 1, "expected_tokens": 9}, ValueError, "clamped:"),
+    "greedy rule": ({"rule": "relaxed_greedy:margin=1"}, ValueError, "temperature 0"),
+    "greedy rule in blocks": (
+        {"rule": "relaxed_greedy:margin=1", "temperature": 0, "verification": "block"},
+        ValueError,
+        "must be 'token'",
+    ),
+    "greedy rule and a shift": (
+        {"rule": "relaxed_greedy:margin=1", "temperature": 0, "budget": Budget(max_shift=0.1)},
+        ValueError,
+        "log-probability given up",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_go_together_is_refused_where_it_is_asked(case):
+    given, error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
+        Request.from_dict(given)
+
+
+def test_lossless_blocks_may_vary_in_length():
+    assert Request(verification="block", num_speculative_tokens="confidence").verification == "block"
+
+
+def test_blocks_of_a_relaxed_rule_need_a_drafter_that_proposes_as_many_as_it_is_asked_for():
+    Request(verification="block").check_drafter(NgramDrafter())
+    Request(rule="clamped:width=1").check_drafter(NgramDrafter())
+    with pytest.raises(ValueError, match="needs a draft model"):
+        Request(rule="clamped:width=1", verification="block").check_drafter(NgramDrafter())
