@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -30,6 +31,13 @@ def check_of(seen: list, **config: object):
     standard = SimpleNamespace(rejection_sample_method="standard")
     given = {"speculative_config": standard, "additional_config": {}} | config
     return with_check(lambda processor: seen.append)(SimpleNamespace(vllm_config=SimpleNamespace(**given)))
+
+
+def test_it_is_light_to_import() -> None:
+    code = "import sys; from cactus_decoding.integrations.vllm import frontend; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"transformers", "tokenizers", "typer", "vllm"} & set(loaded)
+    assert not any(name.startswith("cactus_decoding.models") for name in loaded)
 
 
 def test_good_values_go_on_to_the_stock_check() -> None:

@@ -33,7 +33,6 @@ class VllmEngine:
     """
 
     def __init__(self, target: str, draft: str, given: Mapping[str, Any]) -> None:
-        """Keep the names; the engine starts with the first answer."""
         self._target, self._draft, self._given = target, draft, dict(given)
         self._counts = offline.StepCounts()
         self._configs: dict[int, Any] = {}

@@ -37,7 +37,7 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
         Budget(nats=2, max_shift=None, expected_tokens=None)
         >>> request_of({"acceptance_rule": "top_k:k=5"})
         Traceback (most recent call last):
-        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler ... clamped
+        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
     rule, budget = asked.get(RULE_KEY), asked.get(BUDGET_KEY)
