@@ -51,6 +51,7 @@ test-core: $(DEV)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow || test $$? -eq 5  # 5: no test is marked slow
 
@@ -63,7 +64,7 @@ test-vllm:
 	@echo "vLLM's CPU engine is there for Linux only: its tests are left out"
 endif
 
-# Strict: a broken link, anchor or reference fails. `make test` does the same, in tests/test_site.py.
+# Strict: a broken link, anchor or reference fails. `make test` does the same, in tests/docs/test_site.py.
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DEV)
 	$(BIN)/python -m mkdocs build --quiet
@@ -74,4 +75,4 @@ format: $(DEV)
 	$(BIN)/python -m ruff format .
 
 clean:
-	rm -rf .venv .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	rm -rf .venv .venv-vllm .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

@@ -1,5 +1,74 @@
-"""The `cactus` command."""
+"""The `cactus` command: Ctrl-C is quiet from its first moment, so this file imports nothing that takes time."""
 
-from cactus_decoding.cli.app import app, main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import os
+import signal
+
+TYPE_CHECKING = False  # as `typing` has it, whose import takes longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import Any
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 1 for a failed check, 2 for a mistake, 130 for Ctrl-C.
+
+    Args:
+        arguments: if None, those of the command line; the process should then end.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # where Ctrl-C is ignored, as in the background, or is another's business, it stays so
+    ours = before is signal.default_int_handler and _handle(_leave_imports)
+    try:
+        from cactus_decoding.cli.app import run
+
+        return run(arguments)
+    except KeyboardInterrupt:
+        _say_interrupted()
+        return INTERRUPTED
+    finally:
+        if ours:  # an impatient second Ctrl-C finds Python clearing up
+            _handle(_leave if arguments is None else before)
+
+
+def raise_when_interrupted() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` from now on, also during imports: there is work that must end well."""
+    if signal.getsignal(signal.SIGINT) is _leave_imports:
+        _handle(signal.default_int_handler)
+
+
+def _handle(handler: Any) -> bool:
+    """Set what Ctrl-C does; return whether that is possible here."""
+    try:
+        signal.signal(signal.SIGINT, handler)
+    except ValueError:  # not in the main thread
+        return False
+    return True
+
+
+def _leave_imports(number: int, frame: FrameType | None) -> None:
+    """End the process at once if it is importing, else raise `KeyboardInterrupt`.
+
+    An exception would not do there: libraries that are interrupted while they are imported may swallow it, turn it into
+    another, or write tracebacks from their C extensions; and nothing has begun that would have to be undone.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _say_interrupted()
+            _leave(number, frame)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+def _say_interrupted() -> None:
+    os.write(2, b"cactus: interrupted\n")

@@ -25,7 +25,7 @@ from cactus_decoding.cli import (
     train_bundled,
 )
 
-MISTAKE, INTERRUPTED = 2, 130
+MISTAKE = 2
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -72,19 +72,22 @@ def cactus(
         typer.echo(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 1 for a failed check, 2 for a mistake, 130 for Ctrl-C.
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; Ctrl-C is the caller's business.
 
     Args:
         arguments: those of the command line, if None.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
+    command = typer.main.get_command(app)
     try:
-        code = app(arguments, prog_name="cactus", standalone_mode=False)
+        try:  # not by calling the app, which turns an interruption into an exit code without a word
+            with command.make_context("cactus", list(sys.argv[1:] if arguments is None else arguments)) as context:
+                code = command.invoke(context)
+        except typer.Exit as end:
+            code = end.exit_code
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:  # whoever reads stdout has left: nothing more may be written when Python exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

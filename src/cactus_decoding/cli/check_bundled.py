@@ -33,9 +33,7 @@ def check_bundled(
             metavar="DIR", help="Folder with target/ and draft/, as train-bundled writes it.", show_default="bundled"
         ),
     ] = None,
-    num_speculative_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tokens that the draft proposes per step.")
-    ] = 6,
+    num_speculative_tokens: options.NumSpeculativeTokens = 6,
     seed: Annotated[int, typer.Option(min=0, max=2**32, metavar="S", help="Of the problems and of the answers.")] = 0,
     json_file: Annotated[
         Path | None,
@@ -51,10 +49,12 @@ def check_bundled(
     import torch
 
     from cactus_decoding import load_pair, zoo
+    from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.training.floors import check_floors, evaluate_pair
     from cactus_decoding.zoo.word_problems import word_problems
 
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     if json_file is not None and not os.access(json_file.parent, os.W_OK):  # sooner than after minutes of work
         raise ValueError(f"cannot write {str(json_file)!r}: its folder is missing or not writable")
     options.prepare(threads, small=True)

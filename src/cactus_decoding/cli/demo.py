@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +15,10 @@ from rich.table import Table
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number, show
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.score import Score
 
 if TYPE_CHECKING:
-    from cactus_decoding import Pair, Response, SamplingParams
+    from cactus_decoding import Pair, Request, Response
+    from cactus_decoding.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import Problem
 
 EXAMPLES = (
@@ -27,50 +27,37 @@ EXAMPLES = (
 
 
 @dataclass
-class Row:
+class Way:
     """One way to sample, and how it did."""
 
     name: str
-    rule: str
-    num_speculative_tokens: int
-    sampling: SamplingParams
-    score: Score = field(default_factory=Score)
+    request: Request
+    score: Score
     texts: list[str] = field(default_factory=list)
 
     def stream(self, pair: Pair, problem: Problem, seed: int) -> Response:
         """Begin a response to a problem."""
         from cactus_decoding import stream
 
-        return stream(
-            pair,
-            problem.prompt,
-            rule=self.rule,
-            num_speculative_tokens=self.num_speculative_tokens,
-            temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
-            seed=seed,
-        )
+        return stream(pair, problem.prompt, replace(self.request, seed=seed))
 
     def as_dict(self) -> dict[str, object]:
         """Return what was done and found, for JSON."""
-        given = {"name": self.name, "rule": self.rule, "num_speculative_tokens": self.num_speculative_tokens}
-        return given | self.score.as_dict() | {"texts": self.texts}
+        asked = self.request.as_dict()
+        given = {name: asked[name] for name in ("rule", "num_speculative_tokens")}
+        return {"name": self.name} | given | self.score.as_dict() | {"texts": self.texts}
 
 
+@options.request_options("temperature", "top_p", top_p=0.95)
 def demo(
+    *,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 20,
     delta: Annotated[
         list[float] | None,
         typer.Option(metavar="NATS", help="Cactus's budget; given several times, each adds a row.", show_default="0.5"),
     ] = None,
-    num_speculative_tokens: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=options.RUNNING
-        ),
-    ] = 6,
-    temperature: options.Temperature = 1.0,
-    top_p: options.TopP = 0.95,
+    num_speculative_tokens: options.NumSpeculativeTokens = 6,
+    settings: options.Settings,
     seed: Annotated[
         int, typer.Option(min=0, max=2**32, metavar="S", help="Chooses the problems, and the answers' randomness.")
     ] = 0,
@@ -78,53 +65,56 @@ def demo(
     threads: options.Threads = None,
 ) -> None:
     """Answer word problems that the bundled models never saw, in three ways, and compare right answers and speed."""
-    from cactus_decoding import Cactus, SamplingParams, load_pair
+    from cactus_decoding import Cactus, FixedLength, Request, load_pair
+    from cactus_decoding.arguments.checks import check_integer
+    from cactus_decoding.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import word_problems
 
-    sampling = SamplingParams(temperature, top_p=top_p)
-    rules = [Cactus(nats) for nats in (delta or [0.5])]
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
+    lossless = Request.from_dict(settings | {"num_speculative_tokens": num_speculative_tokens})
+    requests = {
+        "plain sampling": replace(lossless, num_speculative_tokens=FixedLength(0)),
+        "lossless speculation": lossless,
+    }
+    requests |= {f"Cactus, delta={nats:g}": replace(lossless, rule=Cactus(nats)) for nats in delta or [0.5]}
+    ways = [Way(name, request, Score()) for name, request in requests.items()]
     options.prepare(threads, small=True)
-    rows = [
-        Row("plain sampling", "lossless", 0, sampling),
-        Row("lossless speculation", "lossless", num_speculative_tokens, sampling),
-    ]
-    rows += [Row(f"Cactus, delta={r.delta:g}", str(r), num_speculative_tokens, sampling) for r in rules]
     drawn = list(islice(word_problems("test", seed=seed), problems))
     pair = load_pair()
 
     console = Console(highlight=False)
-    last = rows[-1]
+    last = ways[-1]
     first = last.stream(pair, drawn[0], seed)
     if as_json:
         list(first)  # also without an audience: the first response of a process is slower than the others
     else:
         console.print(f"[bold]Question:[/bold] {drawn[0].question}")
-        console.print(f"[bold]Answer[/bold] ({last.rule}):")
+        console.print(f"[bold]Answer[/bold] ({last.request.rule}):")
         show(first, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {drawn[0].answer}\n")
-    answer(pair, drawn, rows, seed)
+    answer(pair, drawn, ways, seed)
     if as_json:
-        arguments = {"problems": problems, "split": "test", "seed": seed} | vars(sampling)
-        typer.echo(json.dumps({"rows": [row.as_dict() for row in rows], "arguments": arguments}))
+        arguments = {"problems": problems, "split": "test", "seed": seed} | vars(lossless.sampling)
+        typer.echo(json.dumps({"rows": [way.as_dict() for way in ways], "arguments": arguments}))
         return
-    console.print(_table(rows, problems))
-    console.print(_what_is_seen(rows[1], last))
+    console.print(_table(ways, problems))
+    console.print(_what_is_seen(ways[1], last))
 
 
-def answer(pair: Pair, problems: list[Problem], rows: list[Row], seed: int) -> None:
-    """Answer every problem in every row's way, one way after another, so that all see the same load of the machine."""
-    with counting("Answering", len(problems) * len(rows)) as report:
+def answer(pair: Pair, problems: list[Problem], ways: list[Way], seed: int) -> None:
+    """Answer every problem in every way, one after another, so that all see the same load of the machine."""
+    with counting("Answering", len(problems) * len(ways)) as report:
         for i, problem in enumerate(problems):
-            for j, row in enumerate(rows):
-                response = row.stream(pair, problem, seed + i)
+            for j, way in enumerate(ways):
+                response = way.stream(pair, problem, seed + i)
                 for _ in response:
                     pass
-                row.score.add(problem, response)
-                row.texts.append(response.text)
-                report(i * len(rows) + j + 1)
+                way.score.add(problem, response)
+                way.texts.append(response.text)
+                report(i * len(ways) + j + 1)
 
 
-def _table(rows: list[Row], problems: int) -> Table:
+def _table(ways: list[Way], problems: int) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -141,10 +131,10 @@ def _table(rows: list[Row], problems: int) -> Table:
         "seconds\nper\nanswer",
     ):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        score, metrics = row.score, row.score.metrics
+    for way in ways:
+        score, metrics = way.score, way.score.metrics
         table.add_row(
-            row.name,
+            way.name,
             f"{score.right}/{score.answers}",
             number(metrics.acceptance_length),
             number(metrics.relaxed),
@@ -154,7 +144,7 @@ def _table(rows: list[Row], problems: int) -> Table:
     return table
 
 
-def _what_is_seen(lossless: Row, cactus: Row) -> str:
+def _what_is_seen(lossless: Way, cactus: Way) -> str:
     ours, theirs = cactus.score, lossless.score
     low, high = theirs.interval
     return (

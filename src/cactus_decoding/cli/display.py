@@ -9,14 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cactus_decoding.generation.detokenizer import IncrementalDetokenizer, TextPart
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from cactus_decoding import Response, Step
+    from cactus_decoding import Outcome, Response
+    from cactus_decoding.generation.detokenizer import TextPart
     from cactus_decoding.tracing import TracedStep
 
 _STYLES = {
@@ -28,7 +27,7 @@ _STYLES = {
 """Of each fate: a colour of Okabe and Ito, which colour-blind people can tell apart (contrast at least 3:1 on black and
 on white), its like on terminals of 16 colours, and a second cue."""
 
-_MEANINGS = {"relaxed": " by the rule", "recovered": " after a rejection", "bonus": " if none"}
+_EXPLANATIONS = {"relaxed": " by the rule", "recovered": " after a rejection", "bonus": " if none"}
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
     code: ord(".") for code in range(0x7F, 0xA0)
 }  # what a model writes must not command the terminal
@@ -44,31 +43,33 @@ def legend(console: Console) -> Text:
     """Return a line that explains the styles."""
     line = Text()
     for fate, style in styles(console).items():
-        line.append(" · " if line else "", "dim").append(fate, style).append(_MEANINGS.get(fate, ""), "dim")
+        line.append(" · " if line else "", "dim").append(fate, style).append(_EXPLANATIONS.get(fate, ""), "dim")
     return line
 
 
-def show(steps: Iterable[Step | TracedStep], tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+def show(steps: Iterable[Outcome | TracedStep], tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
     """Write a response's steps to stdout as they are taken, styled by fate where stdout is a terminal."""
+    from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
+
     console = Console(highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(legend(console), end="\n\n")
-    pieces, look = IncrementalDetokenizer(tokenizer, stop), styles(console)
+    detokenizer, look = IncrementalDetokenizer(tokenizer, stop), styles(console)
     for step in steps:
         for token_id, fate in zip(step.token_ids, step.fates, strict=True):
-            write(console, pieces.push(token_id, fate), look)
+            write(console, detokenizer.push(token_id, fate), look)
         console.file.flush()
-    write(console, pieces.finish(), look)
+    write(console, detokenizer.finish(), look)
     console.file.write("\n")
 
 
-def write(console: Console, pieces: list[TextPart], look: dict[str, str]) -> None:
-    """Write pieces to a console, each in the look of its token's fate; plain where the console is no terminal."""
-    for piece in pieces:
+def write(console: Console, parts: list[TextPart], look: dict[str, str]) -> None:
+    """Write parts of a text to a console, each in the look of its token's fate; plain where it is no terminal."""
+    for part in parts:
         if console.is_terminal:
-            console.print(Text(piece.text.translate(_CONTROLS), look[piece.fate]), end="")
+            console.print(Text(part.text.translate(_CONTROLS), look[part.fate]), end="")
         else:
-            console.file.write(piece.text)
+            console.file.write(part.text)
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -78,8 +79,8 @@ def number(value: float, digits: int = 2) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def metrics_table(response: Response, seed: int) -> Table:
-    """Return a response's counts and ratios, each with its meaning."""
+def metrics_table(response: Response) -> Table:
+    """Return a response's counts and ratios, each with what it means."""
     metrics = response.metrics
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("metric")
@@ -98,7 +99,7 @@ def metrics_table(response: Response, seed: int) -> Table:
         ("generated tokens", metrics.generated, f"handed out; finish_reason: {response.finish_reason}"),
         *_spending(response),
         ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
-        ("seed", seed, "the same seed gives the same text"),
+        ("seed", str(response.request.seed), "the same seed gives the same text"),
     ):
         table.add_row(name, value if isinstance(value, str) else number(value), meaning)
     return table
@@ -106,7 +107,7 @@ def metrics_table(response: Response, seed: int) -> Table:
 
 def _spending(response: Response) -> list[tuple[str, float | str, str]]:
     """Return the rows that say what a response cost and what became of its budget; none if nobody measured."""
-    metrics, budget = response.metrics, response.budget
+    metrics, budget = response.metrics, response.request.budget
     if not metrics.metered:
         return []
     rows: list[tuple[str, float | str, str]] = [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -36,7 +35,9 @@ INTERRUPTED = 130
 Value = TypeVar("Value")
 
 
+@options.request_options("budget", "verification", "sampling", "max_new_tokens")
 def evaluate(
+    *,
     out: Annotated[
         Path,
         typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
@@ -85,28 +86,18 @@ def evaluate(
         typer.Option(metavar="RULE", show_default="lossless",
                      help="Acceptance rule, such as cactus:delta=0.5; may be given several times."),
     ] = None,
-    nats: options.Nats = None,
-    max_shift: options.MaxShift = None,
-    expected_tokens: options.ExpectedTokens = None,
+    settings: options.Settings,
     num_speculative_tokens: Annotated[
         str,
         typer.Option(metavar="N,…", rich_help_panel=options.RUNNING,
                      help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths, "
                      "such as adaptive, are allowed."),
     ] = "6",
-    verification: Annotated[
-        str, typer.Option(metavar="HOW", help="'token' or 'block'.", rich_help_panel=options.RUNNING)
-    ] = "token",
     seeds: Annotated[
         str,
         typer.Option("--seeds", "--seed", metavar="S,…", rich_help_panel=options.RUNNING,
                      help="Of the answers, comma-separated; all rules share them."),
     ] = "0",
-    temperature: options.Temperature = 1.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    max_new_tokens: options.MaxNewTokens = 256,
     audit: Annotated[
         bool,
         typer.Option("--audit/--no-audit", rich_help_panel=options.OUTPUT,
@@ -122,39 +113,30 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, cell by cell; the same command resumes where a kill left off."""
-    from cactus_decoding import SamplingParams, parse_rule
+    from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.engine import ENGINES, load_engine
     from cactus_decoding.evaluation.run_config import Cell, grid
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
     from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.verification.verifiers import VERIFICATIONS
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
-                 if isinstance(value, (str, int, float, list, Path, type(None)))}  # fmt: skip
+                 if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
     check_choice("engine", engine, ENGINES)
-    check_choice("verification", verification, VERIFICATIONS)
-    SamplingParams(temperature, top_k, top_p, min_p)
     lengths = _lengths(num_speculative_tokens)
     chosen_seeds = _integers("--seeds", seeds)
     rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
-    budget = options.budget_of(nats, max_shift, expected_tokens, relaxed)
+    options.check_budget(settings, relaxed)
+    request = Request.from_dict(settings | {"rule": relaxed}).as_dict()
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     base = Cell(
         task="",
         target=target,
         draft="",
         engine=engine,
-        budget_nats=None if budget is None or math.isinf(budget.limit) else budget.limit,
-        expected_tokens=expected_tokens,
-        verification=verification,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        max_new_tokens=max_new_tokens,
+        **{each.name: request[each.name] for each in fields(Cell) if each.name in request},
     )
     counts = {name: len(each.problems) for name, each in tasks.items()}
     cells = list(

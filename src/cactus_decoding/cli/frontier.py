@@ -29,7 +29,9 @@ WHAT, MODELS = "What is recorded", "Models"
 MEBIBYTE = 2**20
 
 
+@options.request_options("sampling", "max_new_tokens")
 def frontier(
+    *,
     output: Annotated[
         Path,
         typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, help="Result file, JSON."),
@@ -73,11 +75,7 @@ def frontier(
         typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
                      help="Proposals per step; shorter drafts follow from the same rows."),
     ] = 12,
-    temperature: options.Temperature = 1.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    max_new_tokens: options.MaxNewTokens = 256,
+    settings: options.Settings,
     seed: Annotated[int, typer.Option(min=0, max=2**32, metavar="S", help="Of the answers.", rich_help_panel=WHAT)] = 0,
     memory: Annotated[
         int,
@@ -91,7 +89,7 @@ def frontier(
 
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed.
     """
-    from cactus_decoding import SamplingParams
+    from cactus_decoding import Request
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
@@ -100,14 +98,13 @@ def frontier(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable, write_atomically
 
-    sampling, families = SamplingParams(temperature, top_k, top_p, min_p), parse_families(family or [])
+    sampling, families = Request.from_dict(settings).sampling, parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     check_writable(output, rows_file, picture)
     if picture is not None:
         new_figure()  # raises without matplotlib
-    settings = {"task": task, "target": target, "draft": draft, "positions": positions}
-    settings |= {"num_speculative_tokens": num_speculative_tokens} | vars(sampling)
-    settings |= {"max_new_tokens": max_new_tokens, "seed": seed}
+    recorded = {"task": task, "target": target, "draft": draft, "positions": positions}
+    settings = recorded | {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     options.prepare(threads, small=target == "bundled")
     rows = _rows(rows_file, settings, sampling, memory * MEBIBYTE)
     total = 2 + sum(len(f.knobs(points)) for f in families)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ from cactus_decoding.cli.display import metrics_table, show
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cactus_decoding import AcceptanceRule, SamplingParams, Step
+    from cactus_decoding import Outcome, Request
     from cactus_decoding.tracing import TracedStep
 
 EXAMPLES = (
@@ -33,7 +33,11 @@ EXAMPLES = (
 MODELS = "Models"
 
 
+@options.request_options(
+    "rule", "budget", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed", "stop"
+)
 def generate(
+    *,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to continue; '-' reads standard input.")],
     target: Annotated[
         str | None,
@@ -51,33 +55,7 @@ def generate(
         typer.Option("--raw", help="Pass the prompt on as it is. Otherwise a question to the bundled pair becomes "
                      "'Question: … Answer:'.", rich_help_panel=MODELS),
     ] = False,
-    rule: Annotated[
-        str, typer.Option(metavar="RULE", help="Acceptance rule, such as cactus:delta=0.5; 'cactus rules' lists all.")
-    ] = "lossless",
-    nats: options.Nats = None,
-    max_shift: options.MaxShift = None,
-    expected_tokens: options.ExpectedTokens = None,
-    draft_length: options.DraftLength = "6",
-    verification: Annotated[
-        str,
-        typer.Option(metavar="HOW", help="'token': one proposal after another; 'block': all of a step jointly, which "
-                     "accepts more (for lossless, clamped and ensemble).", rich_help_panel=options.RUNNING),
-    ] = "token",
-    temperature: options.Temperature = 1.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    max_new_tokens: options.MaxNewTokens = 256,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="S", help="The same seed gives the same text.",
-                     show_default="drawn", rich_help_panel=options.SAMPLING),
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="End before this text; may be given several times.",
-                     rich_help_panel=options.SAMPLING),
-    ] = None,
+    settings: options.Settings,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Write one JSON object to stdout, and nothing else.",
@@ -94,18 +72,16 @@ def generate(
 
     The text goes to stdout; the metrics go to stderr.
     """
-    from cactus_decoding import SamplingParams, load_pair, parse_rule, stream
-    from cactus_decoding.drafting.lengths import as_draft_length
+    from cactus_decoding import load_pair, stream
+    from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.tracing import stream_trace, written
 
-    parsed, sampling = parse_rule(rule), SamplingParams(temperature, top_k, top_p, min_p)
-    budget = options.budget_of(nats, max_shift, expected_tokens, str(parsed))
+    request = options.as_request(settings)
+    if request.seed is None:
+        request = replace(request, seed=secrets.randbelow(2**32))
     text = _read(prompt, raw)
-    seed = secrets.randbelow(2**32) if seed is None else seed
     errors = Console(stderr=True, highlight=False)
-    length = as_draft_length(draft_length)
-    if length.most and _lifts_absurd_tokens(parsed, sampling):
+    if request.num_speculative_tokens.max_draft_tokens and _lifts_absurd_tokens(request):
         typer.echo(
             "cactus: warning: without --top-p, --top-k or --min-p, Cactus also lifts tokens that the target finds "
             "absurd; --top-p 0.95 is a good start",
@@ -117,44 +93,33 @@ def generate(
         pair = load_pair(target, draft)
     if pair.bundled and not raw:
         text = _as_question(text)
-    settings = {
-        "verification": verification,
-        "num_speculative_tokens": int(draft_length) if draft_length.strip().isdecimal() else draft_length,
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "stop": stop or [],
-        "seed": seed,
-    }
-    steps: Iterable[Step | TracedStep]
+    steps: Iterable[Outcome | TracedStep]
     if trace is None:
-        response = steps = stream(pair, text, rule=parsed, budget=budget, **settings)  # type: ignore[arg-type]
+        response = steps = stream(pair, text, request)
     else:
-        traced = stream_trace(pair, text, rule=parsed, budget=budget, target=target, draft=draft, **settings)  # type: ignore[arg-type]
+        from cactus_decoding.tracing import stream_trace, written
+
+        traced = stream_trace(pair, text, request, target=target, draft=draft)
         response, steps = traced.response, written(traced, trace)
     if as_json:
         for _ in steps:
             pass
-        arguments = {"target": target, "draft": draft, "prompt": text, "rule": str(parsed)} | settings
-        arguments |= {"budget_nats": None if budget is None or math.isinf(budget.limit) else budget.limit}
-        arguments |= {"expected_tokens": expected_tokens}
+        left = response.budget_left
         result = {
             "text": response.text,
             "token_ids": response.token_ids,
             "fates": response.fates,
             "finish_reason": response.finish_reason,
             "metrics": response.metrics.as_dict(),
-            "budget_left": None if budget is None or math.isinf(budget.limit) else response.budget_left,
-            "arguments": arguments,
+            "budget_left": None if left is None or math.isinf(left) else left,
+            "arguments": {"target": target, "draft": draft, "prompt": text} | request.as_dict(),
         }
-        typer.echo(json.dumps(result))
+        typer.echo(to_json(result))
         return
-    show(steps, pair.tokenizer, stop or [])
+    show(steps, pair.tokenizer, request.stop)
     sys.stdout.flush()
     errors.print()
-    errors.print(metrics_table(response, seed))
+    errors.print(metrics_table(response))
     if trace is not None:
         errors.print(f"\nwrote {trace}: 'cactus trace {trace}' makes a page of it", soft_wrap=True, markup=False)
 
@@ -182,8 +147,9 @@ def _as_question(text: str) -> str:
     return format_prompt(text.removeprefix("Question:").strip())
 
 
-def _lifts_absurd_tokens(rule: AcceptanceRule, sampling: SamplingParams) -> bool:
+def _lifts_absurd_tokens(request: Request) -> bool:
     from cactus_decoding import Cactus
 
-    truncated = sampling.temperature == 0 or sampling.top_k or sampling.top_p < 1 or sampling.min_p
-    return isinstance(rule, Cactus) and rule.delta > 0 and math.isinf(rule.max_ratio) and not truncated
+    rule = request.rule
+    lifts = isinstance(rule, Cactus) and rule.delta > 0 and math.isinf(rule.max_ratio)
+    return lifts and not request.sampling.truncates

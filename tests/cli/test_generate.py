@@ -1,0 +1,162 @@
+"""`cactus generate`: what Python returns, the prompt, the seed, the warning, and budgets."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from cactus_decoding import Budget, generate, load_pair, zoo
+
+QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
+PROMPT = f"Question: {QUESTION}\nAnswer:"
+SHORT = ("--seed", "3", "--max-new-tokens", "12")
+LONGER = "Lily picks 9 pears and eats 2. She buys 3 bags of 4 pears. How many pears does she have now?"
+LONGER_PROMPT = f"Question: {LONGER}\nAnswer:"
+SPENDER = ("--rule", "clamped:width=2")
+
+
+def test_json_is_what_python_returns(run):
+    code, out, err = run("generate", QUESTION, *SHORT, "--rule", "cactus:delta=0.50", "--top-p", "0.9", "--json")
+    result = json.loads(out)
+    assert (code, err) == (0, "")
+    expected = generate(load_pair(), PROMPT, rule="cactus:delta=0.5", top_p=0.9, seed=3, max_new_tokens=12)
+    assert result["text"] == expected.text
+    assert result["token_ids"] == expected.token_ids
+    assert result["fates"] == expected.fates
+    assert result["finish_reason"] == expected.finish_reason == "length"
+    given = {"prompt": PROMPT, "rule": "cactus:delta=0.5", "seed": 3, "top_p": 0.9, "stop": [], "target": None}
+    assert given.items() <= result["arguments"].items()
+    counts = expected.metrics.as_dict()
+    assert all(result["metrics"][name] == counts[name] for name in ("steps", "relaxed", "acceptance_length"))
+
+
+def test_a_drawn_seed_is_told_and_repeats_the_text(run):
+    first = json.loads(run("generate", QUESTION, "--json", "--max-new-tokens", "20")[1])
+    seed = str(first["arguments"]["seed"])
+    again = json.loads(run("generate", QUESTION, "--json", "--max-new-tokens", "20", "--seed", seed)[1])
+    assert first["token_ids"] == again["token_ids"]
+
+
+def test_only_the_text_goes_to_stdout(run):
+    code, out, err = run("generate", QUESTION, "--seed", "5", "--stop", "\n", "--stop", "####")
+    assert code == 0
+    assert out == generate(load_pair(), PROMPT, seed=5, stop=["\n", "####"]).text + "\n"
+    for name in ("acceptance_length", "acceptance_rate", "accepted_per_step", "relaxed tokens", "tokens per second"):
+        assert name in err
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "prompt"),
+    [
+        (QUESTION, [], PROMPT),
+        (f" {QUESTION}\n", [], PROMPT),
+        (f"Question: {QUESTION}", [], PROMPT),
+        (PROMPT, [], PROMPT),
+        (PROMPT + " First,", [], PROMPT + " First,"),
+        (QUESTION, ["--raw"], QUESTION),
+        ("", ["--raw"], ""),
+        (QUESTION, ["--target", str(zoo.path("target")), "--draft", "ngram"], QUESTION),
+    ],
+)
+def test_questions_to_the_bundled_pair_are_wrapped(run, given, options, prompt):
+    out = run("generate", given, *SHORT, "--json", *options)[1]
+    assert json.loads(out)["arguments"]["prompt"] == prompt
+
+
+def test_the_prompt_may_come_from_standard_input(run, monkeypatch):
+    for given, options, prompt in ((QUESTION + "\n", [], PROMPT), ("Zoë\n", ["--raw"], "Zoë\n")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        assert json.loads(run("generate", "-", *SHORT, "--json", *options)[1])["arguments"]["prompt"] == prompt
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ([], True),
+        (["--top-p", "0.95"], False),
+        (["--top-k", "20"], False),
+        (["--min-p", "0.1"], False),
+        (["--temperature", "0"], False),
+        (["--rule", "lossless"], False),
+        (["--rule", "cactus:delta=1,max_ratio=10"], False),
+    ],
+)
+def test_cactus_without_truncation_warns_in_one_line(run, options, warned):
+    _, out, err = run("generate", QUESTION, *SHORT, "--json", "--rule", "cactus:delta=1", *options)
+    assert json.loads(out)
+    assert err.count("\n") == warned
+    assert ("warning" in err) == warned
+
+
+def test_json_says_what_was_spent_and_left(run):
+    code, out, err = run("generate", LONGER, *SPENDER, "--budget", "0.02", "--seed", "3", "--json")
+    result = json.loads(out)
+    assert (code, err) == (0, "")
+    expected = generate(load_pair(), LONGER_PROMPT, rule="clamped:width=2", budget=0.02, seed=3)
+    assert result["token_ids"] == expected.token_ids
+    assert result["budget_left"] == expected.budget_left == 0.02 - result["metrics"]["nats"]
+    assert result["metrics"]["fell_back"] == expected.metrics.fell_back > 0
+    assert result["arguments"]["budget_nats"] == 0.02
+
+
+def test_the_shift_and_the_length_to_spread_it_over(run):
+    arguments = (*SPENDER, "--max-shift", "0.1", "--expected-tokens", "60", "--seed", "3", "--json")
+    result = json.loads(run("generate", LONGER, *arguments)[1])
+    budget = Budget(max_shift=0.1, expected_tokens=60)
+    expected = generate(load_pair(), LONGER_PROMPT, rule="clamped:width=2", budget=budget, seed=3)
+    assert result["token_ids"] == expected.token_ids
+    assert result["arguments"]["budget_nats"] == budget.limit
+
+
+def test_an_infinite_budget_measures_and_is_strict_json(run):
+    out = run("generate", LONGER, *SPENDER, "--budget", "inf", "--seed", "3", "--json")[1]
+    result = json.loads(out, parse_constant=pytest.fail)
+    assert result["budget_left"] is None
+    assert result["metrics"]["nats"] > 0
+
+
+def test_the_table_shows_the_budget_only_where_there_is_one(run):
+    with_budget = run("generate", LONGER, *SPENDER, "--max-shift", "0.1", "--seed", "3")[2]
+    for words in ("spent nats", "left nats", "of 0.02: moves no event by more than 0.1", "fallen back"):
+        assert words in with_budget
+    assert "spent nats" not in run("generate", LONGER, *SPENDER, "--seed", "3")[2]
+    measured = run("generate", LONGER, "--rule", "relaxed_greedy:margin=1", "--temperature", "0", "--seed", "3")[2]
+    assert "spent nats" in measured
+    assert "left nats" not in measured
+
+
+def test_blocks(run):
+    result = json.loads(run("generate", LONGER, "--verification", "block", "--seed", "3", "--json")[1])
+    expected = generate(load_pair(), LONGER_PROMPT, verification="block", seed=3)
+    assert result["token_ids"] == expected.token_ids
+    assert result["arguments"]["verification"] == "block"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "1"], "the lossless rule spends nothing of a budget: give --rule"),
+        (["--budget", "-1", *SPENDER], "'--budget'"),
+        (["--budget", "nan", *SPENDER], "'--budget'"),
+        (["--max-shift", "2", *SPENDER], "'--max-shift'"),
+        (["--budget", "1", "--max-shift", "0.1", *SPENDER], "exclude each other"),
+        (["--expected-tokens", "9", *SPENDER], "give --budget or --max-shift too"),
+        (["--expected-tokens", "0", "--budget", "1", *SPENDER], "'--expected-tokens'"),
+        (["--expected-tokens", "9", "--budget", "inf", *SPENDER], "spreads a finite budget"),
+        (["--expected-tokens", "9", "--budget", "1", "--rule", "cactus:delta=1"], "must be clamped:width=..."),
+        (["--verification", "joint"], "verification must be one of token, block, but is 'joint'"),
+        (["--verification", "block", "--rule", "typical"], "does not depend on the drafted token"),
+        (["--verification", "block", "--draft", "ngram", *SPENDER], "needs a draft model"),
+        (["--rule", "relaxed_greedy:margin=1"], "set the temperature to 0"),
+        (["--rule", "relaxed_greedy:margin=-1"], "margin must be in [0, inf), but is -1.0"),
+    ],
+)
+def test_a_mistake_about_budgets_is_one_sentence_and_exit_code_2(run, arguments, message):
+    code, out, err = run("generate", LONGER, *arguments)
+    errors = [line for line in err.splitlines() if "warning" not in line]
+    assert (code, out) == (2, "")
+    assert message in errors[0]
+    assert len(errors) == 1

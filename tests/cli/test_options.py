@@ -1,0 +1,88 @@
+"""The options of a request: one list, from which commands choose."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import typer
+
+from cactus_decoding import Budget, Request
+from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
+
+ALL = ("rule", "budget", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed", "stop")
+
+
+def asked(*arguments: str, groups: tuple[str, ...] = ALL, **defaults: object) -> Settings:
+    """Return what a command with these options is called with."""
+    found = []
+    app = typer.Typer()
+
+    @app.command()
+    @request_options(*groups, **defaults)
+    def command(*, first: int = 1, settings: Settings, last: bool = False) -> None:
+        """Say nothing."""
+        found.append(settings)
+
+    app(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+def test_the_defaults_are_those_of_a_request():
+    assert as_request(asked()) == Request()
+
+
+def test_every_option_reaches_the_request():
+    given = "--rule clamped:width=2 --budget 0.5 --expected-tokens 60 --num-speculative-tokens 4 --verification token"
+    given += " --temperature 0.6 --top-k 20 --top-p 0.9 --min-p 0.1 --max-new-tokens 12 --seed 3 --stop A --stop B"
+    request = as_request(asked(*given.split()))
+    assert request.as_dict() == {
+        "rule": "clamped:width=2.0",
+        "budget_nats": 0.5,
+        "max_shift": None,
+        "expected_tokens": 60,
+        "verification": "token",
+        "num_speculative_tokens": 4,
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "max_new_tokens": 12,
+        "stop": ["A", "B"],
+        "seed": 3,
+    }
+    shift = as_request(asked("--rule", "clamped:width=2", "--max-shift", "0.1"))
+    assert shift.budget == Budget(max_shift=0.1)
+
+
+def test_a_command_chooses_options_and_defaults():
+    assert asked("--top-k", "5", groups=("temperature", "top_k"), temperature=0.5) == {"temperature": 0.5, "top_k": 5}
+
+
+def test_the_options_stand_where_the_settings_stood():
+    @request_options("seed")
+    def command(*, first: int = 1, settings: Settings, last: bool = False) -> None:
+        """Say nothing."""
+
+    assert list(inspect.signature(command).parameters) == ["first", "seed", "last"]
+    assert (command.__name__, command.__doc__) == ("command", "Say nothing.")
+
+
+@pytest.mark.parametrize(
+    ("given", "rules", "message"),
+    [
+        ({"expected_tokens": 9}, ["clamped:width=1"], "give --budget or --max-shift too"),
+        ({"budget_nats": 1.0}, ["lossless"], "the lossless rule spends nothing of a budget"),
+        ({"budget_nats": 1.0}, [" lossless ", "lossless"], "the lossless rule spends nothing of a budget"),
+        ({"budget_nats": 1.0, "max_shift": 0.1}, ["typical"], "exclude each other"),
+    ],
+)
+def test_budgets_that_do_not_go_together_are_told_in_options(given, rules, message):
+    none = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens"))
+    with pytest.raises(ValueError, match=message):
+        check_budget(none | given, *rules)
+    check_budget(none, *rules)
+
+
+def test_one_rule_that_spends_is_enough():
+    check_budget({"budget_nats": 1.0, "max_shift": None, "expected_tokens": None}, "lossless", "typical")
