@@ -21,8 +21,10 @@ from rich.progress import track
 
 from cactus_decoding import Budget, generate, load_pair
 from cactus_decoding.evaluation.score import Score
+from cactus_decoding.files.jsonl import objects_in, whole_lines
 from cactus_decoding.files.provenance import provenance
-from cactus_decoding.zoo.word_problems import Problem, word_problems
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.zoo.word_problems import WordProblem, word_problems
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PICTURE, PAGE = (
@@ -34,34 +36,34 @@ RULE = "clamped:width=2.0"
 
 def settings(expected_tokens: int) -> list[dict[str, Any]]:
     """Return what is compared, each as the arguments of `generate` in JSON types."""
-    rows: list[dict[str, Any]] = [
+    found: list[dict[str, Any]] = [
         {"name": "lossless", "rule": "lossless", "nats": None},
         {"name": "lossless, block", "rule": "lossless", "nats": None, "verification": "block"},
         {"name": "unlimited", "rule": RULE, "nats": "inf"},
     ]
     for nats in BUDGETS:
-        rows.append({"name": "greedy", "rule": RULE, "nats": nats})
-        rows.append({"name": "paced", "rule": RULE, "nats": nats, "expected_tokens": expected_tokens})
-    return rows
+        found.append({"name": "greedy", "rule": RULE, "nats": nats})
+        found.append({"name": "paced", "rule": RULE, "nats": nats, "expected_tokens": expected_tokens})
+    return found
 
 
-def run(row: dict[str, Any], problems: list[Problem], pair: Any, seed: int) -> dict[str, Any]:
+def run(setting: dict[str, Any], problems: list[WordProblem], pair: Any, seed: int) -> dict[str, Any]:
     """Answer the problems with one setting."""
     budget = None
-    if row["nats"] is not None:
-        budget = Budget(nats=float(row["nats"]), expected_tokens=row.get("expected_tokens"))
+    if setting["nats"] is not None:
+        budget = Budget(nats=float(setting["nats"]), expected_tokens=setting.get("expected_tokens"))
     score, spent = Score(), []
-    for i, problem in enumerate(track(problems, f"{row['name']} {row['nats'] or ''}")):
-        verification = row.get("verification", "token")
+    for i, problem in enumerate(track(problems, f"{setting['name']} {setting['nats'] or ''}")):
+        verification = setting.get("verification", "token")
         response = generate(
-            pair, problem.prompt, rule=row["rule"], budget=budget, verification=verification, seed=seed + i
+            pair, problem.prompt, rule=setting["rule"], budget=budget, verification=verification, seed=seed + i
         )
         score.add(problem, response)
         spent.append(response.metrics.nats)
-    most = max(spent)
-    if budget is not None and most > budget.limit:
-        raise AssertionError(f"a response spent {most} nats of {budget.limit}")
-    return {"setting": row, "score": score.as_dict(), "most_nats": most}
+    max_nats = max(spent)
+    if budget is not None and max_nats > budget.limit:
+        raise AssertionError(f"a response spent {max_nats} nats of {budget.limit}")
+    return {"setting": setting, "score": score.as_dict(), "most_nats": max_nats}
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -73,15 +75,15 @@ def table(results: list[dict[str, Any]]) -> str:
         "|---|---:|---:|---|---:|---:|---:|---:|",
     ]
     for result in results:
-        row, score, metrics = result["setting"], result["score"], result["score"]["metrics"]
-        limit = None if row["nats"] is None else float(row["nats"])
+        setting, score, metrics = result["setting"], result["score"], result["score"]["metrics"]
+        limit = None if setting["nats"] is None else float(setting["nats"])
         promised = "0" if limit is None else f"{Budget(nats=limit).shift:.3f}"
         budget = "–" if limit is None else "none" if math.isinf(limit) else f"{limit:g}"
         low, high = score["accuracy_interval"]
         spent = "0" if limit is None else f"{metrics['nats'] / score['answers']:.4f} ({result['most_nats']:.4f})"
         fallen = f"{metrics['fell_back'] / metrics['metered']:.1%}" if metrics["metered"] else "–"
         lines.append(
-            f"| {row['name']} | {budget} | {promised} "
+            f"| {setting['name']} | {budget} | {promised} "
             f"| {score['right']}/{score['answers']} ({low:.3f} to {high:.3f}) "
             f"| {(score['right'] - lossless['right']) / score['answers']:+.3f} "
             f"| {metrics['acceptance_length']:.3f} | {spent} | {fallen} |"
@@ -107,16 +109,16 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
     promised = [lossless["accuracy"] - Budget(nats=nats).shift for nats in BUDGETS]
     top.plot(BUDGETS, promised, color="0.4", ls="--", label="lowest score that the budget allows")
     for name, colour, marker in (("greedy", "#d55e00", "o"), ("paced", "#0072b2", "s")):
-        rows = [r for r in results if r["setting"]["name"] == name]
-        scores = [r["score"]["accuracy"] for r in rows]
-        below, above = zip(*(r["score"]["accuracy_interval"] for r in rows), strict=True)
+        found = [r for r in results if r["setting"]["name"] == name]
+        scores = [r["score"]["accuracy"] for r in found]
+        below, above = zip(*(r["score"]["accuracy_interval"] for r in found), strict=True)
         error = [
             [s - b for s, b in zip(scores, below, strict=True)],
             [a - s for s, a in zip(scores, above, strict=True)],
         ]
         shifted = [nats * (0.97 if name == "greedy" else 1.03) for nats in BUDGETS]  # so that bars do not overlap
         top.errorbar(shifted, scores, error, color=colour, marker=marker, capsize=3, label=name)
-        lengths = [r["score"]["metrics"]["acceptance_length"] for r in rows]
+        lengths = [r["score"]["metrics"]["acceptance_length"] for r in found]
         bottom.plot(BUDGETS, lengths, color=colour, marker=marker, label=name)
     top.set(ylabel="right answers", ylim=(0, 1.02))
     bottom.set(xlabel="budget per answer, nats", ylabel="acceptance_length", xscale="log")
@@ -128,13 +130,8 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the finished settings; a last line that was cut off is dropped."""
-    results = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            results.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return results
+    data = whole_lines(path.read_bytes()) if path.exists() else b""
+    return [value for _, _, value in objects_in(data, path)]
 
 
 def main() -> None:
@@ -159,19 +156,18 @@ def main() -> None:
         pair = load_pair()
         problems = list(islice(word_problems("test", seed=given.seed), given.problems))
         given.results.parent.mkdir(parents=True, exist_ok=True)
-        for row in wanted:
-            if json.dumps(row) in results:
+        for setting in wanted:
+            if json.dumps(setting) in results:
                 continue
-            results[json.dumps(row)] = run(row, problems, pair, given.seed) | {"provenance": provenance(arguments)}
+            result = run(setting, problems, pair, given.seed)
+            results[json.dumps(setting)] = result | {"provenance": provenance(arguments)}
             done = [results[key] for key in map(json.dumps, wanted) if key in results]
-            scratch = given.results.with_suffix(".part")
-            scratch.write_text("".join(json.dumps(r) + "\n" for r in done))
-            scratch.replace(given.results)  # never half a file, whenever it is stopped
-    if missing := [row for row in wanted if json.dumps(row) not in results]:
+            write_atomically(given.results, "".join(as_json(r) + "\n" for r in done))
+    if missing := [setting for setting in wanted if json.dumps(setting) not in results]:
         parser.error(f"{given.results} lacks {len(missing)} of {len(wanted)} settings; run without --only-render")
-    ordered = [results[json.dumps(row)] for row in wanted]
+    ordered = [results[json.dumps(setting)] for setting in wanted]
     picture(ordered, given.picture)
-    given.page.write_text(insert(given.page.read_text(), "budget study", table(ordered)))
+    write_atomically(given.page, insert(given.page.read_text(), "budget study", table(ordered)))
 
 
 def _same(result: dict[str, Any], arguments: dict[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from marked_page import insert  # noqa: E402
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.evaluation.reporting.charts import DASHES  # noqa: E402
 from cactus_decoding.evaluation.reporting.pictures import GREY, OTHER, new_figure, style_of, to_svg  # noqa: E402
+from cactus_decoding.files.jsonl import number_of  # noqa: E402
 from cactus_decoding.files.provenance import provenance  # noqa: E402
 from cactus_decoding.files.writing import as_json, write_atomically  # noqa: E402
 from cactus_decoding.rules import RULES  # noqa: E402
@@ -151,7 +152,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
     comparable = [each for each in RULES.values() if each.judges_untempered == rule.judges_untempered]
     others = [family for each in comparable if each is not rule for family in each.families]
     for family in [*others, *rule.families]:
-        points = [place for place in result["frontier"][family.name] if place[0] is not None]
+        points = [place for place in result["frontier"][family.name] if math.isfinite(number_of(place[0]))]
         if family in rule.families:
             look = _look(family.spell(family.strict)) | {"markersize": 4}
             panel.plot(*zip(*points, strict=True), **look, markevery=4, label=family.label, zorder=4)
@@ -173,7 +174,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
 def _look(rule: str) -> dict[str, Any]:
     """Return how a rule is drawn; one without a style of its own is blue, not grey as the others."""
     style = style_of(rule)
-    return style.line() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER else {})
+    return style.keywords() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER else {})
 
 
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
@@ -187,7 +188,7 @@ def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     lines = ["| rule | sampling | acceptance | KL, nats | TV | most times as likely |", "|---|---|---:|---:|---:|---:|"]
     for rule in shown:
         for sampling, found in result["audit"][rule].items():
-            kl, ratio = (math.inf if found[key] is None else found[key] for key in ("kl", "max_log_ratio"))
+            kl, ratio = (number_of(found[key], math.inf) for key in ("kl", "max_log_ratio"))
             cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
             cells.append(_number(math.exp(ratio), "{:,.1f}"))
             lines.append(f"| `{rule}` | {sampling} | {' | '.join(cells)} |")

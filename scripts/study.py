@@ -20,13 +20,13 @@ from typing import Any
 
 from study_pages import render
 
-from cactus_decoding import SamplingParams, load_pair
+from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.engines.engine import load_engine
+from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.frontier.frontier import Frontier
-from cactus_decoding.evaluation.frontier.recording import record
-from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.evaluation.frontier.recording import record_rows
+from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import opened
 from cactus_decoding.evaluation.runs.runner import pending, run
 from cactus_decoding.evaluation.tasks.sources import parse_task
@@ -91,7 +91,8 @@ def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dic
     task = parse_task("word_problems:split=validation", None)
     pair = load_pair(draft=None if draft == "bundled" else draft)
     prompts = [problem.prompt for problem in task.problems]
-    rows = record(pair, prompts, positions=positions, num_speculative_tokens=10, sampling=sampling, stop=task.stop)
+    request = Request(num_speculative_tokens=10, sampling=sampling, stop=task.stop)
+    rows = record_rows(pair, prompts, request, positions=positions)
     frontier = Frontier(rows)
     found = {}
     for rule in dict.fromkeys(rule for part in PARTS if part.draft == draft for rule in part.matched):
@@ -114,16 +115,17 @@ def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dic
     return found
 
 
-def cells(part: Part, sampling: SamplingParams, widths: Mapping[str, float], problems: int | None) -> Iterator[Cell]:
+def configs(
+    part: Part, sampling: SamplingParams, widths: Mapping[str, float], problems: int | None
+) -> Iterator[RunConfig]:
     """Yield what is answered side by side."""
-    base = Cell(
-        "word_problems", "bundled", part.draft, problems=min(part.problems, problems or part.problems), **vars(sampling)
-    )
-    settings = {"lossless": part.lossless, **part.rules}
-    settings |= {f"clamped:width={widths[rule]!r}": lengths for rule, lengths in part.matched.items()}
-    for rule, lengths in settings.items():
+    asked = min(part.problems, problems or part.problems)
+    lengths_of = {"lossless": part.lossless, **part.rules}
+    lengths_of |= {f"clamped:width={widths[rule]!r}": lengths for rule, lengths in part.matched.items()}
+    for rule, lengths in lengths_of.items():
         for length in lengths:
-            yield Cell(**base.as_dict() | {"rule": rule, "num_speculative_tokens": length})
+            request = Request(rule, num_speculative_tokens=length, sampling=sampling)
+            yield RunConfig("word_problems", "bundled", part.draft, problems=asked, request=request)
 
 
 def widths_of(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -145,12 +147,12 @@ def answer(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> None:
     matched = widths_of(folder, sampling, arguments)
     for part in PARTS:
         widths = {rule: found["width"] for rule, found in matched[part.draft].items()}
-        asked = list(cells(part, SAMPLINGS[sampling], widths, arguments["problems"]))
+        asked = list(configs(part, SAMPLINGS[sampling], widths, arguments["problems"]))
         tasks = {"word_problems": parse_task("word_problems", max(part.problems for part in PARTS))}
         with opened(folder / f"{sampling}.jsonl") as file:
             todo = pending(asked, file.results)
             load = partial(load_engine, "transformers", "bundled", audited=True)
-            with counting(f"{sampling}, {part.draft}", sum(cell.problems for cell in todo)) as progress:
+            with counting(f"{sampling}, {part.draft}", sum(config.problems for config in todo)) as progress:
                 report = partial(_report, progress, count(1))
                 run(asked, tasks, load, file, provenance(arguments), report)
 

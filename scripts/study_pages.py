@@ -11,10 +11,10 @@ from marked_page import insert
 
 from cactus_decoding.evaluation import charts
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
-from cactus_decoding.evaluation.reporting.report import number, settings_of, sigma_band
+from cactus_decoding.evaluation.reporting.report import name_of, number, sigma_band
 from cactus_decoding.evaluation.reporting.report_text import escape
 from cactus_decoding.evaluation.runs.results import read_results
-from cactus_decoding.evaluation.runs.summary import Row, Setting, summarise
+from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, summarise
 from cactus_decoding.files.writing import write_atomically
 
 QUALITY = (
@@ -50,9 +50,9 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
             text = insert(text, f"{name} {sampling}", _table(main, columns))
         text = insert(text, f"paired {sampling}", _paired(main, matched["bundled"]))
         text = insert(text, f"tuned {sampling}", _table(tuned, BRIEF))
-        tables = (f"Draft `{draft}`:\n\n{_table(rows, BRIEF)}" for draft, rows in others.items())
+        tables = (f"Draft `{draft}`:\n\n{_table(summaries, BRIEF)}" for draft, summaries in others.items())
         text = insert(text, f"others {sampling}", "\n\n".join(tables))
-        drafts = {"draft bundled": main} | {f"draft {draft}": rows for draft, rows in others.items()}
+        drafts = {"draft bundled": main} | {f"draft {draft}": summaries for draft, summaries in others.items()}
         pictures = {
             "score": charts.score_picture(main, sigma_band(main)),
             "nats": charts.nats_picture(main),
@@ -63,31 +63,31 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
     write_atomically(page, text)
 
 
-def _groups(rows: Sequence[Row]) -> tuple[list[Row], list[Row], dict[str, list[Row]]]:
-    """Return the rows of the main part, of the one in which relaxed rules have other lengths, and of other drafts."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.cell.draft, row.cell.problems), []).append(row)
+def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[RunSummary], dict[str, list[RunSummary]]]:
+    """Return the summaries of the main part, of that in which relaxed rules have other lengths, of other drafts."""
+    groups: dict[tuple[str, int], list[RunSummary]] = {}
+    for summary in summaries:
+        groups.setdefault((summary.config.draft, summary.config.problems), []).append(summary)
     bundled = sorted((problems for draft, problems in groups if draft == "bundled"), reverse=True)
     others = {draft: found for (draft, _), found in groups.items() if draft != "bundled"}
     return groups["bundled", bundled[0]], groups["bundled", bundled[-1]], others
 
 
-def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str, int]]) -> str:
+def _table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:
     lines = ["| setting | " + " | ".join(title for _, title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
-    for row in rows:
-        name = "target alone" if row.cell.num_speculative_tokens == 0 else settings_of(row)
-        numbers = (number(row.metrics[metric], digits) for metric, _, digits in columns)
+    for summary in summaries:
+        name = "target alone" if summary.config.num_speculative_tokens == 0 else name_of(summary)
+        numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
         lines.append(f"| {escape(name)} | " + " | ".join(numbers) + " |")
     return "\n".join(lines)
 
 
-def _paired(rows: Sequence[Row], matched: dict[str, dict[str, object]]) -> str:
+def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object]]) -> str:
     """Return questions that take two settings each, answered problem by problem."""
-    found = {(row.cell.rule, row.cell.num_speculative_tokens): row.setting for row in rows}
-    baseline = rows[0].baseline
+    found = {(summary.config.rule, summary.config.num_speculative_tokens): summary.group for summary in summaries}
+    baseline = summaries[0].baseline
     assert baseline is not None
-    best = int(baseline.cell.num_speculative_tokens)
+    best = int(baseline.config.num_speculative_tokens)
     asked = [("lossless", 10, "lossless", best)]
     for length in (10, 20):
         asked += [(rule, length, "lossless", length) for rule in ("typical", "cactus:delta=1.0")]
@@ -107,7 +107,7 @@ def _paired(rows: Sequence[Row], matched: dict[str, dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def _compared(first: Setting, second: Setting) -> Iterator[Interval | None]:
+def _compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
     """Yield the difference of scores, and the ratios of wall times, rounds and nats, by the paired bootstrap."""
     columns = [setting.columns[name] for name in ("right", "seconds", "steps", "nats") for setting in (first, second)]
     table = np.stack([*columns, np.ones(len(first.ids))], axis=1)

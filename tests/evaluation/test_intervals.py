@@ -80,7 +80,7 @@ def test_the_bootstrap_covers_a_ratio_of_sums():
 def test_sums_are_the_same_in_parts_and_at_once(monkeypatch):
     columns = np.random.default_rng(5).random((50, 3))
     whole = resampled_sums(columns, resamples=2000)
-    monkeypatch.setattr("cactus_decoding.evaluation.intervals._MOST_WEIGHTS", 50 * 300)
+    monkeypatch.setattr("cactus_decoding.evaluation.intervals._MAX_WEIGHTS", 50 * 300)
     parts = resampled_sums(columns, resamples=2000)
     np.testing.assert_allclose(parts, whole, rtol=1e-12)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.evaluation.frontier.recorded_rows import Rows, empty_steps
-from cactus_decoding.evaluation.frontier.row_store import RowStore, pack
+from cactus_decoding.evaluation.frontier.packed_rows import PackedRows, pack
+from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, step_of_proposals
 from support.exact_enumeration import enumerate_tokens, fates, make_rows
 
 
 def hand_made(
     target: Tensor, draft: Tensor, *, counts: list[int], problem: list[int], ends: list[bool], seed: int = 0
-) -> Rows:
+) -> RecordedRows:
     """Return steps of ``counts`` proposals each, drawn from the draft; the first ones of every step were visited."""
     generator = torch.Generator().manual_seed(seed)
     total = sum(counts)
@@ -21,12 +21,12 @@ def hand_made(
     for count in counts:
         accepted = int(torch.randint(count + 1, (), generator=generator))
         visited += [place <= accepted for place in range(count)]
-    return Rows(
+    return RecordedRows(
         pack([target], target.shape[-1]),
         pack([draft], draft.shape[-1]),
         torch.multinomial(draft, 1, generator=generator).squeeze(1).int(),
         torch.tensor(visited),
-        empty_steps(torch.tensor(counts)),
+        step_of_proposals(torch.tensor(counts)),
         torch.tensor(problem),
         torch.tensor(ends),
         {"num_speculative_tokens": max(counts)},
@@ -34,7 +34,7 @@ def hand_made(
     )
 
 
-def some_rows(vocabulary: int = 7, seed: int = 0) -> Rows:
+def some_rows(vocabulary: int = 7, seed: int = 0) -> RecordedRows:
     """Return six steps of three problems, one of them without a proposal, some ending the response."""
     counts = [3, 4, 0, 4, 2, 4]
     target, draft = make_rows(vocabulary, sum(counts), seed=seed)
@@ -43,7 +43,7 @@ def some_rows(vocabulary: int = 7, seed: int = 0) -> Rows:
     )
 
 
-def agreeable_rows() -> Rows:
+def agreeable_rows() -> RecordedRows:
     """Return 48 steps of 12 problems, four proposals each, from a draft that agrees with the target by and large."""
     counts = [4] * 48
     target, draft = make_rows(7, sum(counts), seed=3)
@@ -51,7 +51,7 @@ def agreeable_rows() -> Rows:
     return hand_made(0.3 * target + 0.7 * draft, draft, counts=counts, problem=problem, ends=[False] * 48)
 
 
-def one_sparse_step(seed: int = 0) -> Rows:
+def one_sparse_step(seed: int = 0) -> RecordedRows:
     """Return steps over a vocabulary of which each row uses a few tokens, as top-k leaves them."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
@@ -61,14 +61,14 @@ def one_sparse_step(seed: int = 0) -> Rows:
     return hand_made(rows[0], rows[1], counts=[4, 5], problem=[0, 1], ends=[False, False])
 
 
-def float64_rows(store: RowStore) -> Tensor:
-    rows = store.dense(0, len(store)).double()
+def float64_rows(packed: PackedRows) -> Tensor:
+    rows = packed.dense(0, len(packed)).double()
     return rows / rows.sum(-1, keepdim=True)
 
 
-def enumerated(rule, rows: Rows) -> dict[str, float]:
+def enumerated(rule, rows: RecordedRows) -> dict[str, float]:
     """Return means over visited positions, and the largest log-ratio, by enumeration of every drafted token."""
-    target, draft = (float64_rows(store)[rows.visited] for store in (rows.target, rows.draft))
+    target, draft = (float64_rows(packed)[rows.visited] for packed in (rows.target, rows.draft))
     output, accepted = enumerate_tokens(rule, target, draft)
     log_ratio = torch.where(output > 0, output.log() - target.log(), 0.0)
     return {
@@ -79,12 +79,12 @@ def enumerated(rule, rows: Rows) -> dict[str, float]:
     }
 
 
-def enumerated_tokens(rule, rows: Rows, most: int) -> list[float]:
+def enumerated_tokens(rule, rows: RecordedRows, max_proposals: int) -> list[float]:
     """Return the mean of a step's expected tokens for 1, 2, … proposals, by following every outcome of every step."""
     kept_of, _ = fates(rule, float64_rows(rows.target), float64_rows(rows.draft))
     steps = len(rows.problem)
     means = []
-    for length in range(1, most + 1):
+    for length in range(1, max_proposals + 1):
         total = 0.0
         for step in range(steps):
             places = [i for i in range(len(rows.drafted)) if int(rows.step[i]) == step]

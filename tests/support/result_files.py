@@ -6,8 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.evaluation.run_config import Cell
-from cactus_decoding.evaluation.runs.results import CellResult
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.results import RunResult
+
+
+def config_of(**fields) -> RunConfig:
+    """Return a run of flat fields, as result files have them, with defaults for the others."""
+    usual = RunConfig("word_problems", "bundled", "bundled").as_dict()
+    return RunConfig.from_dict(usual | fields)
 
 
 def made(
@@ -21,9 +27,9 @@ def made(
     problems: int = 60,
     audited: bool = True,
     scored: bool = True,
-    **cell,
-) -> CellResult:
-    """Return a cell: every number varies from problem to problem, in the same way for every cell."""
+    **changes,
+) -> RunResult:
+    """Return a run: every number varies from problem to problem, in the same way for every run."""
     noise = np.random.default_rng(0).random((problems, 2))
     steps = np.full(problems, 10)
     drafted = steps * length
@@ -45,25 +51,25 @@ def made(
     if audited:
         answers |= {"metered": [10] * problems, "nats": (nats * (0.5 + noise[:, 1])).tolist()}
         answers |= {"tv": [nats / 10] * problems, "max_log_ratio": [nats] * problems}
-    given = {"task": "sums", "target": "large", "draft": "small", "problems": problems} | cell
+    given = {"task": "sums", "target": "large", "draft": "small", "problems": problems} | changes
     provenance = {"commit": "0" * 40, "arguments": {"seed": 0}, "problems": "digest"}
-    return CellResult(Cell(rule=rule, num_speculative_tokens=length, **given), answers, provenance)
+    return RunResult(config_of(**given, rule=rule, num_speculative_tokens=length), answers, provenance)
 
 
-def several(**cell) -> list[CellResult]:
+def several(**changes) -> list[RunResult]:
     """Return lossless at three lengths, the target alone, and rules that are better, worse and as good."""
     return [
-        made("lossless", 0, seconds=2.0, **cell),
-        made("lossless", 2, seconds=1.2, accepted=0.6, **cell),
-        made("lossless", 4, seconds=1.0, accepted=0.5, **cell),
-        made("lossless", 8, seconds=1.4, accepted=0.4, **cell),
-        made("cactus:delta=1.0", 4, seconds=0.7, right=0.5, accepted=0.8, nats=0.5, **cell),
-        made("cactus:delta=1.0", 8, seconds=0.8, right=0.4, accepted=0.7, nats=0.6, **cell),
-        made("clamped:width=1.0", 4, seconds=0.9, accepted=0.6, nats=0.01, **cell),
-        made("clamped:width=0.1", 4, seconds=1.1, accepted=0.5, nats=0.001, **cell),
+        made("lossless", 0, seconds=2.0, **changes),
+        made("lossless", 2, seconds=1.2, accepted=0.6, **changes),
+        made("lossless", 4, seconds=1.0, accepted=0.5, **changes),
+        made("lossless", 8, seconds=1.4, accepted=0.4, **changes),
+        made("cactus:delta=1.0", 4, seconds=0.7, right=0.5, accepted=0.8, nats=0.5, **changes),
+        made("cactus:delta=1.0", 8, seconds=0.8, right=0.4, accepted=0.7, nats=0.6, **changes),
+        made("clamped:width=1.0", 4, seconds=0.9, accepted=0.6, nats=0.01, **changes),
+        made("clamped:width=0.1", 4, seconds=1.1, accepted=0.5, nats=0.001, **changes),
     ]
 
 
-def write(path: Path, results: list[CellResult]) -> Path:
+def write(path: Path, results: list[RunResult]) -> Path:
     path.write_text("".join(result.line() for result in results))
     return path

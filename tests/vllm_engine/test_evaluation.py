@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from engine_run import ENGINE_ENVIRONMENT
 
 from cactus_decoding.cli import main
 from cactus_decoding.evaluation.engines.vllm import VllmEngine
-from cactus_decoding.evaluation.run_config import Cell, grid
+from cactus_decoding.evaluation.run_config import grid
 from cactus_decoding.evaluation.runs.journal import journal_of
-from cactus_decoding.evaluation.runs.results import CellResult, opened, read_results
+from cactus_decoding.evaluation.runs.results import RunResult, opened, read_results
 from cactus_decoding.evaluation.runs.runner import run
 from cactus_decoding.evaluation.tasks.sources import parse_task
 
@@ -23,12 +22,22 @@ pytestmark = pytest.mark.engine
 PROBLEMS, PROPOSALS = 8, 4
 ENGINE_ARGUMENTS = json.dumps({"max_model_len": 256, "gpu_memory_utilization": 0.2})
 TASK = parse_task("word_problems", PROBLEMS)
-BASE = Cell("", "bundled", "", engine="vllm", max_new_tokens=48)
 LOSSLESS, RELAXED = (
-    next(grid(BASE, tasks={TASK.name: PROBLEMS}, drafts=["bundled"], rules=[rule], lengths=[PROPOSALS], seeds=[0]))
+    next(
+        grid(
+            "bundled",
+            "vllm",
+            {"max_new_tokens": 48},
+            tasks={TASK.name: PROBLEMS},
+            drafts=["bundled"],
+            rules=[rule],
+            lengths=[PROPOSALS],
+            seeds=[0],
+        )
+    )
     for rule in ("lossless", "cactus:delta=1000.0")
 )
-CELLS = [LOSSLESS, RELAXED, replace(RELAXED, budget_nats=1.0), replace(RELAXED, budget_nats=0.0)]
+CONFIGS = [LOSSLESS, RELAXED, RELAXED.asking(budget=1.0), RELAXED.asking(budget=0.0)]
 
 
 class Lasting(VllmEngine):
@@ -56,7 +65,7 @@ def whole(engine: VllmEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(engine: VllmEngine, path: Path, stop_after: int | None = None) -> None:
-    """Answer the cells, or end after so many answers as Ctrl-C does."""
+    """Answer the runs, or end after so many answers as Ctrl-C does."""
     answers = 0
 
     def report(_: str) -> None:
@@ -66,10 +75,10 @@ def evaluate(engine: VllmEngine, path: Path, stop_after: int | None = None) -> N
             raise KeyboardInterrupt
 
     with opened(path) as file:
-        run(CELLS, {TASK.name: TASK}, lambda draft: engine, file, {"commit": "a"}, report)
+        run(CONFIGS, {TASK.name: TASK}, lambda draft: engine, file, {"commit": "a"}, report)
 
 
-def columns(result: CellResult) -> dict[str, list]:
+def columns(result: RunResult) -> dict[str, list]:
     return {name: column for name, column in result.answers.items() if name != "seconds"}
 
 
@@ -88,7 +97,7 @@ def test_counts_fit_the_answers(whole: Path) -> None:
 def test_what_nobody_counted_is_absent(whole: Path) -> None:
     for result in read_results(whole):
         assert not result.audited
-        assert set(result.answers["relaxed"]) == ({0} if result.cell.rule == "lossless" else {None})
+        assert set(result.answers["relaxed"]) == ({0} if result.config.rule == "lossless" else {None})
 
 
 def test_rules_and_budgets_act(whole: Path) -> None:
@@ -102,7 +111,7 @@ def test_rules_and_budgets_act(whole: Path) -> None:
 def test_a_run_that_was_interrupted_goes_on(engine: VllmEngine, whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        evaluate(engine, path, stop_after=len(CELLS) * (PROBLEMS // 2) + 2)
+        evaluate(engine, path, stop_after=len(CONFIGS) * (PROBLEMS // 2) + 2)
     assert not read_results(path)
     assert journal_of(path).exists()
     evaluate(engine, path)

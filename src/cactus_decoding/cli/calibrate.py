@@ -108,7 +108,7 @@ def _by_nats(
     max_nats: float, path: Path, names: list[str], current: int, rounds: int, memory: int, threads: int | None
 ) -> dict[str, Any]:
     from cactus_decoding.cli.frontier import table_of
-    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, verdict
+    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, recommendation
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import Frontier
     from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
@@ -116,10 +116,10 @@ def _by_nats(
 
     families = parse_families(names)
     rows = read_rows(path)
-    longest = int(rows.settings["num_speculative_tokens"])
-    if current > longest:
+    max_length = int(rows.settings["num_speculative_tokens"])
+    if current > max_length:
         raise ValueError(
-            f"--num-speculative-tokens must be at most {longest}, the proposals per step in {path}, but is {current}"
+            f"--num-speculative-tokens must be at most {max_length}, the proposals per step in {path}, but is {current}"
         )
     options.prepare(threads, small=rows.settings["target"] == "bundled")
     measured = Frontier(rows, memory)
@@ -132,7 +132,7 @@ def _by_nats(
     candidates = sorted(filter(None, found), key=lambda point: -point.acceptance.value)
     chosen = candidates[0] if candidates and candidates[0].acceptance.value > lossless.acceptance.value else None
     compared = None if chosen is None else _speeds(measured, chosen.rule, current, rounds)
-    text = verdict(chosen, lossless, max_nats, compared, current)
+    text = recommendation(chosen, lossless, max_nats, compared, current)
     arguments = {"max_nats": max_nats, "rows": str(path), "families": [each.name for each in families]}
     arguments |= {"num_speculative_tokens": current, "rounds": rounds}
     about = {"settings": dict(rows.settings), "visited": rows.positions, "provenance": provenance(arguments)}
@@ -148,22 +148,23 @@ def _by_nats(
 
 def _speeds(measured: Frontier, rule: str, current: int, rounds: int) -> Speeds:
     """Time steps of lossless and of the rule at several draft lengths, on the pair that the rows are from."""
-    from cactus_decoding import SamplingParams, load_pair
+    from cactus_decoding import Request, load_pair
     from cactus_decoding.evaluation.frontier.calibrate import LOSSLESS, speeds
     from cactus_decoding.evaluation.frontier.step_times import time_steps
     from cactus_decoding.evaluation.tasks.sources import parse_task
 
     settings = measured.rows.settings
-    sampling = SamplingParams(*(settings[name] for name in ("temperature", "top_k", "top_p", "min_p")))
+    own = ("task", "target", "draft", "positions", "num_speculative_tokens", "max_new_tokens")
+    request = Request.from_dict({name: value for name, value in settings.items() if name not in own})
     asked = parse_task(settings["task"])
     prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
     names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
     pair = load_pair(*names)
-    most = int(settings["num_speculative_tokens"])
-    lengths = sorted({*(length for length in LENGTHS if length <= most), most, current})
+    max_length = int(settings["num_speculative_tokens"])
+    lengths = sorted({*(length for length in LENGTHS if length <= max_length), max_length, current})
     timed = [(name, length) for length in lengths for name in (LOSSLESS, rule) if length or name == LOSSLESS]
     with counting("Timing steps", len(timed) * len(prompts)) as report:
-        times = time_steps(pair, prompts, timed, sampling=sampling, seed=settings["seed"], report=report)
+        times = time_steps(pair, prompts, timed, request, report=report)
     times |= {(rule, length): times[LOSSLESS, length] for length in lengths if length == 0}  # nothing is verified
     return speeds(measured, rule, times, current)
 
@@ -180,12 +181,12 @@ def _speed_table(compared: Speeds) -> Any:
     for speed in (compared.lossless, compared.rule):
         table.add_column(speed.rule, justify="right", overflow="fold")
     for place, length in enumerate(compared.lossless.lengths):
-        cells = []
+        values = []
         for speed in (compared.lossless, compared.rule):
             value, low, high = (1000 * x for x in speed.seconds[place])
             star = " *" if place == speed.best else "  "
-            cells.append(f"{value:.2f} ({low:.2f}–{high:.2f}){star}")
-        table.add_row(str(length), *cells)
+            values.append(f"{value:.2f} ({low:.2f}–{high:.2f}){star}")
+        table.add_row(str(length), *values)
     return table
 
 
@@ -202,15 +203,17 @@ def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
         shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
         for part in table(shown):
             console.print(part)
-        cell = advice.cell
-        where = f"{cell.task}, {cell.target} with {cell.draft}, temperature {cell.temperature:g}"
-        console.print(f"[bold]Recommended[/bold] ({where}): {advice.verdict}", soft_wrap=True)
+        config = advice.config
+        where = (
+            f"{config.task}, {config.target} with {config.draft}, temperature {config.request.sampling.temperature:g}"
+        )
+        console.print(f"[bold]Recommended[/bold] ({where}): {advice.text}", soft_wrap=True)
     return {
         "schema": 1,
         "kind": "calibration",
         "advice": [
             {
-                "verdict": advice.verdict,
+                "verdict": advice.text,
                 "faster_than_lossless": advice.faster,
                 "chosen": None if advice.chosen is None else advice.chosen.as_dict(),
                 "baseline": advice.baseline.as_dict(),

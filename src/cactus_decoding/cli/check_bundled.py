@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,12 +49,12 @@ def check_bundled(
     from cactus_decoding import load_pair, zoo
     from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.training.floors import check_floors, evaluate_pair
     from cactus_decoding.zoo.word_problems import word_problems
 
     check_integer("num_speculative_tokens", num_speculative_tokens, 1)
-    if json_file is not None and not os.access(json_file.parent, os.W_OK):  # sooner than after minutes of work
-        raise ValueError(f"cannot write {str(json_file)!r}: its folder is missing or not writable")
+    check_writable(json_file)
     options.prepare(threads, small=True)
     target, draft = (zoo.path(role) if models is None else models / role for role in ("target", "draft"))
     pair = load_pair(target, draft, dtype=torch.float32)
@@ -85,7 +83,7 @@ def check_bundled(
             "floors": [vars(floor) for floor in floors],
             "provenance": provenance(arguments),
         }
-        json_file.write_text(json.dumps(result, indent=2) + "\n")
+        write_atomically(json_file, as_json(result, indent=2) + "\n")
     console = Console(highlight=False)
     console.print(_table(scores, floors))
     raise typer.Exit(0 if all(floor.met for floor in floors) else 1)

@@ -19,7 +19,7 @@ from cactus_decoding.cli.progress import counting
 if TYPE_CHECKING:
     from cactus_decoding import Pair, Request, Response
     from cactus_decoding.evaluation.score import Score
-    from cactus_decoding.zoo.word_problems import Problem
+    from cactus_decoding.zoo.word_problems import WordProblem
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --delta 0.1 --delta 1\n\ncactus demo --json"
@@ -35,7 +35,7 @@ class Way:
     score: Score
     texts: list[str] = field(default_factory=list)
 
-    def stream(self, pair: Pair, problem: Problem, seed: int) -> Response:
+    def stream(self, pair: Pair, problem: WordProblem, seed: int) -> Response:
         """Begin a response to a problem."""
         from cactus_decoding import stream
 
@@ -101,7 +101,7 @@ def demo(
     console.print(_what_is_seen(ways[1], last))
 
 
-def answer(pair: Pair, problems: list[Problem], ways: list[Way], seed: int) -> None:
+def answer(pair: Pair, problems: list[WordProblem], ways: list[Way], seed: int) -> None:
     """Answer every problem in every way, one after another, so that all see the same load of the machine."""
     with counting("Answering", len(problems) * len(ways)) as report:
         for i, problem in enumerate(problems):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
-from dataclasses import fields, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,8 +16,8 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.run_config import Cell
-    from cactus_decoding.evaluation.runs.results import CellResult
+    from cactus_decoding.evaluation.run_config import RunConfig
+    from cactus_decoding.evaluation.runs.results import RunResult
     from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
@@ -41,7 +39,7 @@ def evaluate(
     out: Annotated[
         Path,
         typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
-                     help="Result file, JSON Lines. Cells that it holds already are not answered again."),
+                     help="Result file, JSON Lines. Runs that it holds already are not done again."),
     ],
     task: Annotated[
         list[str] | None,
@@ -108,18 +106,19 @@ def evaluate(
         bool,
         typer.Option("--interleave/--one-by-one", rich_help_panel=options.RUNNING,
                      help="Answer each problem under every setting before the next, so that whatever slows the machine "
-                     "slows them all; or finish one cell after another."),
+                     "slows them all; or finish one run after another."),
     ] = True,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Measure what rules cost and what they buy, cell by cell; the same command resumes where a kill left off."""
+    """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
     from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
-    from cactus_decoding.evaluation.engines.engine import ENGINES, load_engine
-    from cactus_decoding.evaluation.run_config import Cell, grid
+    from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
+    from cactus_decoding.evaluation.run_config import grid
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
     from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import check_writable
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
@@ -129,43 +128,35 @@ def evaluate(
     rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     options.check_budget(settings, relaxed)
-    request = Request.from_dict(settings | {"rule": relaxed}).as_dict()
+    Request.from_dict(settings | {"rule": relaxed})  # raises before tasks are read
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
-    base = Cell(
-        task="",
-        target=target,
-        draft="",
-        engine=engine,
-        **{each.name: request[each.name] for each in fields(Cell) if each.name in request},
-    )
     counts = {name: len(each.problems) for name, each in tasks.items()}
-    cells = list(
-        grid(base, tasks=counts, drafts=_unique(draft or _bundled_draft(target)), rules=rules, lengths=lengths,
-             seeds=chosen_seeds)
-    )  # fmt: skip
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"cannot write {str(out)!r}: its folder is missing or not writable")
+    drafts = _unique(draft or _bundled_draft(target))
+    configs = list(
+        grid(target, engine, settings, tasks=counts, drafts=drafts, rules=rules, lengths=lengths, seeds=chosen_seeds)
+    )
+    check_writable(out)
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:
-        todo = pending(cells, file.results)
-        if len(todo) < len(cells):
-            console.print(f"{len(cells) - len(todo)} of {len(cells)} cells are in {out} already", soft_wrap=True)
+        todo = pending(configs, file.results)
+        if len(todo) < len(configs):
+            console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
         load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         try:
-            with counting("Answering", sum(cell.problems for cell in todo)) as progress:
+            with counting("Answering", sum(config.problems for config in todo)) as progress:
                 done = count(1)
-                run(cells, tasks, load, file, provenance(arguments),
+                run(configs, tasks, load, file, provenance(arguments),
                     lambda remark: progress(next(done), remark), interleaved=interleaved)  # fmt: skip
         except KeyboardInterrupt:
-            left = len(pending(cells, file.results))
+            left = len(pending(configs, file.results))
             typer.echo(
-                f"cactus: interrupted with {len(cells) - left} of {len(cells)} cells in {out}: the same command goes "
-                "on from there",
+                f"cactus: interrupted with {len(configs) - left} of {len(configs)} runs in {out}: the same command "
+                "goes on from there",
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
-        _show(file.results, cells)
+        _show(file.results, configs)
 
 
 def _tasks(
@@ -216,11 +207,11 @@ def _bundled_draft(target: str) -> list[str]:
     return ["bundled"]
 
 
-def _show(results: list[CellResult], cells: list[Cell]) -> None:
-    """Print a row for each setting of this run; baselines are looked for in the whole file."""
+def _show(results: list[RunResult], configs: list[RunConfig]) -> None:
+    """Print what came out of some runs; baselines are looked for in the whole file."""
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.evaluation.runs.summary import summarise
 
-    wanted = {replace(cell, seed=0) for cell in cells}
-    rows = [row for row in summarise(results) if row.cell in wanted]
-    Console(highlight=False).print(*table(rows), sep="\n\n")
+    wanted = {config.asking(seed=0) for config in configs}
+    shown = [summary for summary in summarise(results) if summary.config in wanted]
+    Console(highlight=False).print(*table(shown), sep="\n\n")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.intervals import Interval
-    from cactus_decoding.evaluation.runs.summary import Row
+    from cactus_decoding.evaluation.runs.summary import RunSummary
 
 COLUMNS = (
     ("score", "score", 3),
@@ -32,21 +32,19 @@ COLUMNS = (
 """Name of the metric, heading, digits."""
 
 
-def table(rows: Sequence[Row]) -> list[Group | Table]:
-    """Return a table for each task and pair: settings go across, as there are more metrics than fit on a line."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        cell = row.cell
-        groups.setdefault((cell.task, cell.target, cell.draft, cell.engine), []).append(row)
+def table(summaries: Sequence[RunSummary]) -> list[Group | Table]:
+    """Return a table for each task and pair: runs go across, as there are more metrics than fit on a line."""
+    groups: dict[tuple[object, ...], list[RunSummary]] = {}
+    for summary in summaries:
+        config = summary.config
+        groups.setdefault((config.task, config.target, config.draft, config.engine), []).append(summary)
     return [_one(key, group) for key, group in groups.items()]
 
 
-def _one(key: tuple[object, ...], rows: Sequence[Row]) -> Table:
-    from cactus_decoding.evaluation.runs.runner import label
-
+def _one(key: tuple[object, ...], summaries: Sequence[RunSummary]) -> Table:
     task, target, draft, engine = key
     shown = Table(
-        title=f"{task}: {rows[0].cell.problems} problems, {target} with {draft}, {engine}",
+        title=f"{task}: {summaries[0].config.problems} problems, {target} with {draft}, {engine}",
         caption="value [95 % interval]; wall time, Δ score and length against lossless at its own best draft length",
         box=None,
         pad_edge=False,
@@ -58,10 +56,10 @@ def _one(key: tuple[object, ...], rows: Sequence[Row]) -> Table:
     shown.add_column("metric")
     shown.add_column("value", justify="right")
     shown.add_column("95 % interval")
-    for row in rows:
-        name = label(row.cell) + (" (best lossless)" if row.setting is row.baseline else "")
+    for summary in summaries:
+        name = summary.config.label + (" (best lossless)" if summary.group is summary.baseline else "")
         for metric, heading, digits in COLUMNS:
-            interval = row.metrics[metric]
+            interval = summary.metrics[metric]
             if interval is not None:
                 shown.add_row(name, heading, f"{interval.value:.{digits}f}", _span(interval, digits))
                 name = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +15,9 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
+    from cactus_decoding import Request
     from cactus_decoding.evaluation.frontier.frontier import Point
-    from cactus_decoding.evaluation.frontier.recorded_rows import Rows
+    from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -93,26 +94,26 @@ def frontier(
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
-    from cactus_decoding.evaluation.frontier.frontier_file import frontier_picture
+    from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
     from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import check_writable, write_atomically
+    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
 
-    sampling, families = Request.from_dict(settings).sampling, parse_families(family or [])
+    asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
+    request, families = Request.from_dict(asked), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     check_writable(output, rows_file, picture)
     if picture is not None:
         new_figure()  # raises without matplotlib
-    recorded = {"task": task, "target": target, "draft": draft, "positions": positions}
-    settings = recorded | {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
+    settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked
     options.prepare(threads, small=target == "bundled")
-    rows = _rows(rows_file, settings, sampling, memory * MEBIBYTE)
+    rows = _rows(rows_file, settings, request, memory * MEBIBYTE)
     total = 2 + sum(len(f.knobs(points)) for f in families)
     with counting("Auditing", total) as report:
         measured = compute(rows, families, points=points, memory=memory * MEBIBYTE, report=report)
-    asked = {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
-    result = as_result(measured, rows, provenance(settings | asked))
-    write_atomically(output, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    arguments = settings | {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
+    result = as_result(measured, rows, provenance(arguments))
+    write_atomically(output, as_json(result, indent=1) + "\n")
     if picture is not None:
         write_atomically(picture, frontier_picture(result))
     console = Console(highlight=False)
@@ -125,11 +126,11 @@ def frontier(
     )
 
 
-def _rows(path: Path, settings: dict[str, Any], sampling: Any, memory: int) -> Rows:
+def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -> RecordedRows:
     """Return the rows of a file, or record and keep them where there is none."""
     from cactus_decoding import load_pair
     from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-    from cactus_decoding.evaluation.frontier.recording import record
+    from cactus_decoding.evaluation.frontier.recording import record_rows
     from cactus_decoding.evaluation.tasks.sources import parse_task
     from cactus_decoding.files.provenance import provenance
 
@@ -147,15 +148,11 @@ def _rows(path: Path, settings: dict[str, Any], sampling: Any, memory: int) -> R
     names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
     pair = load_pair(*names)
     with counting("Recording", settings["positions"]) as report:
-        rows = record(
+        rows = record_rows(
             pair,
             [problem.prompt for problem in asked.problems],
+            replace(request, stop=asked.stop),
             positions=settings["positions"],
-            num_speculative_tokens=settings["num_speculative_tokens"],
-            sampling=sampling,
-            max_new_tokens=settings["max_new_tokens"],
-            stop=asked.stop,
-            seed=settings["seed"],
             memory=4 * memory,
             settings=settings,
             provenance=provenance(settings),

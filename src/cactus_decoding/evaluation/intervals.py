@@ -13,7 +13,7 @@ Numbers = NDArray[np.float64]
 _Z = 1.959964
 _LEVELS = (2.5, 97.5)
 RESAMPLES = 4000
-_MOST_WEIGHTS = 2**23
+_MAX_WEIGHTS = 2**23
 """This many weights are held at once."""
 
 
@@ -87,7 +87,7 @@ def resampled_sums(columns: Numbers, resamples: int = RESAMPLES, seed: int = 0) 
         [5.0, 5.0]
     """
     problems = len(columns)
-    at_once = max(1, _MOST_WEIGHTS // problems)
+    at_once = max(1, _MAX_WEIGHTS // problems)
     if resamples <= at_once:
         return _weights(problems, resamples, seed) @ columns
     generator = np.random.default_rng(seed)

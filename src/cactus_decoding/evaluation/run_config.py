@@ -1,74 +1,134 @@
-"""A cell: one setting of everything that an evaluation varies; its seeds, and the grid that cells come from."""
+"""A run: everything that an evaluation varies; its seeds, and the grid that runs come from."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from cactus_decoding.generation.request import Request
+
+_OWN = ("task", "target", "draft", "engine", "problems")
+_NOT_OF_A_RUN = ("max_shift", "stop")
+"""What a run does not keep of a request: the budget is given by its nats, and stop strings are the task's."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What one line of a result file is about.
+@dataclass(frozen=True, eq=False)
+class RunConfig:
+    """What one line of a result file is about; two are equal when their `key` is.
 
     Attributes:
         task: name of the task.
         target: path or name of the verifying model, or ``bundled``.
         draft: the proposing model's likewise, ``ngram``, or ``early_exit:layers=3``.
         engine: what decodes.
-        rule: spelling of the acceptance rule.
-        budget_nats: the budget of each answer in nats; None without one.
-        expected_tokens: over how many tokens the budget is spread; None where it is not.
-        verification: ``token`` or ``block``.
-        num_speculative_tokens: proposals per step, or the spelling of a draft length; 0 is the target alone.
-        temperature: of the sampling, as are ``top_k``, ``top_p`` and ``min_p``.
-        top_k: 0 keeps all.
-        top_p: in (0, 1].
-        min_p: in [0, 1].
-        max_new_tokens: upper limit of an answer's length.
         problems: how many are answered.
-        seed: with a problem's place it gives the seed of its answer.
+        request: what is asked of every answer; its seed gives, with a problem's place, the seed of its answer.
+
+    Example:
+        >>> config = RunConfig("word_problems", "bundled", "ngram", request=Request("cactus:delta=1.0"))
+        >>> config.label, RunConfig.from_dict(config.as_dict()) == config
+        ('cactus:delta=1.0 ×6', True)
     """
 
     task: str
     target: str
     draft: str
     engine: str = "transformers"
-    rule: str = "lossless"
-    budget_nats: float | None = None
-    expected_tokens: int | None = None
-    verification: str = "token"
-    num_speculative_tokens: int | str = 6
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    max_new_tokens: int = 256
     problems: int = 0
-    seed: int = 0
+    request: Request = field(default_factory=Request)
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the fields, for JSON."""
-        return asdict(self)
+    def __post_init__(self) -> None:
+        request = self.request if self.request.seed is not None else replace(self.request, seed=0)
+        if request.budget is not None and math.isinf(request.budget.limit):
+            request = replace(request, budget=None)  # it would only measure, which the audit does
+        object.__setattr__(self, "request", request)
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether the other says the same."""
+        return isinstance(other, RunConfig) and self.key == other.key
+
+    def __hash__(self) -> int:
+        """Return the same for what is equal."""
+        return hash(self.key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields and those of the request side by side, for JSON."""
+        asked = {name: value for name, value in self.request.as_dict().items() if name not in _NOT_OF_A_RUN}
+        return {name: getattr(self, name) for name in _OWN} | asked
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> Cell:
-        """Return the cell of `as_dict`.
+    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Return the run of `as_dict`.
 
         Raises:
-            ValueError: for a field that is missing or unknown.
+            TypeError: for a value of the wrong type.
+            ValueError: for a field that is missing or unknown, or a value out of range.
         """
-        names = {field.name for field in fields(cls)}
+        names = set(cls("", "", "").as_dict())
         if names != set(values):
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
-            raise ValueError(f"a cell must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
-        return cls(**values)  # type: ignore[arg-type]
+            raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
+        asked = {name: value for name, value in values.items() if name not in _OWN}
+        return cls(**{name: values[name] for name in _OWN}, request=Request.from_dict(asked))
+
+    def asking(self, **changes: Any) -> RunConfig:
+        """Return the run with another request: the arguments are those of `Request`."""
+        return replace(self, request=replace(self.request, **changes))
+
+    def request_at(self, place: int, stop: Sequence[str] = ()) -> Request:
+        """Return what is asked of the answer to the problem at a place: the seed is its own, the same for every rule.
+
+        A draft length that learns is the run's, and goes on learning from answer to answer.
+        """
+        return replace(self.request, seed=seed_of(self.seed, place), stop=tuple(stop))
+
+    @cached_property
+    def key(self) -> str:
+        """The run as text: two runs are the same when their keys are."""
+        return json.dumps(self.as_dict(), sort_keys=True)
 
     @property
-    def key(self) -> str:
-        """The cell as text: two cells are the same when their keys are."""
-        return json.dumps(self.as_dict(), sort_keys=True)
+    def seed(self) -> int:
+        """The seed of the answers' seeds."""
+        return self.request.seed or 0
+
+    @property
+    def rule(self) -> str:
+        """The acceptance rule's spelling."""
+        return str(self.request.rule)
+
+    @property
+    def num_speculative_tokens(self) -> int | str:
+        """Proposals per step, or the spelling of a draft length."""
+        length = str(self.request.num_speculative_tokens)
+        return int(length) if length.isdecimal() else length
+
+    @property
+    def label(self) -> str:
+        """The rule, the budget, the way to verify and the draft length, for people."""
+        budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
+        block = " block" if self.request.verification == "block" else ""
+        return f"{self.rule}{budget}{block} ×{self.num_speculative_tokens}"
+
+    @property
+    def comparable(self) -> tuple[object, ...]:
+        """What two runs must share to be compared: task, models, engine, sampling and the limit of length."""
+        request = self.request
+        return (
+            self.task,
+            self.problems,
+            self.target,
+            self.draft,
+            self.engine,
+            request.sampling,
+            request.max_new_tokens,
+        )
 
 
 def seed_of(seed: int, place: int) -> int:
@@ -84,52 +144,50 @@ def seed_of(seed: int, place: int) -> int:
 
 
 def grid(
-    base: Cell,
+    target: str,
+    engine: str,
+    settings: Mapping[str, Any],
     *,
     tasks: Mapping[str, int],
     drafts: Sequence[str],
     rules: Sequence[str],
     lengths: Sequence[int | str],
     seeds: Sequence[int],
-) -> Iterator[Cell]:
+) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
 
-    With no proposals every rule is plain sampling from the target, so that cell is made once, as lossless. The lossless
+    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
     rule spends nothing, so it gets no budget.
 
     Args:
-        base: what all cells share.
+        target: of all runs.
+        engine: of all runs.
+        settings: what their requests share, by the flat names of `Request.from_dict`.
         tasks: names, and how many problems each has.
         drafts: models that propose.
         rules: spellings.
         lengths: proposals per step.
         seeds: of the answers.
 
+    Raises:
+        TypeError: for a setting of the wrong type or an unknown name.
+        ValueError: for settings that do not go together.
+
     Example:
-        >>> cells = grid(Cell("", "bundled", ""), tasks={"word_problems": 5}, drafts=["ngram"],
-        ...              rules=["lossless", "cactus:delta=1.0"], lengths=[0, 4], seeds=[0])
-        >>> [(cell.rule, cell.num_speculative_tokens) for cell in cells]
+        >>> runs = grid("bundled", "transformers", {}, tasks={"word_problems": 5}, drafts=["ngram"],
+        ...             rules=["lossless", "cactus:delta=1.0"], lengths=[0, 4], seeds=[0])
+        >>> [(run.rule, run.num_speculative_tokens) for run in runs]
         [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
     """
+    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens"))
     seen = set()
-    for draft in drafts:
-        for task, problems in tasks.items():
-            for seed in seeds:
-                for length in lengths:
-                    for rule in rules:
-                        cell = replace(
-                            base,
-                            task=task,
-                            problems=problems,
-                            draft=draft,
-                            rule=rule,
-                            num_speculative_tokens=length,
-                            seed=seed,
-                        )
-                        if length == 0:
-                            cell = replace(cell, rule="lossless", verification="token")
-                        if cell.rule == "lossless":
-                            cell = replace(cell, budget_nats=None, expected_tokens=None)
-                        if cell not in seen:
-                            seen.add(cell)
-                            yield cell
+    for draft, (task, problems), seed, length, rule in product(drafts, tasks.items(), seeds, lengths, rules):
+        asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed}
+        if length == 0:
+            asked |= {"rule": "lossless", "verification": "token"}
+        if asked["rule"] == "lossless":
+            asked |= unlimited
+        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked))
+        if config not in seen:
+            seen.add(config)
+            yield config

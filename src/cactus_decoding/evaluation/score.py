@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cactus_decoding.evaluation.intervals import wilson
 from cactus_decoding.generation.metrics import Metrics
-from cactus_decoding.zoo.word_problems.generator import Problem, extract_answer
+from cactus_decoding.zoo.word_problems import WordProblem, extract_answer
 
 if TYPE_CHECKING:
     from cactus_decoding.generation.generate import Response
-
-_Z = 1.959964  # of a 95 % interval
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Score:
     answers: int = 0
     metrics: Metrics = field(default_factory=Metrics)
 
-    def add(self, problem: Problem, response: Response) -> None:
+    def add(self, problem: WordProblem, response: Response) -> None:
         """Count a finished response to a problem."""
         self.right += extract_answer(response.text) == problem.answer
         self.answers += 1
@@ -49,10 +48,8 @@ class Score:
         """Wilson's 95 % interval of the accuracy."""
         if not self.answers:
             return 0.0, 1.0
-        n, z = self.answers, _Z
-        middle = (self.right + z * z / 2) / (n + z * z)
-        half = z * math.sqrt(n * self.accuracy * (1 - self.accuracy) + z * z / 4) / (n + z * z)
-        return max(0.0, middle - half), min(1.0, middle + half)
+        _, low, high = wilson(self.right, self.answers)
+        return low, high
 
     @property
     def seconds_per_answer(self) -> float:

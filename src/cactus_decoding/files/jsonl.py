@@ -1,11 +1,15 @@
-"""Reads problems from JSON Lines; every error names the file, the line and what is wrong."""
+"""Reads JSON Lines; every error names the file, the line and what is wrong."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+INFINITIES = {"inf": math.inf, "-inf": -math.inf}
+"""As `files.writing.plain` writes them."""
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -35,6 +39,15 @@ def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[s
         yield number, where, value
 
 
+def whole_lines(data: bytes) -> bytes:
+    r"""Return what a file that grows line by line holds, without a last line that a kill cut off.
+
+    >>> whole_lines(b'{"a": 1}\n{"a"')
+    b'{"a": 1}\n'
+    """
+    return data[: data.rfind(b"\n") + 1]
+
+
 def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = False) -> str:
     """Return a field that must be a text which is not blank (or, with ``numbers``, a number).
 
@@ -51,3 +64,22 @@ def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = Fals
         kind = "a text or a number" if numbers else "a text"
         raise ValueError(f"{where}: {key!r} must be {kind}, but is {text!r}")
     return text
+
+
+def number_of(value: float | str | None, absent: float = math.nan) -> float:
+    """Return the number that JSON holds, and ``absent`` for null: what is not known, or in older files infinite.
+
+    Raises:
+        ValueError: for what is no number.
+
+    Example:
+        >>> number_of("-inf"), number_of(2), number_of(None)
+        (-inf, 2.0, nan)
+    """
+    if value is None:
+        return absent
+    if isinstance(value, str) and value in INFINITIES:
+        return INFINITIES[value]
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"there must be a number, but it is {value!r}")
+    return float(value)

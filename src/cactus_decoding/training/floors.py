@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from cactus_decoding.evaluation.score import Score
 from cactus_decoding.generation.generate import generate
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.zoo.word_problems import Problem
+from cactus_decoding.zoo.word_problems import WordProblem
 
-LEAST_ACCURACY = 0.90
-LEAST_GAP = 0.25
+MIN_ACCURACY = 0.90
+MIN_GAP = 0.25
 ACCEPTANCE_LENGTHS = (2.5, 5.0)
 
 
@@ -43,7 +43,7 @@ class Floor:
 def evaluate_pair(
     pair: Pair,
     draft_alone: Pair,
-    problems: Sequence[Problem],
+    problems: Sequence[WordProblem],
     *,
     num_speculative_tokens: int = 6,
     temperature: float = 1.0,
@@ -95,11 +95,9 @@ def check_floors(scores: PairScores) -> list[Floor]:
         [True, False, True]
     """
     gap = scores.target.accuracy - scores.draft.accuracy
-    length, (shortest, longest) = scores.lossless.metrics.acceptance_length, ACCEPTANCE_LENGTHS
+    length, (low, high) = scores.lossless.metrics.acceptance_length, ACCEPTANCE_LENGTHS
     return [
-        Floor(
-            "target accuracy", scores.target.accuracy, f"≥ {LEAST_ACCURACY:g}", scores.target.accuracy >= LEAST_ACCURACY
-        ),
-        Floor("target − draft accuracy", gap, f"≥ {LEAST_GAP:g}", gap >= LEAST_GAP),
-        Floor("acceptance_length, lossless", length, f"{shortest:g} to {longest:g}", shortest <= length <= longest),
+        Floor("target accuracy", scores.target.accuracy, f"≥ {MIN_ACCURACY:g}", scores.target.accuracy >= MIN_ACCURACY),
+        Floor("target − draft accuracy", gap, f"≥ {MIN_GAP:g}", gap >= MIN_GAP),
+        Floor("acceptance_length, lossless", length, f"{low:g} to {high:g}", low <= length <= high),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from cactus_decoding.files.writing import replacing
 from cactus_decoding.training.batches import batch
 
 _MICRO_BATCH = 48
@@ -144,15 +144,14 @@ def _save(
     path: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan, step: int
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
     state = {
         "step": step,
         "plan": asdict(plan),
         "model": model.state_dict(),
         "optimizers": [o.state_dict() for o in optimizers],
     }
-    torch.save(state, temporary)
-    os.replace(temporary, path)  # an interrupted save leaves the previous checkpoint whole
+    with replacing(path) as part:  # an interrupted save leaves the previous checkpoint whole
+        torch.save(state, part)
 
 
 def _restore(path: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan) -> int:

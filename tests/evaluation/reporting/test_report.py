@@ -15,7 +15,7 @@ from support.result_files import made, several, write
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
 from cactus_decoding.evaluation.reporting import charts
-from cactus_decoding.evaluation.reporting.charts import TO_ALONE, TO_LOSSLESS, name_of, time_metric
+from cactus_decoding.evaluation.reporting.charts import TO_ALONE, TO_LOSSLESS, time_metric
 from cactus_decoding.evaluation.reporting.report import COLUMNS, make_report, number, read_all, sigma_band
 from cactus_decoding.evaluation.reporting.report_text import to_html, to_markdown
 from cactus_decoding.evaluation.runs.summary import NAMES, summarise
@@ -37,7 +37,7 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     made_of = make_report(read_all([write(tmp_path / "a.jsonl", several())]))
     (section,) = made_of.sections
     (rows,) = section.pairs.values()
-    assert [name_of(row) for row in rows] == [name_of(row) for row in summarise(several())]
+    assert [row.config.label for row in rows] == [row.config.label for row in summarise(several())]
     page, table = to_html(made_of), to_markdown(made_of)
     for row in rows:
         for metric, _, digits in COLUMNS:
@@ -62,7 +62,7 @@ def test_the_band_is_one_standard_error_of_the_target_alone():
 def test_time_is_normalised_by_the_target_alone_where_every_pair_has_it():
     rows = summarise(several())
     assert time_metric(rows) == TO_ALONE
-    assert time_metric(summarise([r for r in several() if r.cell.num_speculative_tokens])) == TO_LOSSLESS
+    assert time_metric(summarise([r for r in several() if r.config.num_speculative_tokens])) == TO_LOSSLESS
 
 
 def test_panels_of_wall_time_show_the_slowest_pair_whole(monkeypatch):
@@ -96,8 +96,7 @@ def test_pairs_stand_side_by_side_and_samplings_apart():
 
 def test_a_draft_length_may_be_one_that_adapts():
     results = [*several(), made("lossless", 4, seconds=0.95)]
-    cell = replace(results[-1].cell, num_speculative_tokens="adaptive")
-    results[-1] = replace(results[-1], cell=cell)
+    results[-1] = replace(results[-1], config=results[-1].config.asking(num_speculative_tokens="adaptive"))
     page = to_html(make_report([("a.jsonl", results)]))
     assert "lossless ×adaptive (best lossless)" in page
 
@@ -110,7 +109,7 @@ def test_the_same_results_give_the_same_bytes():
 def test_what_comes_from_files_is_escaped():
     results = several(target=NASTY, task=NASTY)
     provenance = {"commit": NASTY}
-    results = [type(r)(r.cell, r.answers, provenance) for r in results]
+    results = [type(r)(r.config, r.answers, provenance) for r in results]
     made_of = make_report([(NASTY, results)])
     page = to_html(made_of)
     assert "<script" not in page
@@ -146,11 +145,11 @@ GOOD = made("lossless", 4).line()
     ("text", "message"),
     [
         (None, "a.jsonl: No such file or directory"),
-        ("", "a.jsonl: there is no finished cell in this file"),
+        ("", "a.jsonl: there is no finished run in this file"),
         (GOOD + "{broken\n", "a.jsonl, line 2: this is not"),
         (GOOD + '{"x": 1}\n', "a.jsonl, line 2: this is not a result of cactus eval"),
         (GOOD.replace('"schema": 1', '"schema": 7'), "a.jsonl, line 1: schema is 7, but this version reads schema 1"),
-        (GOOD + GOOD, "a.jsonl, line 2: this cell is also in"),
+        (GOOD + GOOD, "a.jsonl, line 2: this run is also in"),
         (GOOD.replace('"steps": [10, ', '"steps": ['), "a.jsonl, line 1: the answers must have 60 entries"),
     ],
 )

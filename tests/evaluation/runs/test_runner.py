@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import signal
 import subprocess
@@ -11,17 +10,17 @@ import sys
 import time
 
 import pytest
+from support.result_files import config_of
 
-from cactus_decoding import Budget, load_pair, stream
-from cactus_decoding.evaluation.engines.transformers import TransformersEngine
-from cactus_decoding.evaluation.run_config import Cell, seed_of
-from cactus_decoding.evaluation.runs.results import AUDITED, CellResult, opened, read_results
+from cactus_decoding import load_pair, stream
+from cactus_decoding.evaluation.run_config import seed_of
+from cactus_decoding.evaluation.runs.results import opened, read_results
 from cactus_decoding.zoo.word_problems import word_problems
 
 SMALL = ("--problems", "3", "--max-new-tokens", "24", "--threads", "1")
 GRID = (*SMALL, "--rule", "lossless", "--rule", "cactus:delta=1", "--rule", "clamped:width=2.0",
         "--num-speculative-tokens", "0,4", "--seeds", "0,1")  # fmt: skip
-NUM_CELLS = 2 * (1 + 3)
+NUM_RUNS = 2 * (1 + 3)
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 
@@ -58,24 +57,19 @@ def whole(tmp_path_factory):
     return path
 
 
-def test_the_file_has_every_cell_once_in_the_agreed_format(whole):
+def test_the_file_has_every_run_once_in_the_agreed_format(whole):
     lines = without_times(whole)
-    assert len(lines) == NUM_CELLS
+    assert len(lines) == NUM_RUNS
     first = lines[0]
     assert first["schema"] == 1
-    assert (
-        first["cell"]
-        == Cell(
-            "word_problems", "bundled", "bundled", num_speculative_tokens=0, max_new_tokens=24, problems=3
-        ).as_dict()
-    )
+    assert first["cell"] == config_of(num_speculative_tokens=0, max_new_tokens=24, problems=3).as_dict()
     assert set(first) == {"schema", "cell", "answers", "provenance"}
     assert {len(column) for line in lines for column in line["answers"].values()} == {3}
     assert {"commit", "versions", "arguments", "machine", "problems"} <= set(first["provenance"])
     assert not whole.with_name("results.jsonl.partial").exists()
 
 
-def test_cells_share_problems_and_seeds(whole, pair):
+def test_runs_share_problems_and_seeds(whole, pair):
     alone, lossless, *_ = read_results(whole)
     problem = next(word_problems("test", seed=0))
     response = stream(pair, problem.prompt, num_speculative_tokens=4, max_new_tokens=24, seed=seed_of(0, 0))
@@ -103,7 +97,7 @@ def test_killed_at_random_points_the_file_becomes_the_same(whole, tmp_path):
         if end_of(run)[0] == 0:
             break
         kills += 1
-        finished = [result.cell for result in read_results(path)] if path.exists() else []
+        finished = [result.config for result in read_results(path)] if path.exists() else []
         assert len(set(finished)) == len(finished)
     assert kills >= 2
     code, error = end_of(process("eval", *GRID, "--out", str(path)))
@@ -128,7 +122,7 @@ def test_a_finished_file_is_left_as_it_is(run, whole):
     before = whole.read_bytes()
     code, out, err = run("eval", *GRID, "--out", str(whole))
     assert code == 0, err
-    assert f"{NUM_CELLS} of {NUM_CELLS} cells are in" in err
+    assert f"{NUM_RUNS} of {NUM_RUNS} runs are in" in err
     assert "nats per answer" in out
     assert whole.read_bytes() == before
 
@@ -143,7 +137,7 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path):
     run.send_signal(signal.SIGINT)
     code, error = end_of(run)
     assert code == 130
-    assert f"of {NUM_CELLS} cells in {path}: the same command goes on from there" in error
+    assert f"of {NUM_RUNS} runs in {path}: the same command goes on from there" in error
     assert "Traceback" not in error
     read_results(path)
 
@@ -188,7 +182,7 @@ def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_pat
     problems.write_text('{"prompt": "Question: one"}\n{"prompt": "Question: two"}\n')
     assert run(*arguments)[0] == 0
     assert run(*arguments, "--problems", "1")[0] == 0
-    assert [result.cell.problems for result in read_results(out)] == [2, 1]
+    assert [result.config.problems for result in read_results(out)] == [2, 1]
     problems.write_text('{"prompt": "Question: one", "id": "other"}\n')
     assert "other problems" in run(*arguments, "--problems", "1")[2]
 
@@ -209,6 +203,10 @@ def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_pat
         (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
         (("--num-speculative-tokens", "2000"), "num_speculative_tokens must be below the target's 1024 positions"),
         (("--budget", "1"), "the lossless rule spends nothing"),
+        (
+            ("--rule", "clamped:width=1", "--verification", "block", "--num-speculative-tokens", "confidence"),
+            "a fixed number of proposals",
+        ),
         (("--top-p", "0"), "top_p must be in (0, 1]"),
     ],
 )
@@ -228,72 +226,3 @@ def test_a_prompt_that_does_not_fit_is_named(run, tmp_path):
     code, _, err = run("eval", "--task", f"jsonl:path={problems}", "--out", str(tmp_path / "results.jsonl"))
     assert code == 2
     assert "task jsonl:long, problem 'epic': the prompt must be shorter than the target's 1024 positions" in err
-
-
-def test_the_audit_is_what_an_unlimited_budget_measures(pair):
-    prompt = next(word_problems("test", seed=0)).prompt
-    for rule in ("cactus:delta=1.0", "clamped:width=2.0", "typical", "ensemble:weight=0.5"):
-        cell = Cell("", "bundled", "bundled", rule=rule, num_speculative_tokens=5, max_new_tokens=40, top_p=0.9)
-        answer = TransformersEngine(pair).answer(cell, prompt, (), seed=7)
-        response = stream(pair, prompt, rule=rule, budget=math.inf, num_speculative_tokens=5, max_new_tokens=40,
-                          top_p=0.9, seed=7)  # fmt: skip
-        for _ in response:
-            pass
-        assert answer.text == response.text
-        assert answer.audited.metered == response.metrics.metered
-        assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-9)
-        assert 0 < answer.audited.tv < answer.audited.metered
-        assert answer.audited.max_log_ratio > 0
-
-
-def test_the_audit_follows_budgets_and_paces(pair):
-    prompt = next(word_problems("test", seed=0)).prompt
-    for budget, expected_tokens in ((0.05, None), (0.2, 60)):
-        cell = Cell("", "bundled", "bundled", rule="clamped:width=2.0", budget_nats=budget,
-                    expected_tokens=expected_tokens, max_new_tokens=60)  # fmt: skip
-        answer = TransformersEngine(pair).answer(cell, prompt, (), seed=3)
-        response = stream(pair, prompt, rule=cell.rule, budget=Budget(nats=budget, expected_tokens=expected_tokens),
-                          max_new_tokens=60, seed=3)  # fmt: skip
-        for _ in response:
-            pass
-        assert answer.text == response.text
-        assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-12)
-        assert answer.audited.nats <= budget * (1 + 1e-9)
-
-
-def test_an_answer_does_not_depend_on_the_one_before(pair):
-    engine, problems = TransformersEngine(pair), word_problems("test", seed=0)
-    first, second = (next(problems).prompt for _ in range(2))
-    cells = [Cell("", "bundled", "bundled", rule=rule, max_new_tokens=30) for rule in ("lossless", "cactus:delta=1.0")]
-    order = [engine.answer(cell, prompt, (), seed=1) for prompt in (first, second) for cell in cells]
-    back = [engine.answer(cell, prompt, (), seed=1) for prompt in (second, first) for cell in reversed(cells)]
-    assert [answer.audited for answer in order] == [answer.audited for answer in reversed(back)]
-
-
-def test_lossless_costs_nothing_and_no_audit_leaves_the_columns_out(pair):
-    prompt = next(word_problems("test", seed=0)).prompt
-    cell = Cell("", "bundled", "bundled", max_new_tokens=20)
-    audited = TransformersEngine(pair).answer(cell, prompt, (), seed=1)
-    assert (audited.audited.nats, audited.audited.tv, audited.audited.max_log_ratio) == (0, 0, 0)
-    assert audited.audited.metered > 0
-    bare = TransformersEngine(pair, audited=False).answer(cell, prompt, (), seed=1)
-    assert (bare.text, bare.audited) == (audited.text, None)
-
-
-def test_relaxed_greedy_is_metered_in_log_probability(pair):
-    prompt = next(word_problems("test", seed=0)).prompt
-    cell = Cell("", "bundled", "bundled", rule="relaxed_greedy:margin=3.0", temperature=0.0, max_new_tokens=40)
-    answer = TransformersEngine(pair).answer(cell, prompt, (), seed=1)
-    assert answer.audited.tv == answer.metrics.relaxed
-    assert answer.audited.max_log_ratio == (math.inf if answer.metrics.relaxed else 0.0)
-    assert 0 <= answer.audited.nats <= 3.0 * max(answer.metrics.relaxed, 1)
-
-
-def test_infinite_costs_are_null_in_the_file_and_infinite_when_read(tmp_path, whole):
-    result = read_results(whole)[0]
-    answers = dict(result.answers) | {name: [math.inf, 1.0, 2.0] for name in AUDITED}
-    path = tmp_path / "infinite.jsonl"
-    path.write_text(CellResult(result.cell, answers, {}).line())
-    assert "Infinity" not in path.read_text()
-    (read,) = read_results(path)
-    assert read.column("nats").tolist() == [math.inf, 1.0, 2.0]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.result_files import config_of
 
-from cactus_decoding.evaluation.run_config import Cell
-from cactus_decoding.evaluation.runs.results import CellResult
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.results import RunResult
 from cactus_decoding.evaluation.runs.summary import METRICS, NAMES, summarise
 
-CELL = Cell("sums", "t", "d", num_speculative_tokens=4, problems=4)
+CONFIG = config_of(task="sums", target="t", draft="d", num_speculative_tokens=4, problems=4)
 
 
-def result(cell: Cell, *, seconds, right=(True, True, True, False), scale=1, **columns) -> CellResult:
+def changed(config: RunConfig, **fields) -> RunConfig:
+    return config_of(**config.as_dict() | fields)
+
+
+def result(config: RunConfig, *, seconds, right=(True, True, True, False), scale=1, **columns) -> RunResult:
     answers = {
         "id": ["a", "b", "c", "d"],
         "group": ["x"] * 4,
@@ -34,25 +38,25 @@ def result(cell: Cell, *, seconds, right=(True, True, True, False), scale=1, **c
         "tv": [0.5, 0.5, 1.0, 2.0],
         "max_log_ratio": [0.0, 0.5, 1.0, math.log(8)],
     }
-    return CellResult(cell, answers | columns, {})
+    return RunResult(config, answers | columns, {})
 
 
 LOSSLESS = [
-    result(replace(CELL, num_speculative_tokens=0), seconds=0.5),
-    result(replace(CELL, num_speculative_tokens=2), seconds=1.5),
-    result(CELL, seconds=2.0, recovered=[4, 4, 4, 4]),
-    result(replace(CELL, num_speculative_tokens=8), seconds=1.0, right=(True,) * 4),
+    result(changed(CONFIG, num_speculative_tokens=0), seconds=0.5),
+    result(changed(CONFIG, num_speculative_tokens=2), seconds=1.5),
+    result(CONFIG, seconds=2.0, recovered=[4, 4, 4, 4]),
+    result(changed(CONFIG, num_speculative_tokens=8), seconds=1.0, right=(True,) * 4),
 ]
-RULE = replace(CELL, rule="cactus:delta=1.0")
+RULE = changed(CONFIG, rule="cactus:delta=1.0")
 
 
-def row(results, cell):
-    (found,) = [each for each in summarise(results) if each.cell == cell]
+def summary(results, config):
+    (found,) = [each for each in summarise(results) if each.config == config]
     return found
 
 
 def test_every_metric_by_hand():
-    metrics = row([*LOSSLESS, result(RULE, seconds=1.2, scale=2)], RULE).metrics
+    metrics = summary([*LOSSLESS, result(RULE, seconds=1.2, scale=2)], RULE).metrics
     expected = {
         "score": 0.75,
         "score_difference": -0.25,
@@ -83,24 +87,24 @@ def test_every_metric_by_hand():
 
 
 def test_the_baseline_is_lossless_at_its_fastest_draft_length():
-    found = row([*LOSSLESS, result(RULE, seconds=1.2)], RULE)
-    assert found.baseline.cell.num_speculative_tokens == 8  # not the target alone, though that is faster here
-    assert row([LOSSLESS[0]], LOSSLESS[0].cell).baseline.cell.num_speculative_tokens == 0
-    assert row([result(RULE, seconds=1.2)], RULE).baseline is None
+    found = summary([*LOSSLESS, result(RULE, seconds=1.2)], RULE)
+    assert found.baseline.config.num_speculative_tokens == 8  # not the target alone, though that is faster here
+    assert summary([LOSSLESS[0]], LOSSLESS[0].config).baseline.config.num_speculative_tokens == 0
+    assert summary([result(RULE, seconds=1.2)], RULE).baseline is None
 
 
 @pytest.mark.parametrize(
     "other", [{"task": "else"}, {"draft": "ngram"}, {"temperature": 0.6}, {"top_p": 0.9}, {"engine": "vllm"}]
 )
 def test_other_tasks_pairs_and_samplings_are_no_baseline(other):
-    elsewhere = [result(replace(each.cell, **other), seconds=0.1) for each in LOSSLESS]
-    assert row([*elsewhere, result(RULE, seconds=1.2)], RULE).baseline is None
+    elsewhere = [result(changed(each.config, **other), seconds=0.1) for each in LOSSLESS]
+    assert summary([*elsewhere, result(RULE, seconds=1.2)], RULE).baseline is None
 
 
 def test_seeds_are_averaged_by_problem():
-    again = replace(RULE, seed=1)
+    again = changed(RULE, seed=1)
     results = [result(RULE, seconds=1.0), result(again, seconds=3.0, right=(False,) * 4)]
-    found = row(results, RULE)
+    found = summary(results, RULE)
     assert found.seeds == [0, 1]
     assert found.metrics["score"].value == pytest.approx(0.375)
     assert found.metrics["seconds_per_answer"].value == pytest.approx(2.0)
@@ -108,28 +112,28 @@ def test_seeds_are_averaged_by_problem():
 
 def test_what_is_unknown_is_none_and_what_is_unbounded_is_infinite():
     unscored = result(RULE, seconds=1.0, right=(None,) * 4, nats=[0.0, 1.0, None, 2.0])
-    metrics = row([unscored], RULE).metrics
+    metrics = summary([unscored], RULE).metrics
     assert metrics["score"] is None
     assert metrics["score_difference"] is None
     assert metrics["length_ratio"] is None
     assert metrics["nats_per_answer"].value == math.inf
-    bare = CellResult(RULE, {k: v for k, v in unscored.answers.items() if k not in ("nats", "tv")}, {})
-    assert row([bare], RULE).metrics["nats_per_token"] is None
+    bare = RunResult(RULE, {k: v for k, v in unscored.answers.items() if k not in ("nats", "tv")}, {})
+    assert summary([bare], RULE).metrics["nats_per_token"] is None
 
 
 def test_the_same_results_give_the_same_intervals():
     results = [*LOSSLESS, result(RULE, seconds=1.2)]
-    assert row(results, RULE).as_dict() == row(results, RULE).as_dict()
+    assert summary(results, RULE).as_dict() == summary(results, RULE).as_dict()
 
 
-def test_a_cell_that_stands_there_twice_or_has_other_problems_is_refused():
-    with pytest.raises(ValueError, match="two results of the cell"):
+def test_a_run_that_stands_there_twice_or_has_other_problems_is_refused():
+    with pytest.raises(ValueError, match="two results of the run"):
         summarise([LOSSLESS[0], LOSSLESS[0]])
     with pytest.raises(ValueError, match="different problems"):
         summarise([LOSSLESS[0], result(RULE, seconds=1.0, id=["a", "b", "c", "e"])])
 
 
 def test_a_baseline_s_difference_to_itself_is_zero():
-    metrics = row(LOSSLESS, LOSSLESS[3].cell).metrics
+    metrics = summary(LOSSLESS, LOSSLESS[3].config).metrics
     assert tuple(metrics["score_difference"]) == (0.0, 0.0, 0.0)
     np.testing.assert_allclose(metrics["seconds_ratio"], 1.0)

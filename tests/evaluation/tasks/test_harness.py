@@ -66,7 +66,7 @@ def test_a_generation_task_is_answered_under_each_rule(run, tasks, tmp_path):
     code, _, err = run(*arguments)
     assert code == 0, err
     harness = read_results(out)
-    assert [result.cell.task for result in harness] == ["lm_eval:local_sums"] * 2
+    assert [result.config.task for result in harness] == ["lm_eval:local_sums"] * 2
     code, _, err = run("eval", "--rule", "lossless", "--problems", "3", "--threads", "1", "--out", str(out))
     assert code == 0, err
     *_, ours = read_results(out)  # the same problems, prompts and seeds
@@ -95,8 +95,8 @@ def test_tasks_that_score_and_unknown_ones_are_refused(run, tasks, tmp_path):
 def test_the_model_class_is_registered_and_reads_model_args():
     assert get_model("cactus") is CactusLM
     model = CactusLM.create_from_arg_string("rule=cactus:delta=0.5,max_ratio=3.0,top_p=0.9,num_speculative_tokens=4")
-    assert model._cell.rule == str(Cactus(0.5, max_ratio=3.0))
-    assert (model._cell.top_p, model._cell.num_speculative_tokens) == (0.9, 4)
+    assert model._config.rule == str(Cactus(0.5, max_ratio=3.0))
+    assert (model._config.request.sampling.top_p, model._config.num_speculative_tokens) == (0.9, 4)
     for arguments, problem in (
         ("speed=3", "'speed=3' is not argument=value"),
         ("seed=x", "seed must be of type int"),

@@ -9,12 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.engines.engine import Answer, Problem
-from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.drafting.lengths import FixedLength
+from cactus_decoding.evaluation.engines.engine import Answer
+from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
 from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
 from cactus_decoding.integrations.vllm.server_config import ServerConfig
 from cactus_decoding.models.cached import check_fits
+from cactus_decoding.rules import Lossless
 
 _SECONDS_TO_END = 30.0
 
@@ -57,42 +59,38 @@ class VllmEngine:
         # the bundled pair is trained in float32, of which vLLM would make bfloat16
         return cls(*paths, ({"dtype": "float32"} if target == "bundled" else {}) | given)
 
-    def check(self, cell: Cell) -> None:
+    def check(self, request: Request) -> None:
         """Raise `ValueError` for what vLLM, or the plug-in in it, does not do."""
-        proposals = cell.num_speculative_tokens
-        if not isinstance(proposals, int):
-            raise ValueError(f"vLLM takes a fixed number of proposals, but not {proposals!r}")
-        if cell.verification != "token" or cell.expected_tokens is not None:
+        if not isinstance(request.num_speculative_tokens, FixedLength):
+            raise ValueError(f"vLLM takes a fixed number of proposals, but not '{request.num_speculative_tokens}'")
+        if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
-        if cell.min_p > 0 and proposals:
-            raise ValueError(f"vLLM has no min_p under speculation, but it is {cell.min_p}")
-        asked = relaxation(_asked(cell))
+        if request.sampling.min_p > 0 and _proposals(request):
+            raise ValueError(f"vLLM has no min_p under speculation, but it is {request.sampling.min_p}")
+        asked = relaxation(_asked(request))
         if asked is not None:
-            ServerConfig.of(self._config(proposals)).check(asked)
+            ServerConfig.of(self._config(_proposals(request))).check(asked)
 
-    def check_prompt(self, cell: Cell, problem: Problem) -> None:
+    def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""
-        config = self._config(int(cell.num_speculative_tokens))
+        config = self._config(_proposals(request))
         if self._tokenizer is None:
             from vllm.tokenizers import cached_tokenizer_from_config
 
             self._tokenizer = cached_tokenizer_from_config(config.model_config)
-        length = len(self._tokenizer.encode(problem.prompt))
-        try:
-            if length == 0:
-                raise ValueError("the prompt must have at least one token, but has none")
-            check_fits("target", config.model_config.max_model_len, length, int(cell.num_speculative_tokens))
-        except ValueError as error:
-            raise ValueError(f"task {cell.task}, problem {problem.id!r}: {error}") from None
+        length = len(self._tokenizer.encode(prompt))
+        if length == 0:
+            raise ValueError("the prompt must have at least one token, but has none")
+        check_fits("target", config.model_config.max_model_len, length, _proposals(request))
 
-    def answer(self, cell: Cell, prompt: str, stop: tuple[str, ...], seed: int) -> Answer:
+    def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt."""
-        engine = self._started(cell)
-        engine.collective_rpc("restart_draws", args=(seed,))
+        engine = self._started(request)
+        engine.collective_rpc("restart_draws", args=(request.seed,))
         self._counts.take()
         self._asked += 1
         start = time.perf_counter()
-        engine.add_request(str(self._asked), prompt, self._sampling(cell, stop))
+        engine.add_request(str(self._asked), prompt, self._sampling(request))
         outputs: list[Any] = []
         while engine.has_unfinished_requests():
             outputs += engine.step()
@@ -100,7 +98,7 @@ class VllmEngine:
         ((completion,),) = (output.outputs for output in outputs)  # only the finished answer is an output
         metrics = replace(self._counts.take(), generated=len(completion.token_ids), seconds=seconds)
         reason = "stop" if completion.finish_reason == "stop" else "length"
-        return Answer(completion.text, reason, metrics, relaxed_known=cell.rule == "lossless")
+        return Answer(completion.text, reason, metrics, relaxed_known=isinstance(request.rule, Lossless))
 
     def close(self) -> None:
         """End vLLM's processes, and give back the memory that they hold."""
@@ -113,37 +111,38 @@ class VllmEngine:
             self._configs[proposals] = offline.engine_config(self._target, self._draft, proposals, self._given)
         return self._configs[proposals]
 
-    def _started(self, cell: Cell) -> Any:
-        if self._engine is None or self._proposals != cell.num_speculative_tokens:
+    def _started(self, request: Request) -> Any:
+        proposals = _proposals(request)
+        if self._engine is None or self._proposals != proposals:
             self.close()
-            proposals = int(cell.num_speculative_tokens)
             self._engine = offline.start_engine(self._config(proposals), self._counts)
             self._proposals = proposals
-            self.answer(cell, "Question:", (), 0)  # the first pass is slow
+            self.answer("Question:", replace(request, stop=(), seed=0))  # the first pass is slow
         return self._engine
 
     @staticmethod
-    def _sampling(cell: Cell, stop: tuple[str, ...]) -> Any:
+    def _sampling(request: Request) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            temperature=cell.temperature,
-            top_k=cell.top_k,
-            top_p=cell.top_p,
-            min_p=cell.min_p,
-            max_tokens=cell.max_new_tokens,
-            stop=list(stop),
-            extra_args=_asked(cell) or None,
+            **vars(request.sampling),
+            max_tokens=request.max_new_tokens,
+            stop=list(request.stop),
+            extra_args=_asked(request) or None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
 
-def _asked(cell: Cell) -> dict[str, object]:
-    """Return a cell's rule and budget as a request asks for them."""
-    if cell.rule == "lossless":
+def _proposals(request: Request) -> int:
+    return request.num_speculative_tokens.max_draft_tokens
+
+
+def _asked(request: Request) -> dict[str, object]:
+    """Return the rule and the budget as a request to vLLM asks for them."""
+    if isinstance(request.rule, Lossless):
         return {}
-    return {RULE_KEY: cell.rule} | ({} if cell.budget_nats is None else {BUDGET_KEY: cell.budget_nats})
+    return {RULE_KEY: str(request.rule)} | ({} if request.budget is None else {BUDGET_KEY: request.budget.limit})
 
 
 def _path(role: str, name: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
-from cactus_decoding.evaluation.frontier.step_times import Setting
+from cactus_decoding.evaluation.frontier.step_times import RuleAtLength
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, percentiles, resampled_sums
 from cactus_decoding.rules.family import Family, round_to
 
@@ -107,7 +107,7 @@ class Speeds:
     gain_of_length: Interval
 
 
-def speeds(measured: Frontier, rule: str, times: Mapping[Setting, Numbers], current: int) -> Speeds:
+def speeds(measured: Frontier, rule: str, times: Mapping[RuleAtLength, Numbers], current: int) -> Speeds:
     """Return estimated times per token: a step's measured time over the tokens expected of it.
 
     Args:
@@ -159,7 +159,9 @@ def _resampled_medians(seconds: Numbers) -> Numbers:
     return np.stack([np.median(column[drawn], axis=1) for column in seconds.T], axis=1)
 
 
-def verdict(chosen: Point | None, lossless: Point, max_nats: float, compared: Speeds | None, current: int) -> str:
+def recommendation(
+    chosen: Point | None, lossless: Point, max_nats: float, compared: Speeds | None, current: int
+) -> str:
     """Say which rule to take, and why."""
     if chosen is None or compared is None or chosen.acceptance.value <= lossless.acceptance.value:
         return f"Lossless: no rule accepts more than lossless within {max_nats:g} nats per position."

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.evaluation.frontier.recorded_rows import Rows
-from cactus_decoding.evaluation.frontier.row_store import chunks
+from cactus_decoding.evaluation.frontier.packed_rows import chunks
+from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
+from cactus_decoding.files.writing import plain
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import AcceptanceRule
@@ -48,31 +49,20 @@ class Point:
     tokens_per_step: tuple[Interval, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; a number without a bound is None."""
-        values = {
-            name: [finite(x) for x in getattr(self, name)]
-            if name in ("acceptance", "kl", "tv")
-            else getattr(self, name)
-            for name in ("rule", "family", "knob", "acceptance", "kl", "tv", "max_log_ratio")
-        }
-        values["max_log_ratio"] = finite(self.max_log_ratio)
-        return values | {"tokens_per_step": [list(tokens) for tokens in self.tokens_per_step]}
-
-
-def finite(value: float) -> float | None:
-    """Return a finite number as it is, and None for others, which JSON does not know."""
-    return value if math.isfinite(value) else None
+        """Return it for JSON."""
+        found: dict[str, Any] = plain(vars(self))
+        return found
 
 
 class Frontier:
     """Measures rules on recorded rows.
 
     Args:
-        rows: from `record` or `read_rows`.
+        rows: from `record_rows` or `read_rows`.
         memory: bytes that an audit may take.
     """
 
-    def __init__(self, rows: Rows, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY) -> None:
         """Keep the rows; the intervals of all rules are over the same draws of problems."""
         self.rows, self.memory = rows, memory
         problems = rows.problems
@@ -105,7 +95,7 @@ class Frontier:
         return Point(str(rule), family, knob, acceptance, kl, tv, largest, lengths)
 
     def tokens(self, accepted: Tensor) -> Tensor:
-        """Return the expected tokens of each problem's steps together, for 1, 2, … proposals, ``[problems, most]``."""
+        """Return the expected tokens of each problem's steps, for 1, 2, … proposals, ``[problems, proposals]``."""
         per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
         return sums_by(per_step, self.rows.problem, self.rows.problems)
 
@@ -148,7 +138,7 @@ def chance_of_acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor, dr
 
 
 def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
-    r"""Return the expected tokens of each step, given what was drafted, for 1, 2, … proposals, ``[steps, most]``.
+    r"""Return the expected tokens of each step, given what was drafted, for 1, 2, … proposals, ``[steps, proposals]``.
 
     .. math:: 1 + \sum_{j \le k} \prod_{i \le j} a_i
 
@@ -167,19 +157,19 @@ def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
     """
     steps = len(ends)
     counts = torch.bincount(step.long(), minlength=steps)
-    most = max(1, int(counts.max()) if steps else 1)
+    max_proposals = max(1, int(counts.max()) if steps else 1)
     place = torch.arange(len(step)) - (counts.cumsum(0) - counts)[step]
-    chance = torch.zeros(steps, most, dtype=torch.float64)
+    chance = torch.zeros(steps, max_proposals, dtype=torch.float64)
     chance[step, place] = accepted.double()
     reached = chance.cumprod(-1)  # 0 behind the step's last proposal
     tokens = 1 + reached.cumsum(-1)
     last = (counts - 1).clamp(min=0)
-    over = ends.unsqueeze(1) & (torch.arange(most) >= last.unsqueeze(1)) & (counts > 0).unsqueeze(1)
+    over = ends.unsqueeze(1) & (torch.arange(max_proposals) >= last.unsqueeze(1)) & (counts > 0).unsqueeze(1)
     return tokens - torch.where(over, reached.gather(1, last.unsqueeze(1)), 0.0)
 
 
 def frontier(
-    rows: Rows,
+    rows: RecordedRows,
     families: Sequence[Family],
     *,
     points: int,
@@ -197,7 +187,7 @@ def frontier(
     return results
 
 
-def as_result(points: Sequence[Point], rows: Rows, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def as_result(points: Sequence[Point], rows: RecordedRows, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result file of `cactus frontier`."""
     return {
         "schema": 1,

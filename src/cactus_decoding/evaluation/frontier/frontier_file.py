@@ -1,15 +1,12 @@
-"""The result file of `cactus frontier`: checked when it is read, and drawn."""
+"""The result file of `cactus frontier`, checked when it is read."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.evaluation.reporting.pictures import GREY, STYLES, new_figure, to_svg
+from cactus_decoding.files.jsonl import number_of
 
 SCHEMA, KIND = 1, "frontier"
 
@@ -45,36 +42,8 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
         return False
-    return all(
-        isinstance(point.get(name), list)
-        and len(point[name]) == 3
-        and all(x is None or isinstance(x, (int, float)) for x in point[name])
-        for name in ("acceptance", "kl", "tv")
-    )
-
-
-def frontier_picture(result: Mapping[str, Any]) -> str:
-    """Return acceptance against KL and against TV, all rules, as SVG."""
-    figure = new_figure((9.5, 5.2))
-    panels = figure.subplots(1, 2, sharey=True)
-    lossless, limit = result["points"][:2]
-    for panel, name, label in zip(panels, ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True):
-        panel.axhline(limit["acceptance"][0], color=GREY, lw=1, ls=":", label="most that any rule accepts")
-        for family in dict.fromkeys(point["family"] for point in result["points"][2:]):
-            points = [point for point in result["points"] if point["family"] == family]
-            places = [
-                (math.inf if point[name][0] is None else point[name][0], point["acceptance"][0]) for point in points
-            ]
-            shown = [place for place in places if math.isfinite(place[0])]
-            if shown:
-                label_of = FAMILIES[family].label if family in FAMILIES else family
-                panel.plot(*zip(*shown, strict=True), **STYLES[family].line(), label=label_of)
-        panel.plot([0], lossless["acceptance"][:1], "*", color="black", ms=11, label="lossless", zorder=5)
-        panel.set(xlabel=label)
-        panel.grid(alpha=0.3)
-    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=True):
-        panel.set_xscale("symlog", linthresh=smallest)
-        panel.set_xlim(left=-smallest / 5)  # room for what costs nothing
-    panels[0].set(ylabel="acceptance per visited position")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    return to_svg(figure)
+    try:
+        numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]
+    except (KeyError, TypeError, ValueError):
+        return False
+    return all(len(interval) == 3 for interval in numbers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cactus_decoding.evaluation.frontier.row_store import RowStore
+from cactus_decoding.evaluation.frontier.packed_rows import PackedRows
+from cactus_decoding.files.writing import replacing
 
 SCHEMA = 1
 KEY = "cactus_rows"
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RecordedRows:
     """Steps of a lossless run, and the target's and the draft's row at each proposal.
 
     A step's proposals end with one that would end the response, if there is such a one.
@@ -38,8 +38,8 @@ class Rows:
         provenance: commit, versions, machine.
     """
 
-    target: RowStore
-    draft: RowStore
+    target: PackedRows
+    draft: PackedRows
     drafted: Tensor
     visited: Tensor
     step: Tensor
@@ -61,27 +61,21 @@ class Rows:
     def save(self, path: Path) -> None:
         """Write the file, all or nothing."""
         tensors = {name: getattr(self, name) for name in ("drafted", "visited", "step", "problem", "ends")}
-        for role, store in (("target", self.target), ("draft", self.draft)):
-            tensors[f"{role}_values"] = store.values
-            if store.token_ids is not None and store.ends is not None:
-                tensors |= {f"{role}_token_ids": store.token_ids, f"{role}_ends": store.ends}
+        for role, packed in (("target", self.target), ("draft", self.draft)):
+            tensors[f"{role}_values"] = packed.probs
+            if packed.token_ids is not None and packed.ends is not None:
+                tensors |= {f"{role}_token_ids": packed.token_ids, f"{role}_ends": packed.ends}
         about = {
             "schema": SCHEMA,
             "vocabulary": self.target.vocabulary,
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
         }
-        scratch = path.with_name(path.name + ".part")
-        try:
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()}, scratch, {KEY: json.dumps(about)}
-            )
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with replacing(path) as part:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, {KEY: json.dumps(about)})
 
 
-def read_rows(path: str | Path) -> Rows:
+def read_rows(path: str | Path) -> RecordedRows:
     """Return what a file holds.
 
     Raises:
@@ -102,8 +96,8 @@ def read_rows(path: str | Path) -> Rows:
     if about.get("schema") != SCHEMA:
         raise ValueError(f"{path}: schema is {about.get('schema')!r}, but this version reads schema {SCHEMA}")
     try:
-        stores = [
-            RowStore(
+        parts = [
+            PackedRows(
                 about["vocabulary"],
                 tensors[f"{role}_values"],
                 tensors.get(f"{role}_token_ids"),
@@ -112,7 +106,7 @@ def read_rows(path: str | Path) -> Rows:
             for role in ("target", "draft")
         ]
         plain = {name: tensors[name] for name in ("drafted", "visited", "step", "problem", "ends")}
-        rows = Rows(stores[0], stores[1], **plain, settings=about["settings"], provenance=about["provenance"])
+        rows = RecordedRows(parts[0], parts[1], **plain, settings=about["settings"], provenance=about["provenance"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: the file of rows lacks {error}") from None
     if len({len(x) for x in (rows.target, rows.draft, rows.drafted, rows.visited, rows.step)}) != 1:
@@ -120,10 +114,10 @@ def read_rows(path: str | Path) -> Rows:
     return rows
 
 
-def empty_steps(counts: Tensor) -> Tensor:
+def step_of_proposals(counts: Tensor) -> Tensor:
     """Return the step of each proposal, given each step's number of proposals.
 
-    >>> empty_steps(torch.tensor([2, 0, 1])).tolist()
+    >>> step_of_proposals(torch.tensor([2, 0, 1])).tolist()
     [0, 0, 2]
     """
     return torch.repeat_interleave(torch.arange(len(counts)), counts)

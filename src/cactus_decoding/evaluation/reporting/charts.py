@@ -6,23 +6,34 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.intervals import Interval
-from cactus_decoding.evaluation.reporting.pictures import BAND, GREY, family_of, new_figure, plain, style_of, to_svg
-from cactus_decoding.evaluation.runs.summary import Row
+from cactus_decoding.evaluation.reporting.pictures import (
+    BAND,
+    GREY,
+    STYLES,
+    family_of,
+    new_figure,
+    plain,
+    style_of,
+    to_svg,
+)
+from cactus_decoding.evaluation.runs.summary import RunSummary
+from cactus_decoding.files.jsonl import number_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DASHES = ("-", "--", ":", "-.")
-_MOST_LABELS = 40
+_MAX_LABELS = 40
 TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
 
 
-def score_picture(rows: Sequence[Row], band: Interval | None) -> str:
+def score_picture(summaries: Sequence[RunSummary], band: Interval | None) -> str:
     """Return score against acceptance rate: all rules, with intervals.
 
     Args:
-        rows: settings of one task, sampling and pair.
+        summaries: of one task, sampling and pair.
         band: the target's own score and the ends of its ±1 sigma band.
     """
     figure = new_figure()
@@ -30,17 +41,17 @@ def score_picture(rows: Sequence[Row], band: Interval | None) -> str:
     if band is not None:
         panel.axhspan(band.low, band.high, color=BAND, label="target alone, ±1 sigma")
         panel.axhline(band.value, color=GREY, lw=1)
-    _scatter(panel, rows, "acceptance_rate", "score")
+    _scatter(panel, summaries, "acceptance_rate", "score")
     panel.set(xlabel="acceptance rate: accepted ÷ drafted", ylabel="score")
     _finish(figure, panel)
     return to_svg(figure)
 
 
-def nats_picture(rows: Sequence[Row]) -> str:
+def nats_picture(summaries: Sequence[RunSummary]) -> str:
     """Return exact nats per token against acceptance rate."""
     figure = new_figure()
     panel = figure.subplots()
-    _scatter(panel, rows, "nats_per_token", "acceptance_rate")
+    _scatter(panel, summaries, "nats_per_token", "acceptance_rate")
     panel.set_xscale("symlog", linthresh=1e-4)
     panel.set_xlim(left=-2e-5)  # room for what costs nothing
     panel.set(xlabel="nats per token, audited", ylabel="acceptance rate: accepted ÷ drafted")
@@ -48,34 +59,34 @@ def nats_picture(rows: Sequence[Row]) -> str:
     return to_svg(figure)
 
 
-def length_picture(rows: Sequence[Row]) -> str:
-    """Return the length ratio of every setting."""
-    shown = [row for row in rows if row.metrics["length_ratio"] is not None]
+def length_picture(summaries: Sequence[RunSummary]) -> str:
+    """Return the length ratio of every run."""
+    shown = [summary for summary in summaries if summary.metrics["length_ratio"] is not None]
     figure = new_figure((7.0, 1.2 + 0.28 * len(shown)))
     panel = figure.subplots()
     panel.axvline(1, color=GREY, lw=1)
-    for place, row in enumerate(shown):
-        value = _interval(row, "length_ratio")
-        look = style_of(row.cell.rule).line() | {"linestyle": "none"}
+    for place, summary in enumerate(shown):
+        value = _interval(summary, "length_ratio")
+        look = style_of(summary.config.rule).keywords() | {"linestyle": "none"}
         panel.errorbar(value.value, place, xerr=_reach(value), capsize=2, **look)
-    panel.set_yticks(range(len(shown)), [plain(name_of(row)) for row in shown], fontsize=8)
+    panel.set_yticks(range(len(shown)), [plain(summary.config.label) for summary in shown], fontsize=8)
     panel.invert_yaxis()
     panel.set(xlabel="length ratio: tokens per answer ÷ best lossless's")
     panel.grid(axis="x", alpha=0.3)
     return to_svg(figure)
 
 
-def time_picture(panels: Mapping[str, Sequence[Row]]) -> str:
+def time_picture(panels: Mapping[str, Sequence[RunSummary]]) -> str:
     """Return normalised wall time per answer against draft length and rule, a panel for each pair of models."""
     columns = min(len(panels), 3)
-    lines = math.ceil(len(panels) / columns)
-    size = (7.0, 5.0) if columns == 1 else (4.2 * columns, 3.4 * lines + 1.2)
+    panel_rows = math.ceil(len(panels) / columns)
+    size = (7.0, 5.0) if columns == 1 else (4.2 * columns, 3.4 * panel_rows + 1.2)
     figure = new_figure(size)
-    drawn = figure.subplots(lines, columns, sharey=True, squeeze=False).flatten()
-    metric = time_metric(row for rows in panels.values() for row in rows)
+    drawn = figure.subplots(panel_rows, columns, sharey=True, squeeze=False).flatten()
+    metric = time_metric(summary for summaries in panels.values() for summary in summaries)
     labels: dict[str, Any] = {}
-    for panel, (name, rows) in zip(drawn, panels.items(), strict=False):
-        _times(panel, rows, metric)
+    for panel, (name, summaries) in zip(drawn, panels.items(), strict=False):
+        _times(panel, summaries, metric)
         panel.set(xlabel="proposals per step")
         if len(panels) > 1:
             panel.set_title(plain(name), fontsize=9)
@@ -91,55 +102,73 @@ def time_picture(panels: Mapping[str, Sequence[Row]]) -> str:
     return to_svg(figure)
 
 
-def time_metric(rows: Any) -> str:
-    """Return which normalised time all rows have: to the target alone, else to the best lossless setting."""
-    return TO_ALONE if all(row.metrics[TO_ALONE] is not None for row in rows) else TO_LOSSLESS
+def frontier_picture(result: Mapping[str, Any]) -> str:
+    """Return acceptance against KL and against TV, all rules, as SVG."""
+    figure = new_figure((9.5, 5.2))
+    panels = figure.subplots(1, 2, sharey=True)
+    lossless, limit = result["points"][:2]
+    for panel, name, label in zip(panels, ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True):
+        panel.axhline(limit["acceptance"][0], color=GREY, lw=1, ls=":", label="most that any rule accepts")
+        for family in dict.fromkeys(point["family"] for point in result["points"][2:]):
+            points = [point for point in result["points"] if point["family"] == family]
+            places = [(number_of(point[name][0]), point["acceptance"][0]) for point in points]
+            shown = [place for place in places if math.isfinite(place[0])]
+            if shown:
+                label_of = FAMILIES[family].label if family in FAMILIES else family
+                panel.plot(*zip(*shown, strict=True), **STYLES[family].keywords(), label=label_of)
+        panel.plot([0], lossless["acceptance"][:1], "*", color="black", ms=11, label="lossless", zorder=5)
+        panel.set(xlabel=label)
+        panel.grid(alpha=0.3)
+    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=True):
+        panel.set_xscale("symlog", linthresh=smallest)
+        panel.set_xlim(left=-smallest / 5)  # room for what costs nothing
+    panels[0].set(ylabel="acceptance per visited position")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    return to_svg(figure)
 
 
-def name_of(row: Row) -> str:
-    """Return a setting's rule and draft length, for people."""
-    from cactus_decoding.evaluation.runs.runner import label
-
-    return label(row.cell)
+def time_metric(summaries: Any) -> str:
+    """Return which normalised time all summaries have: to the target alone, else to the best lossless setting."""
+    return TO_ALONE if all(summary.metrics[TO_ALONE] is not None for summary in summaries) else TO_LOSSLESS
 
 
-def line_of(row: Row) -> str:
-    """Return what a setting shares with those of other draft lengths."""
-    return name_of(row).rpartition(" ×")[0]
+def _without_length(summary: RunSummary) -> str:
+    """Return what a run's label has in common with those of other draft lengths."""
+    return summary.config.label.rpartition(" ×")[0]
 
 
-def _times(panel: Axes, rows: Sequence[Row], metric: str) -> None:
+def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
     panel.axhline(1, color=GREY, lw=1)
-    speculative = [row for row in rows if row.cell.num_speculative_tokens != 0]
-    shown = [row for row in speculative if row.metrics[metric] is not None]
-    places = _places([row.cell.num_speculative_tokens for row in shown])
+    speculative = [summary for summary in summaries if summary.config.num_speculative_tokens != 0]
+    shown = [summary for summary in speculative if summary.metrics[metric] is not None]
+    places = _places([summary.config.num_speculative_tokens for summary in shown])
     panel.set_xticks(list(places.values()), [plain(str(length)) for length in places])
-    names = list(dict.fromkeys(line_of(row) for row in shown))
+    names = list(dict.fromkeys(_without_length(summary) for summary in shown))
     used: dict[str, int] = {}
     for number, name in enumerate(names):
-        ours = [row for row in shown if line_of(row) == name]
-        family = family_of(ours[0].cell.rule)
+        ours = [summary for summary in shown if _without_length(summary) == name]
+        family = family_of(ours[0].config.rule)
         dash = DASHES[used.setdefault(family, 0) % len(DASHES)]
         used[family] += 1
         aside = 0.08 * (number - (len(names) - 1) / 2)  # so that one interval does not hide another
         for kind, line in ((int, dash), (str, "none")):  # a draft length that adapts is on no line between numbers
-            part = [row for row in ours if isinstance(row.cell.num_speculative_tokens, kind)]
-            part.sort(key=lambda row: places[row.cell.num_speculative_tokens])
-            values = [_interval(row, metric) for row in part]
+            part = [summary for summary in ours if isinstance(summary.config.num_speculative_tokens, kind)]
+            part.sort(key=lambda summary: places[summary.config.num_speculative_tokens])
+            values = [_interval(summary, metric) for summary in part]
             if part:
                 panel.errorbar(
-                    [places[row.cell.num_speculative_tokens] + aside for row in part],
+                    [places[summary.config.num_speculative_tokens] + aside for summary in part],
                     [value.value for value in values],
                     yerr=[list(ends) for ends in zip(*(_reach_pair(value) for value in values), strict=True)],
                     capsize=2,
                     label=plain(name),
-                    **style_of(ours[0].cell.rule).line() | {"linestyle": line},
+                    **style_of(ours[0].config.rule).keywords() | {"linestyle": line},
                 )
     panel.grid(alpha=0.3)
 
 
 def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
-    """Return where draft lengths stand on an axis: numbers at their value, others in a row to the right of them.
+    """Return where draft lengths stand on an axis: numbers at their value, others in a summary to the right of them.
 
     >>> _places([4, "adaptive", 2])
     {2: 2.0, 4: 4.0, 'adaptive': 6.0}
@@ -151,20 +180,22 @@ def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
     return found | {name: right + 2 * place for place, name in enumerate(others, start=1)}
 
 
-def _scatter(panel: Axes, rows: Sequence[Row], across: str, up: str) -> None:
-    shown = [row for row in rows if row.metrics[across] is not None and row.metrics[up] is not None]
+def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:
+    shown = [
+        summary for summary in summaries if summary.metrics[across] is not None and summary.metrics[up] is not None
+    ]
     seen: set[str] = set()
-    for row in shown:
-        x, y = _interval(row, across), _interval(row, up)
+    for summary in shown:
+        x, y = _interval(summary, across), _interval(summary, up)
         if not (math.isfinite(x.value) and math.isfinite(y.value)):
             continue
-        family = family_of(row.cell.rule)
-        look = style_of(row.cell.rule).line() | {"linestyle": "none"}
+        family = family_of(summary.config.rule)
+        look = style_of(summary.config.rule).keywords() | {"linestyle": "none"}
         label = None if family in seen else plain(family.replace("_", " "))
         seen.add(family)
         panel.errorbar(x.value, y.value, xerr=_reach(x), yerr=_reach(y), capsize=2, elinewidth=0.8, label=label, **look)
-        if len(shown) <= _MOST_LABELS:
-            panel.annotate(f"×{row.cell.num_speculative_tokens}", (x.value, y.value), (3, 3),
+        if len(shown) <= _MAX_LABELS:
+            panel.annotate(f"×{summary.config.num_speculative_tokens}", (x.value, y.value), (3, 3),
                            textcoords="offset points", fontsize=6, color=GREY)  # fmt: skip
 
 
@@ -175,8 +206,8 @@ def _finish(figure: Any, panel: Axes) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
 
 
-def _interval(row: Row, metric: str) -> Interval:
-    found = row.metrics[metric]
+def _interval(summary: RunSummary, metric: str) -> Interval:
+    found = summary.metrics[metric]
     assert found is not None
     return found
 

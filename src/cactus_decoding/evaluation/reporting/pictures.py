@@ -20,7 +20,7 @@ class Style(NamedTuple):
     marker: str
     hollow: bool = False
 
-    def line(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """Return the arguments of matplotlib's plot and errorbar."""
         return {
             "color": self.colour,
@@ -73,14 +73,14 @@ def style_of(rule: str) -> Style:
     return STYLES.get(family_of(rule), OTHER)
 
 
-def clean(text: str, most: int = 200) -> str:
+def clean(text: str, max_length: int = 200) -> str:
     r"""Return text from a file without what no page or picture may hold: control characters and lone surrogates.
 
     >>> clean("a\x00b")
     'a�b'
     """
     kept = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-    return kept if len(kept) <= most else kept[: most - 1] + "…"
+    return kept if len(kept) <= max_length else kept[: max_length - 1] + "…"
 
 
 def plain(text: str) -> str:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.frontier.frontier_file import frontier_picture
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.pictures import clean
-from cactus_decoding.evaluation.runs.results import CellResult, read_results
-from cactus_decoding.evaluation.runs.summary import Row, summarise
+from cactus_decoding.evaluation.runs.results import RunResult, read_results
+from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.sampling.params import SamplingParams
 
 COLUMNS = (
     ("score", "score", 3),
@@ -61,13 +61,13 @@ class Section:
 
     Attributes:
         title: task and sampling.
-        pairs: rows of each pair of models, by its name.
+        pairs: summaries of each pair of models, by its name.
         pictures: in the order that they are shown.
         notes: what is missing, and why.
     """
 
     title: str
-    pairs: Mapping[str, Sequence[Row]]
+    pairs: Mapping[str, Sequence[RunSummary]]
     pictures: Sequence[Picture]
     notes: Sequence[str]
 
@@ -87,35 +87,35 @@ class Report:
     sources: Sequence[tuple[str, str]] = field(default_factory=tuple)
 
 
-def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[CellResult]]]:
+def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[RunResult]]]:
     """Return the results of several files.
 
     Raises:
         OSError: if one cannot be read.
-        ValueError: for a malformed line, an empty file, or a cell that stands in two places; names file and line.
+        ValueError: for a malformed line, an empty file, or a run that stands in two places; names file and line.
     """
     seen: dict[str, Path] = {}
     found = []
     for path in paths:
         results = read_results(path)
         if not results:
-            raise ValueError(f"{path}: there is no finished cell in this file")
+            raise ValueError(f"{path}: there is no finished run in this file")
         for number, result in enumerate(results, start=1):
-            if result.cell.key in seen:
-                raise ValueError(f"{path}, line {number}: this cell is also in {seen[result.cell.key]}")
-            seen[result.cell.key] = path
+            if result.config.key in seen:
+                raise ValueError(f"{path}, line {number}: this run is also in {seen[result.config.key]}")
+            seen[result.config.key] = path
         found.append((path, results))
     return found
 
 
 def make_report(
-    files: Sequence[tuple[Path, Sequence[CellResult]]], frontier: tuple[Path, Mapping[str, Any]] | None = None
+    files: Sequence[tuple[Path, Sequence[RunResult]]], frontier: tuple[Path, Mapping[str, Any]] | None = None
 ) -> Report:
     """Return what a page shows of the results of several files, and of a frontier."""
-    rows = summarise(result for _, results in files for result in results)
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(_same_question(row), []).append(row)
+    summaries = summarise(result for _, results in files for result in results)
+    groups: dict[tuple[Any, ...], list[RunSummary]] = {}
+    for summary in summaries:
+        groups.setdefault(_same_question(summary), []).append(summary)
     sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
     picture = None
     if frontier is not None:
@@ -125,29 +125,32 @@ def make_report(
     return Report([_section(group) for group in groups.values()], picture, sources)
 
 
-def _same_question(row: Row) -> tuple[Any, ...]:
-    cell = row.cell
-    sampling = cell.temperature, cell.top_k, cell.top_p, cell.min_p
-    return (cell.task, cell.problems, cell.engine, cell.max_new_tokens, *sampling)
+def _same_question(summary: RunSummary) -> tuple[Any, ...]:
+    config, request = summary.config, summary.config.request
+    return (config.task, config.problems, config.engine, request.max_new_tokens, request.sampling)
 
 
-def pair_of(row: Row) -> str:
-    """Return the name of a row's pair of models."""
-    return clean(f"target {row.cell.target}, draft {row.cell.draft}")
+def pair_of(summary: RunSummary) -> str:
+    """Return the name of a summary's pair of models."""
+    return clean(f"target {summary.config.target}, draft {summary.config.draft}")
 
 
-def _title(row: Row) -> str:
-    cell = row.cell
-    cuts = [f"{name} {value:g}" for name, value, off in (
-        ("top-k", cell.top_k, 0), ("top-p", cell.top_p, 1), ("min-p", cell.min_p, 0)) if value != off]  # fmt: skip
-    sampling = ", ".join([f"temperature {cell.temperature:g}", *(cuts or ["no truncation"])])
-    return clean(f"{cell.task}: {cell.problems} problems, {sampling}, {cell.engine}")
+def _title(summary: RunSummary) -> str:
+    config, usual = summary.config, vars(SamplingParams())
+    asked = vars(config.request.sampling)
+    cuts = [
+        f"{name.replace('_', '-')} {value:g}"
+        for name, value in asked.items()
+        if name != "temperature" and value != usual[name]
+    ]
+    sampling = ", ".join([f"temperature {asked['temperature']:g}", *(cuts or ["no truncation"])])
+    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.engine}")
 
 
-def _section(rows: Sequence[Row]) -> Section:
-    pairs: dict[str, list[Row]] = {}
-    for row in rows:
-        pairs.setdefault(pair_of(row), []).append(row)
+def _section(summaries: Sequence[RunSummary]) -> Section:
+    pairs: dict[str, list[RunSummary]] = {}
+    for summary in summaries:
+        pairs.setdefault(pair_of(summary), []).append(summary)
     pictures: list[Picture] = []
     notes: list[str] = []
     for name, ours in pairs.items():
@@ -161,41 +164,41 @@ def _section(rows: Sequence[Row]) -> Section:
                 wide=True,
             )
         )
-    return Section(_title(rows[0]), pairs, pictures, notes)
+    return Section(_title(summaries[0]), pairs, pictures, notes)
 
 
-def _pictures(name: str, rows: Sequence[Row], notes: list[str]) -> list[Picture]:
+def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> list[Picture]:
     """Return the pictures of one pair; add to the notes why one is missing."""
     found, table = [], "The table below has the numbers."
-    if all(row.metrics["score"] is None for row in rows):
+    if all(summary.metrics["score"] is None for summary in summaries):
         notes.append(f"{name}: the task has no score, so there is no picture of it.")
     else:
-        band = sigma_band(rows)
+        band = sigma_band(summaries)
         if band is None:
             notes.append(f"{name}: the target alone was not measured, so its score has no band.")
         caption = f"Score against acceptance rate; ×N: proposals per step. {name}."
-        found.append(Picture(charts.score_picture(rows, band), caption, f"Scatter chart of score. {table}"))
+        found.append(Picture(charts.score_picture(summaries, band), caption, f"Scatter chart of score. {table}"))
     caption = f"Normalised wall time per answer against proposals per step. {name}."
-    found.append(Picture(charts.time_picture({name: rows}), caption, f"Line chart of wall time. {table}"))
-    if any(row.metrics["nats_per_token"] is not None for row in rows):
+    found.append(Picture(charts.time_picture({name: summaries}), caption, f"Line chart of wall time. {table}"))
+    if any(summary.metrics["nats_per_token"] is not None for summary in summaries):
         caption = f"Acceptance rate against what it costs: exact nats per token. {name}."
-        found.append(Picture(charts.nats_picture(rows), caption, f"Scatter chart of nats. {table}"))
+        found.append(Picture(charts.nats_picture(summaries), caption, f"Scatter chart of nats. {table}"))
     else:
         notes.append(f"{name}: nobody audited, so there is no picture of the nats.")
-    if any(row.metrics["length_ratio"] is not None for row in rows):
+    if any(summary.metrics["length_ratio"] is not None for summary in summaries):
         caption = f"Length ratio of every setting: above 1, answers are longer than lossless's. {name}."
-        found.append(Picture(charts.length_picture(rows), caption, f"Dot chart of length ratios. {table}"))
+        found.append(Picture(charts.length_picture(summaries), caption, f"Dot chart of length ratios. {table}"))
     else:
         notes.append(f"{name}: lossless was not measured, so nothing is compared with it.")
     return found
 
 
-def sigma_band(rows: Sequence[Row]) -> Interval | None:
+def sigma_band(summaries: Sequence[RunSummary]) -> Interval | None:
     """Return the target's own score plus and minus one standard error; None where the target alone was not measured."""
-    for row in rows:
-        score = row.metrics["score"]
-        if row.cell.num_speculative_tokens == 0 and score is not None:
-            shares = row.setting.columns["right"]
+    for summary in summaries:
+        score = summary.metrics["score"]
+        if summary.config.num_speculative_tokens == 0 and score is not None:
+            shares = summary.group.columns["right"]
             sigma = float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else 0.0
             return Interval(score.value, score.value - sigma, score.value + sigma)
     return None
@@ -208,7 +211,9 @@ def _frontier_of(result: Mapping[str, Any]) -> Picture:
         f"{result['problems']} problems ({settings.get('task')}), target {settings.get('target')}, draft "
         f"{settings.get('draft')}, temperature {settings.get('temperature')}."
     )
-    return Picture(frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV.")
+    return Picture(
+        charts.frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV."
+    )
 
 
 def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
@@ -235,11 +240,11 @@ def _short(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"
 
 
-def columns_of(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
-    """Return the columns of which at least one row knows the number."""
-    return [column for column in COLUMNS if any(row.metrics[column[0]] is not None for row in rows)]
+def columns_of(summaries: Sequence[RunSummary]) -> list[tuple[str, str, int]]:
+    """Return the columns of which at least one summary knows the number."""
+    return [column for column in COLUMNS if any(summary.metrics[column[0]] is not None for summary in summaries)]
 
 
-def settings_of(row: Row) -> str:
-    """Return a row's setting for a table, the baseline marked."""
-    return clean(charts.name_of(row)) + (" (best lossless)" if row.setting is row.baseline else "")
+def name_of(summary: RunSummary) -> str:
+    """Return a run's label for a table, the baseline marked."""
+    return clean(summary.config.label) + (" (best lossless)" if summary.group is summary.baseline else "")

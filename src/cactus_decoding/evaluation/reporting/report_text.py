@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cactus_decoding.evaluation.reporting.report import Report, columns_of, number, settings_of
+from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
 
 EXPLANATION = (
     "Each number stands with its 95 % interval: Wilson's for proportions, the bootstrap over problems for the rest, "
@@ -32,7 +32,7 @@ def to_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"columns_of": columns_of, "number": number, "settings_of": settings_of}
+    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of}
     return environment.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
@@ -41,13 +41,13 @@ def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) 
     parts = [EXPLANATION]
     for section in report.sections:
         parts.append(heading(escape(section.title)))
-        for name, rows in section.pairs.items():
-            columns = columns_of(rows)
+        for name, summaries in section.pairs.items():
+            columns = columns_of(summaries)
             lines = [f"| {escape(name)} | " + " | ".join(title for _, title, _ in columns) + " |"]
             lines.append("|---|" + "---:|" * len(columns))
-            for row in rows:
-                numbers = (number(row.metrics[metric], digits) for metric, _, digits in columns)
-                lines.append(f"| {escape(settings_of(row))} | " + " | ".join(numbers) + " |")
+            for summary in summaries:
+                numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
+                lines.append(f"| {escape(name_of(summary))} | " + " | ".join(numbers) + " |")
             parts.append("\n".join(lines))
         parts += [escape(note) for note in section.notes]
     return "\n\n".join(parts) + "\n"

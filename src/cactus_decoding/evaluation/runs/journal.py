@@ -1,64 +1,67 @@
-"""Answers of cells that are not finished yet, beside the result file: a kill loses the answer in hand, no more."""
+"""Answers of runs that are not finished yet, beside the result file: a kill loses the answer in hand, no more."""
 
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.runs.results import AUDITED, json_numbers
+from cactus_decoding.evaluation.runs.results import AUDITED
+from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.writing import as_json, write_atomically
 
-Row = dict[str, Any]
+AnswerEntry = dict[str, Any]
+"""An answer's entry in each column of a result."""
 
 
 class Journal:
-    """Rows of unfinished cells.
+    """Answers of unfinished runs.
 
-    A row counts only for the same cell, problems and commit. A last line that a kill cut off is passed over.
+    An answer counts only for the same run, problems and commit. A last line that a kill cut off is passed over.
 
     Args:
         path: the file; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier run left."""
         self._path = path
-        self._rows: dict[str, list[Row]] = {}
-        data = path.read_bytes() if path.exists() else b""
-        for line in data[: data.rfind(b"\n") + 1].splitlines():
+        self._entries: dict[str, list[AnswerEntry]] = {}
+        data = whole_lines(path.read_bytes()) if path.exists() else b""
+        for line in data.splitlines():
             value = json.loads(line)
-            self._rows.setdefault(value["of"], []).append(value["row"])
+            self._entries.setdefault(value["of"], []).append(value["row"])
         self._file = path.open("ab")
-        self._file.truncate(data.rfind(b"\n") + 1)
+        self._file.truncate(len(data))
 
-    def rows(self, of: str) -> list[Row]:
-        """Return the rows of an unfinished cell, in the order of its problems."""
+    def entries(self, of: str) -> list[AnswerEntry]:
+        """Return the answers of an unfinished run, in the order of its problems."""
         return [
-            row | {name: float("inf") for name in AUDITED if name in row and row[name] is None}
-            for row in self._rows.get(of, [])
+            entry | {name: number_of(entry[name], math.inf) for name in AUDITED if name in entry}
+            for entry in self._entries.get(of, [])
         ]
 
-    def add(self, of: str, row: Row) -> None:
-        """Keep a row."""
-        self._rows.setdefault(of, []).append(row)
-        line = json.dumps({"of": of, "row": json_numbers(row)}, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
+    def add(self, of: str, entry: AnswerEntry) -> None:
+        """Keep an answer."""
+        self._entries.setdefault(of, []).append(entry)
+        self._file.write(_line(of, entry).encode())
         self._file.flush()
 
     def finish(self, finished: Iterable[str]) -> None:
-        """Forget finished cells, and remove the file where nothing is left."""
+        """Forget finished runs, and remove the file where nothing is left."""
         for of in finished:
-            self._rows.pop(of, None)
+            self._entries.pop(of, None)
         self._file.close()
-        scratch = self._path.with_name(self._path.name + ".new")
-        with scratch.open("w") as file:
-            for of, rows in self._rows.items():
-                file.writelines(json.dumps({"of": of, "row": json_numbers(row)}) + "\n" for row in rows)
-        os.replace(scratch, self._path)
-        if not self._rows:
+        write_atomically(
+            self._path, "".join(_line(of, each) for of, entries in self._entries.items() for each in entries)
+        )
+        if not self._entries:
             self._path.unlink()
+
+
+def _line(of: str, entry: AnswerEntry) -> str:
+    return as_json({"of": of, "row": entry}) + "\n"
 
 
 def journal_of(results: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Result files: JSON Lines, one line a finished cell, which survive a kill at any moment."""
+"""Result files: JSON Lines, one line a finished run, which survive a kill at any moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.writing import as_json
 
 SCHEMA = 1
 COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
@@ -25,16 +27,16 @@ _BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
 
 
 @dataclass(frozen=True, eq=False)
-class CellResult:
-    """A finished cell.
+class RunResult:
+    """A finished run.
 
     Attributes:
-        cell: what it is about.
+        config: what it is about.
         answers: columns, one entry a problem; the audited ones are absent where nobody audited.
         provenance: commit, versions, machine, date, arguments.
     """
 
-    cell: Cell
+    config: RunConfig
     answers: Mapping[str, list[Any]]
     provenance: Mapping[str, Any]
 
@@ -55,56 +57,45 @@ class CellResult:
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
         text = ("id", "group", "finish_reason")
-        absent = {"right": math.nan, "relaxed": math.nan} | dict.fromkeys(AUDITED, math.inf)
-        return {
-            name: np.array([absent[name] if value is None else value for value in values], dtype=np.float64)
+        return {  # the infinite costs of older files are null
+            name: np.array([number_of(value, math.inf if name in AUDITED else math.nan) for value in values])
             for name, values in self.answers.items()
             if name not in text
         }
 
     def line(self) -> str:
         """Return the line of a result file."""
-        rows = [
-            json_numbers(dict(zip(self.answers, row, strict=True))) for row in zip(*self.answers.values(), strict=True)
-        ]
-        answers = {name: [row[name] for row in rows] for name in self.answers}
-        value = {"schema": SCHEMA, "cell": self.cell.as_dict(), "answers": answers, "provenance": self.provenance}
-        return json.dumps(value, allow_nan=False) + "\n"
+        value = {
+            "schema": SCHEMA,
+            "cell": self.config.as_dict(),
+            "answers": self.answers,
+            "provenance": self.provenance,
+        }
+        return as_json(value) + "\n"
 
 
-def json_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer's values with null for infinite costs, because JSON knows no infinity.
-
-    Example:
-        >>> json_numbers({"id": "a", "nats": math.inf})
-        {'id': 'a', 'nats': None}
-    """
-    return {name: None if name in AUDITED and not math.isfinite(value) else value for name, value in row.items()}
-
-
-def read_results(path: str | Path) -> list[CellResult]:
-    """Return the finished cells of a result file; a last line that a kill cut off is passed over.
+def read_results(path: str | Path) -> list[RunResult]:
+    """Return the finished runs of a result file; a last line that a kill cut off is passed over.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: for a line that is not a cell's; says which.
+        ValueError: for a line that is not a run's; says which.
     """
     return _parse(Path(path).read_bytes(), path)[0]
 
 
-def _parse(data: bytes, path: str | Path) -> tuple[list[CellResult], int]:
-    """Return the finished cells, and how many bytes they take."""
-    results, kept, end = [], 0, data.rfind(b"\n") + 1
-    for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
+def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
+    """Return the finished runs, and how many bytes they take."""
+    results, whole = [], whole_lines(data)
+    for number, line in enumerate(whole.splitlines(), start=1):
         results.append(_parse_line(line, f"{path}, line {number}"))
-        kept += len(line)
-    rest = data[end:]
+    rest = data[len(whole) :]
     if rest and not (_BEGINNING.encode().startswith(rest) or rest.startswith(_BEGINNING.encode())):
         raise ValueError(f"{path}, line {len(results) + 1}: this is not a result of cactus eval")
-    return results, kept
+    return results, len(whole)
 
 
-def _parse_line(line: bytes, where: str) -> CellResult:
+def _parse_line(line: bytes, where: str) -> RunResult:
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -114,14 +105,14 @@ def _parse_line(line: bytes, where: str) -> CellResult:
     if value["schema"] != SCHEMA:
         raise ValueError(f"{where}: schema is {value['schema']!r}, but this version reads schema {SCHEMA}")
     try:
-        result = CellResult(Cell.from_dict(value["cell"]), value["answers"], value["provenance"])
+        result = RunResult(RunConfig.from_dict(value["cell"]), value["answers"], value["provenance"])
         lengths = {name: len(column) for name, column in result.answers.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{where}: this is not a result of cactus eval: {error}") from None
     missing = [name for name in COLUMNS if name not in lengths]
-    if missing or set(lengths.values()) != {result.cell.problems}:
+    if missing or set(lengths.values()) != {result.config.problems}:
         raise ValueError(
-            f"{where}: the answers must have {result.cell.problems} entries in each of the columns "
+            f"{where}: the answers must have {result.config.problems} entries in each of the columns "
             f"{', '.join(COLUMNS)}, but have {lengths}"
         )
     return result
@@ -132,16 +123,15 @@ class ResultFile:
 
     Attributes:
         path: where it is.
-        results: its finished cells.
+        results: its finished runs.
     """
 
-    def __init__(self, path: Path, results: list[CellResult], file: IO[bytes]) -> None:
-        """Keep an open file; `opened` opens one."""
+    def __init__(self, path: Path, results: list[RunResult], file: IO[bytes]) -> None:
         self.path, self.results = path, results
         self._file = file
 
-    def append(self, result: CellResult) -> None:
-        """Add a finished cell; it is on the disk when this returns."""
+    def append(self, result: RunResult) -> None:
+        """Add a finished run; it is on the disk when this returns."""
         self._file.write(result.line().encode())
         self._file.flush()
         os.fsync(self._file.fileno())

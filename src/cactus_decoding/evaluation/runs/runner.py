@@ -1,4 +1,4 @@
-"""Answers cells one after another, and keeps each as soon as it is finished."""
+"""Answers runs one after another, and keeps each as soon as it is finished."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
-from cactus_decoding.evaluation.run_config import Cell
-from cactus_decoding.evaluation.runs.journal import Journal, Row, journal_of
-from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, CellResult, ResultFile
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.journal import AnswerEntry, Journal, journal_of
+from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, ResultFile, RunResult
 from cactus_decoding.evaluation.tasks.task import Task
 
 
@@ -22,35 +22,35 @@ class LoadEngine(Protocol):
         ...
 
 
-def pending(cells: Sequence[Cell], results: Sequence[CellResult]) -> list[Cell]:
-    """Return the cells that have no result yet, in order."""
-    finished = {result.cell.key for result in results}
-    return [cell for cell in cells if cell.key not in finished]
+def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
+    """Return the runs that have no result yet, in order."""
+    finished = {result.config for result in results}
+    return [config for config in configs if config not in finished]
 
 
-def check_same_problems(tasks: Mapping[str, Task], results: Sequence[CellResult]) -> None:
+def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult]) -> None:
     """Raise `ValueError` where a file holds answers to other problems under the name of one of the tasks."""
     digests: dict[tuple[str, int], str] = {}
     for result in results:
-        cell = result.cell
-        if cell.task not in tasks:
+        config = result.config
+        if config.task not in tasks:
             continue
-        task, asked = tasks[cell.task], (cell.task, cell.problems)
-        if cell.problems > len(task.problems):  # fewer are asked now: their texts are not there to be compared
+        task, asked = tasks[config.task], (config.task, config.problems)
+        if config.problems > len(task.problems):  # fewer are asked now: their texts are not there to be compared
             same = list(result.answers["id"][: len(task.problems)]) == [problem.id for problem in task.problems]
         else:
             if asked not in digests:
-                digests[asked] = task.digest_of(cell.problems)
+                digests[asked] = task.digest_of(config.problems)
             same = result.provenance.get("problems") == digests[asked]
         if not same:
             raise ValueError(
-                f"the file holds answers to other problems under the name of task {cell.task!r} (rule {cell.rule}); "
-                "give another file"
+                f"the file holds answers to other problems under the name of task {config.task!r} "
+                f"(rule {config.rule}); give another file"
             )
 
 
 def run(
-    cells: Sequence[Cell],
+    configs: Sequence[RunConfig],
     tasks: Mapping[str, Task],
     load: LoadEngine,
     file: ResultFile,
@@ -59,35 +59,35 @@ def run(
     *,
     interleaved: bool = True,
 ) -> None:
-    """Answer the cells that a file lacks, and add each to it when it is finished.
+    """Answer the runs that a file lacks, and add each to it when it is finished.
 
-    Everything that can be checked is checked before the first answer: settings, problems, prompts, models.
+    Everything that can be checked is checked before the first answer: requests, problems, prompts, models.
 
     Args:
-        cells: what to answer; those of one draft stand together.
+        configs: what to answer; those of one draft stand together.
         tasks: by name.
         load: loads models, once for each draft that has something to do.
         file: where results go.
-        provenance: of the run; the date and a hash of the problems are added to it.
-        report: called for each answer with a remark about its cell.
-        interleaved: whether the cells of a task, draft and seed are answered side by side, so that their wall times can
+        provenance: of the results; the date and a hash of the problems are added to it.
+        report: called for each answer with the label of its run.
+        interleaved: whether the runs of a task, draft and seed are answered side by side, so that their wall times can
             be compared; otherwise one after another.
 
     Raises:
         ValueError: for settings that do not go together, or a prompt that does not fit.
     """
     check_same_problems(tasks, file.results)
-    todo = pending(cells, file.results)
+    todo = pending(configs, file.results)
     engines: dict[str, Engine] = {}
-    for draft in dict.fromkeys(cell.draft for cell in todo):
+    for draft in dict.fromkeys(config.draft for config in todo):
         engines[draft] = load(draft)
     checked = set()
-    for cell in todo:
-        engines[cell.draft].check(cell)
-        prompts = cell.task, cell.draft, cell.num_speculative_tokens
+    for config in todo:
+        engines[config.draft].check(config.request)
+        prompts = config.task, config.draft, config.num_speculative_tokens
         if prompts not in checked:
             checked.add(prompts)
-            tasks[cell.task].check(engines[cell.draft], cell)
+            tasks[config.task].check(engines[config.draft], config)
     journal = Journal(journal_of(file.path))
     try:
         for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
@@ -97,29 +97,30 @@ def run(
     finally:
         for engine in engines.values():
             engine.close()
-        finished = {result.cell.key for result in file.results}
-        journal.finish([of for cell in todo if cell.key in finished for of in [_name(cell, tasks, provenance)]])
+        unfinished = pending(todo, file.results)
+        journal.finish(_name(config, tasks, provenance) for config in todo if config not in unfinished)
 
 
-def _groups(cells: Sequence[Cell], interleaved: bool) -> list[list[Cell]]:
-    """Return the cells that are answered side by side: those of one task, draft and seed."""
+def _groups(configs: Sequence[RunConfig], interleaved: bool) -> list[list[RunConfig]]:
+    """Return the runs that are answered side by side: those of one task, draft and seed."""
     if not interleaved:
-        return [[cell] for cell in cells]
-    return [list(group) for _, group in groupby(cells, key=_side_by_side)]
+        return [[config] for config in configs]
+    return [list(group) for _, group in groupby(configs, key=_side_by_side)]
 
 
-def _side_by_side(cell: Cell) -> tuple[object, ...]:
-    """Return what cells share that are answered side by side; starting vLLM takes minutes, so it never changes back."""
-    return cell.draft, cell.task, cell.seed, cell.num_speculative_tokens if cell.engine == "vllm" else None
+def _side_by_side(config: RunConfig) -> tuple[object, ...]:
+    """Return what runs share that are answered side by side; starting vLLM takes minutes, so it never changes back."""
+    length = config.num_speculative_tokens if config.engine == "vllm" else None
+    return config.draft, config.task, config.seed, length
 
 
-def _name(cell: Cell, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
-    """Return what the journal files a cell's answers under: other problems or other code are another matter."""
-    return f"{provenance.get('commit')} {tasks[cell.task].digest_of(cell.problems)} {cell.key}"
+def _name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
+    """Return what the journal files a run's answers under: other problems or other code are another matter."""
+    return f"{provenance.get('commit')} {tasks[config.task].digest_of(config.problems)} {config.key}"
 
 
 def _answer(
-    cells: Sequence[Cell],
+    configs: Sequence[RunConfig],
     tasks: Mapping[str, Task],
     engines: Mapping[str, Engine],
     file: ResultFile,
@@ -127,43 +128,40 @@ def _answer(
     journal: Journal,
     report: Callable[[str], None],
 ) -> None:
-    """Answer cells side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
-    names = {cell: _name(cell, tasks, provenance) for cell in cells}
-    rows = {cell: journal.rows(names[cell]) for cell in cells}
-    for cell in cells:
-        for _ in rows[cell]:
-            report(label(cell))
-    answers = {cell: tasks[cell.task].answer(engines[cell.draft], cell, len(rows[cell])) for cell in cells}
+    """Answer runs side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
+    names = {config: _name(config, tasks, provenance) for config in configs}
+    entries = {config: journal.entries(names[config]) for config in configs}
+    for config in configs:
+        for _ in entries[config]:
+            report(config.label)
+    answers = {
+        config: tasks[config.task].answer(engines[config.draft], config, len(entries[config])) for config in configs
+    }
     while answers:
-        # those that are behind catch up first: an earlier run may have been killed between two of them
-        least = min(len(rows[cell]) for cell in answers)
-        for cell in [cell for cell in answers if len(rows[cell]) == least]:
-            if least < cell.problems:
-                problem, answer, right = next(answers[cell])
-                rows[cell].append(_row(problem, answer, right))
-                journal.add(names[cell], rows[cell][-1])
-                report(label(cell))
-            if len(rows[cell]) == cell.problems:
-                del answers[cell]
-                columns = {name: [row[name] for row in rows[cell]] for name in rows[cell][0]}
+        # those that are behind catch up first: an earlier command may have been killed between two of them
+        fewest = min(len(entries[config]) for config in answers)
+        for config in [config for config in answers if len(entries[config]) == fewest]:
+            if fewest < config.problems:
+                entry = _entry(*next(answers[config]))
+                entries[config].append(entry)
+                journal.add(names[config], entry)
+                report(config.label)
+            if len(entries[config]) == config.problems:
+                del answers[config]
+                columns = {name: [entry[name] for entry in entries[config]] for name in entries[config][0]}
                 date = datetime.now(UTC).isoformat(timespec="seconds")
-                digest = tasks[cell.task].digest_of(cell.problems)
-                file.append(CellResult(cell, columns, {**provenance, "problems": digest, "date": date}))
+                digest = tasks[config.task].digest_of(config.problems)
+                file.append(RunResult(config, columns, {**provenance, "problems": digest, "date": date}))
 
 
-def label(cell: Cell) -> str:
-    """Return a cell's rule and draft length, for people."""
-    budget = "" if cell.budget_nats is None else f" ≤{cell.budget_nats:g} nats"
-    block = " block" if cell.verification == "block" else ""
-    return f"{cell.rule}{budget}{block} ×{cell.num_speculative_tokens}"
-
-
-def _row(problem: Problem, answer: Answer, right: bool | None) -> Row:
+def _entry(problem: Problem, answer: Answer, right: bool | None) -> AnswerEntry:
     """Return an answer's entry in each column."""
-    row: Row = {"id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason}
-    row |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
+    entry: AnswerEntry = {
+        "id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason
+    }  # fmt: skip
+    entry |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
     if not answer.relaxed_known:
-        row["relaxed"] = None
+        entry["relaxed"] = None
     if answer.audited is not None:
-        row |= {name: getattr(answer.audited, name) for name in AUDITED}
-    return row
+        entry |= {name: getattr(answer.audited, name) for name in AUDITED}
+    return entry

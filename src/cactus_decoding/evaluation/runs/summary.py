@@ -1,33 +1,33 @@
-"""What a result file says: every metric of every setting with its 95 % interval, against lossless at its best."""
+"""What a result file says: every metric of every run with its 95 % interval, against lossless at its best."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
 from cactus_decoding.evaluation.intervals import Interval, Numbers, clustered_wilson, percentiles, resampled_sums
-from cactus_decoding.evaluation.run_config import Cell
-from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, CellResult
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, RunResult
 
 Sums = Mapping[str, Numbers]
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """The cells that differ in nothing but their seed.
+class RunGroup:
+    """The runs that differ in nothing but their seed.
 
     Attributes:
-        cell: what they share; its seed says nothing.
-        results: the cells, by seed.
+        config: what they share; its seed says nothing.
+        results: of the runs, by seed.
     """
 
-    cell: Cell
-    results: tuple[CellResult, ...]
+    config: RunConfig
+    results: tuple[RunResult, ...]
 
     @property
     def ids(self) -> list[str]:
@@ -59,35 +59,35 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """A setting and what came out.
+class RunSummary:
+    """A group of runs and what came out.
 
     Attributes:
-        setting: its cells.
-        baseline: lossless at its own best draft length; None where the file has no such cell.
+        group: the runs.
+        baseline: lossless at its own best draft length; None where the file has no such run.
         metrics: by name, with intervals; None where a metric needs what the file lacks.
     """
 
-    setting: Setting
-    baseline: Setting | None
+    group: RunGroup
+    baseline: RunGroup | None
     metrics: Mapping[str, Interval | None]
 
     @property
-    def cell(self) -> Cell:
-        """What the setting's cells share."""
-        return self.setting.cell
+    def config(self) -> RunConfig:
+        """What the runs share."""
+        return self.group.config
 
     @property
     def seeds(self) -> list[int]:
         """The seeds that went into it."""
-        return [result.cell.seed for result in self.setting.results]
+        return [result.config.seed for result in self.group.results]
 
     def as_dict(self) -> dict[str, object]:
         """Return everything, for JSON."""
         return {
-            "cell": self.cell.as_dict(),
+            "cell": self.config.as_dict(),
             "seeds": self.seeds,
-            "baseline": None if self.baseline is None else self.baseline.cell.as_dict(),
+            "baseline": None if self.baseline is None else self.baseline.config.as_dict(),
             "metrics": {name: None if each is None else each._asdict() for name, each in self.metrics.items()},
         }
 
@@ -121,79 +121,74 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
         "tv_per_position": _ratio("tv", "metered"),
     }
 )
-"""Metrics as functions of sums over problems. Without a prefix a sum is the setting's own; ``baseline`` is lossless at
-its own best draft length, ``lossless`` is lossless at the setting's draft length, ``alone`` is the target alone."""
+"""Metrics as functions of sums over problems. Without a prefix a sum is the group's own; ``baseline`` is lossless at
+its own best draft length, ``lossless`` is lossless at the group's draft length, ``alone`` is the target alone."""
 
 PROPORTIONS = ("score", "truncated")
 LARGEST = ("max_likelihood_ratio",)
 NAMES = ("score", *METRICS, "max_likelihood_ratio", "truncated")
-"""Every metric of a row."""
+"""Every metric of a summary."""
 
 
-def settings(results: Iterable[CellResult]) -> list[Setting]:
-    """Return the cells of a file, gathered over seeds, in the order of their first one.
+def grouped(results: Iterable[RunResult]) -> list[RunGroup]:
+    """Return the runs of a file, gathered over seeds, in the order of their first one.
 
     Raises:
-        ValueError: where the same cell stands there twice, or a task's cells hold answers to different problems.
+        ValueError: where the same run stands there twice, or a task's runs hold answers to different problems.
     """
-    gathered: dict[Cell, dict[int, CellResult]] = {}
+    gathered: dict[RunConfig, dict[int, RunResult]] = {}
     for result in results:
-        shared = gathered.setdefault(replace(result.cell, seed=0), {})
-        if result.cell.seed in shared:
-            raise ValueError(f"there are two results of the cell {result.cell.key}")
-        shared[result.cell.seed] = result
-    found = [Setting(cell, tuple(by_seed[seed] for seed in sorted(by_seed))) for cell, by_seed in gathered.items()]
+        shared = gathered.setdefault(result.config.asking(seed=0), {})
+        if result.config.seed in shared:
+            raise ValueError(f"there are two results of the run {result.config.key}")
+        shared[result.config.seed] = result
+    found = [RunGroup(config, tuple(runs[seed] for seed in sorted(runs))) for config, runs in gathered.items()]
     asked: dict[tuple[str, int], list[str]] = {}
-    for setting in found:
-        for result in setting.results:
+    for group in found:
+        for result in group.results:
             ids = list(result.answers["id"])
-            if asked.setdefault((setting.cell.task, setting.cell.problems), ids) != ids:
-                raise ValueError(f"the cells of task {setting.cell.task!r} hold answers to different problems")
+            if asked.setdefault((group.config.task, group.config.problems), ids) != ids:
+                raise ValueError(f"the runs of task {group.config.task!r} hold answers to different problems")
     return found
 
 
-def comparable(cell: Cell) -> tuple[object, ...]:
-    """Return what two cells must share to be compared: task, models, engine and sampling."""
-    return (
-        cell.task, cell.problems, cell.target, cell.draft, cell.engine,
-        cell.temperature, cell.top_k, cell.top_p, cell.min_p, cell.max_new_tokens,
-    )  # fmt: skip
+def lossless_beside(group: RunGroup, groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the lossless runs that a group can be compared with."""
+    comparable = group.config.comparable
+    return [other for other in groups if other.config.rule == "lossless" and other.config.comparable == comparable]
 
 
-def best_lossless(setting: Setting, all_settings: Sequence[Setting]) -> Setting | None:
+def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
     """Return lossless at the draft length (and the way to verify) with the least wall time per answer.
 
-    The target alone counts only where there is no other lossless setting.
+    The target alone counts only where there is no other lossless run.
     """
-    lossless = [
-        other
-        for other in all_settings
-        if other.cell.rule == "lossless" and comparable(other.cell) == comparable(setting.cell)
-    ]
-    speculative = [other for other in lossless if other.cell.num_speculative_tokens != 0]
-    return min(speculative or lossless, key=lambda other: float(other.columns["seconds"].mean()), default=None)
+    speculative = [group for group in lossless if group.config.num_speculative_tokens != 0]
+    return min(speculative or lossless, key=lambda group: float(group.columns["seconds"].mean()), default=None)
 
 
-def summarise(results: Iterable[CellResult]) -> list[Row]:
-    """Return a row for each setting, in the order of the file; the bootstrap's seed is fixed.
+def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
+    """Return a summary of each group of runs, in the order of the file; the bootstrap's seed is fixed.
 
     Raises:
-        ValueError: where the same cell stands there twice, or a task's cells hold answers to different problems.
+        ValueError: where the same run stands there twice, or a task's runs hold answers to different problems.
     """
-    found = settings(results)
-    rows = []
-    for setting in found:
-        baseline = best_lossless(setting, found)
-        rows.append(Row(setting, baseline, _metrics(setting, baseline, found)))
-    return rows
+    found = grouped(results)
+    summaries = []
+    for group in found:
+        lossless = lossless_beside(group, found)
+        baseline = best_lossless(lossless)
+        alone = next((other for other in lossless if other.config.num_speculative_tokens == 0), None)
+        references = {"baseline": baseline, "lossless": _same_length(group, lossless), "alone": alone}
+        summaries.append(RunSummary(group, baseline, _metrics(group, references)))
+    return summaries
 
 
-def _metrics(setting: Setting, baseline: Setting | None, found: Sequence[Setting]) -> dict[str, Interval | None]:
-    columns = dict(setting.columns)
-    columns["answers"] = np.ones(len(setting.ids))
-    if not setting.scored:
+def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict[str, Interval | None]:
+    columns = dict(group.columns)
+    columns["answers"] = np.ones(len(group.ids))
+    if not group.scored:
         del columns["right"]
-    references = {"baseline": baseline, "lossless": _same_length(setting, found), "alone": _alone(setting, found)}
     for prefix, other in references.items():
         if other is not None:
             columns |= {f"{prefix}.{name}": column for name, column in other.columns.items()}
@@ -204,10 +199,10 @@ def _metrics(setting: Setting, baseline: Setting | None, found: Sequence[Setting
     resampled = dict(zip(names, resampled_sums(np.where(np.isfinite(table), table, 0.0)).T, strict=True))
 
     metrics: dict[str, Interval | None] = dict.fromkeys(NAMES)
-    answers = len(setting.results)
-    if setting.scored:
-        metrics["score"] = clustered_wilson(setting.columns["right"], answers)
-    metrics["truncated"] = clustered_wilson(setting.truncated, answers)
+    answers = len(group.results)
+    if group.scored:
+        metrics["score"] = clustered_wilson(group.columns["right"], answers)
+    metrics["truncated"] = clustered_wilson(group.truncated, answers)
     for name, metric in METRICS.items():
         try:
             value = float(metric(totals))
@@ -218,28 +213,15 @@ def _metrics(setting: Setting, baseline: Setting | None, found: Sequence[Setting
         elif not math.isnan(value):
             spread = metric(resampled)
             metrics[name] = Interval(value, *percentiles(spread[np.isfinite(spread)]))  # without ratios over zero
-    if setting.audited:
-        largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in setting.results), 700))
+    if group.audited:
+        largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in group.results), 700))
         metrics["max_likelihood_ratio"] = Interval(largest, math.nan, math.nan)  # a maximum: it has no interval
     return metrics
 
 
-def _same_length(setting: Setting, found: Sequence[Setting]) -> Setting | None:
+def _same_length(group: RunGroup, lossless: Sequence[RunGroup]) -> RunGroup | None:
     """Return lossless with the same number of proposals, and the same way to verify if there is a choice."""
-    same = [
-        other
-        for other in found
-        if other.cell.rule == "lossless"
-        and comparable(other.cell) == comparable(setting.cell)
-        and other.cell.num_speculative_tokens == setting.cell.num_speculative_tokens
-    ]
-    same.sort(key=lambda other: other.cell.verification != setting.cell.verification)
+    config = group.config
+    same = [other for other in lossless if other.config.num_speculative_tokens == config.num_speculative_tokens]
+    same.sort(key=lambda other: other.config.request.verification != config.request.verification)
     return same[0] if same else None
-
-
-def _alone(setting: Setting, found: Sequence[Setting]) -> Setting | None:
-    """Return the target alone."""
-    for other in found:
-        if other.cell.num_speculative_tokens == 0 and comparable(other.cell) == comparable(setting.cell):
-            return other
-    return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
-from cactus_decoding.evaluation.run_config import Cell
+from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.tasks.task import Task
 
 
@@ -26,21 +26,23 @@ class HarnessTask(Task):
 
     manager: Any = None
 
-    def answer(self, engine: Engine, cell: Cell, start: int = 0) -> Iterator[tuple[Problem, Answer, bool | None]]:
+    def answer(
+        self, engine: Engine, config: RunConfig, start: int = 0
+    ) -> Iterator[tuple[Problem, Answer, bool | None]]:
         """Let the harness ask everything, then yield what came out; it cannot start in the middle."""
         import lm_eval
 
         from cactus_decoding.evaluation.tasks.harness_model import CactusLM
 
-        model = CactusLM(engine, cell)
+        model = CactusLM(engine, config)
         name = self.name.removeprefix(PREFIX)
         results = lm_eval.simple_evaluate(
-            model=model, tasks=[name], limit=cell.problems, task_manager=self.manager, bootstrap_iters=0
+            model=model, tasks=[name], limit=config.problems, task_manager=self.manager, bootstrap_iters=0
         )
         right: dict[int, bool | None] = {}
         for sample in results["samples"][name]:  # one for each filter of a document: the first decides
             right.setdefault(sample["doc_id"], _right(sample))
-        for place, problem in islice(enumerate(self.problems[: cell.problems]), start, None):
+        for place, problem in islice(enumerate(self.problems[: config.problems]), start, None):
             yield problem, model.answers[name, place], right[place]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from cactus_decoding.arguments.checks import check_integer
-from cactus_decoding.evaluation.engines.engine import Answer, Engine, load_engine
-from cactus_decoding.evaluation.run_config import Cell, seed_of
-from cactus_decoding.rules import parse_rule
+from cactus_decoding.evaluation.engines.engine import Answer, Engine
+from cactus_decoding.evaluation.engines.loading import load_engine
+from cactus_decoding.evaluation.run_config import RunConfig
 
 try:
     from lm_eval.api.model import LM
@@ -25,32 +23,29 @@ except ImportError:  # without the extra 'eval' the class cannot be used, but th
 class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
     """A target and a draft as a model of the harness; it generates, and refuses to score given continuations.
 
-    Sampling is the cell's: of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are answered
+    Sampling is the run's: of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are answered
     under the settings that are compared.
 
     Args:
         engine: what decodes.
-        cell: its settings.
+        config: the run.
 
     Attributes:
         answers: by the task's name and the document's number, as they were given.
     """
 
-    def __init__(self, engine: Engine, cell: Cell) -> None:
-        """Check the settings."""
+    def __init__(self, engine: Engine, config: RunConfig) -> None:
         super().__init__()
-        engine.check(cell)
-        self._engine, self._cell = engine, cell
+        engine.check(config.request)
+        self._engine, self._config = engine, config
         self.answers: dict[tuple[str, int], Answer] = {}
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> CactusLM:
-        """Load the models that the harness's ``--model_args`` name: target, draft, and any field of `Cell`."""
+        """Load the models that the harness's ``--model_args`` name: target, draft, and what a `RunConfig` takes."""
         known = {"target": "bundled", "draft": "bundled"} | arg_dict
-        cell = Cell.from_dict(Cell("", "", "").as_dict() | known)
-        check_integer("seed", cell.seed, 0)
-        cell = replace(cell, rule=str(parse_rule(cell.rule)))
-        return cls(load_engine(cell.engine, cell.target, cell.draft, audited=False), cell)
+        config = RunConfig.from_dict(RunConfig("", "", "").as_dict() | known)
+        return cls(load_engine(config.engine, config.target, config.draft, audited=False), config)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> CactusLM:
@@ -65,7 +60,7 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
             until = given.get("until") or ()
             stop = (until,) if isinstance(until, str) else tuple(text for text in until if text)
             number = request.doc_id if request.doc_id is not None else place
-            answer = self._engine.answer(self._cell, prompt, stop, seed_of(self._cell.seed, number))
+            answer = self._engine.answer(prompt, self._config.request_at(number, stop))
             self.answers[request.task_name or "", number] = answer
             texts.append(answer.text)
         return texts
@@ -88,13 +83,13 @@ def _refusal(requests: list[Any]) -> str:
 
 
 def _pairs(text: str) -> dict[str, Any]:
-    """Return the pairs of ``--model_args``, with the types of `Cell`'s fields.
+    """Return the pairs of ``--model_args``, with the types of a run's fields.
 
     Example:
         >>> _pairs("rule=clamped:width=1.0,max_kl=inf,seed=3,num_speculative_tokens=4")
         {'rule': 'clamped:width=1.0,max_kl=inf', 'seed': 3, 'num_speculative_tokens': 4}
     """
-    usual = Cell("", "", "").as_dict()
+    usual = RunConfig("", "", "").as_dict()
     pairs: dict[str, str] = {}
     last = ""
     for part in filter(None, text.split(",")):

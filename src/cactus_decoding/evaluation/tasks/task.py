@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
-from cactus_decoding.evaluation.run_config import Cell, seed_of
+from cactus_decoding.evaluation.run_config import RunConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Task:
     stop: tuple[str, ...] = ()
 
     def digest_of(self, problems: int) -> str:
-        """Return a hash of the first problems: cells of the same name must have the same."""
+        """Return a hash of the first problems: runs of the same task must have the same."""
         text = json.dumps([asdict(problem) for problem in self.problems[:problems]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -39,13 +39,18 @@ class Task:
             return None
         return self.extract(text) == problem.answer
 
-    def check(self, engine: Engine, cell: Cell) -> None:
+    def check(self, engine: Engine, config: RunConfig) -> None:
         """Raise `ValueError` where a problem cannot be answered, before any is."""
-        for problem in self.problems[: cell.problems]:
-            engine.check_prompt(cell, problem)
+        for problem in self.problems[: config.problems]:
+            try:
+                engine.check_prompt(problem.prompt, config.request)
+            except ValueError as error:
+                raise ValueError(f"task {self.name}, problem {problem.id!r}: {error}") from None
 
-    def answer(self, engine: Engine, cell: Cell, start: int = 0) -> Iterator[tuple[Problem, Answer, bool | None]]:
-        """Yield each problem of a cell from the place ``start`` on, its answer, and whether that is right."""
-        for place, problem in islice(enumerate(self.problems[: cell.problems]), start, None):
-            answer = engine.answer(cell, problem.prompt, self.stop, seed_of(cell.seed, place))
+    def answer(
+        self, engine: Engine, config: RunConfig, start: int = 0
+    ) -> Iterator[tuple[Problem, Answer, bool | None]]:
+        """Yield each problem of a run from the place ``start`` on, its answer, and whether that is right."""
+        for place, problem in islice(enumerate(self.problems[: config.problems]), start, None):
+            answer = engine.answer(problem.prompt, config.request_at(place, self.stop))
             yield problem, answer, self.is_right(problem, answer.text)

@@ -1,7 +1,7 @@
 """Grade-school word problems that the project writes itself: training data, and a held-out task without downloads."""
 
 from cactus_decoding.zoo.word_problems.generator import (
-    Problem,
+    WordProblem,
     extract_answer,
     format_prompt,
     is_prompt,
@@ -9,4 +9,4 @@ from cactus_decoding.zoo.word_problems.generator import (
     word_problems,
 )
 
-__all__ = ["Problem", "extract_answer", "format_prompt", "is_prompt", "split_of", "word_problems"]
+__all__ = ["WordProblem", "extract_answer", "format_prompt", "is_prompt", "split_of", "word_problems"]

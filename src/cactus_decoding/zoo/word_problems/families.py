@@ -1,4 +1,4 @@
-"""Families of grade-school stories. Each is a function from a random generator to a `Story` of two to six steps."""
+"""Families of grade-school stories. Each is a function from a random generator to a `Story` of two to six equations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
-from cactus_decoding.zoo.word_problems.story import Operator, Step, Story, step
+from cactus_decoding.zoo.word_problems.story import Equation, Operator, Story, equation
 
 HE = ("Tom", "Ben", "Sam", "Leo", "Max", "Omar", "Ivan", "Luis", "Noah", "Adam", "Hugo", "Ravi", "Finn", "Carl")
 SHE = ("Anna", "Mia", "Zoe", "Lily", "Nora", "Emma", "Ruth", "Sara", "Ines", "Maya", "Tina", "Lucy", "Vera", "Jane")
@@ -42,14 +42,14 @@ def _noise(rng: random.Random, who: Person) -> list[str]:
     return rng.sample(pool, rng.choice((0, 0, 1, 1, 2)))
 
 
-def _add_up(parts: list[Step], *wordings: str) -> list[Step]:
-    """Return the steps that add the parts one after another; the last one uses the given wordings."""
-    sums: list[Step] = []
+def _add_up(parts: list[Equation], *wordings: str) -> list[Equation]:
+    """Return the equations that add the parts one after another; the last one uses the given wordings."""
+    sums: list[Equation] = []
     total = parts[0]
     for i, part in enumerate(parts[1:], start=2):
         last = i == len(parts)
         running = ("together that makes {e}.", "adding them gives {e} so far.", "the sum so far is {e}.")
-        total = step("+", total, part, *(wordings if last else running))
+        total = equation("+", total, part, *(wordings if last else running))
         sums.append(total)
     return sums
 
@@ -65,7 +65,7 @@ def shopping(rng: random.Random) -> Story:
         verb = rng.choice(("buys", "gets")) if i == 0 else rng.choice(("also buys", "then buys", "adds"))
         facts.append(f"{subject} {verb} {count} {good} that cost {price} dollars {each}.")
         costs.append(
-            step(
+            equation(
                 "*",
                 count,
                 price,
@@ -82,8 +82,8 @@ def shopping(rng: random.Random) -> Story:
         "altogether that is {e} dollars.",
         f"{who.name} owes {{e}} dollars in all.",
     )
-    steps = costs + sums
-    total = steps[-1]
+    equations = costs + sums
+    total = equations[-1]
     kind = rng.choice(("change", "coupon", "total") if len(goods) > 1 else ("change", "coupon"))
     words: tuple[str, ...]
     questions: tuple[str, ...]
@@ -97,7 +97,7 @@ def shopping(rng: random.Random) -> Story:
             f"{who.name} gets back {{e}} dollars.",
             "what comes back is {e} dollars.",
         )
-        steps.append(step("-", bill, total, *words))
+        equations.append(equation("-", bill, total, *words))
         questions = (
             f"How much change does {who.they} get?",
             f"How many dollars does {who.they} get back?",
@@ -111,11 +111,11 @@ def shopping(rng: random.Random) -> Story:
             "the coupon leaves {e} dollars.",
             f"{who.name} pays {{e}} dollars.",
         )
-        steps.append(step("-", total, off, *words))
+        equations.append(equation("-", total, off, *words))
         questions = (f"How much does {who.they} pay?", f"How many dollars does {who.name} pay in the end?")
     else:
         questions = (f"How much does {who.they} spend?", f"How many dollars does {who.name} pay in total?")
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def comparison(rng: random.Random) -> Story:
@@ -128,9 +128,9 @@ def comparison(rng: random.Random) -> Story:
         names = (*names, people[-1].name)
     start = rng.randint(3, 40)
     facts = [rng.choice((f"{people[0].name} has {start} {thing}.", f"{people[0].name} owns {start} {thing}."))]
-    steps: list[Step] = []
-    previous: int | Step = start
-    counts: list[int | Step] = [start]
+    equations: list[Equation] = []
+    previous: int | Equation = start
+    counts: list[int | Equation] = [start]
     for before, who in pairwise(people):
         operator = rng.choice(CHANGES)
         n = rng.randint(2, 4) if operator == "*" else rng.randint(2, 25)
@@ -146,8 +146,8 @@ def comparison(rng: random.Random) -> Story:
             f"for {who.name} we find {{e}} {thing}.",
             f"that gives {who.name} {{e}} {thing}.",
         )
-        previous = step(operator, previous, n, *wordings)
-        steps.append(previous)
+        previous = equation(operator, previous, n, *wordings)
+        equations.append(previous)
         counts.append(previous)
     if len(people) > 2 and rng.random() < 0.35:
         questions = (f"How many {thing} does {people[-1].name} have?", f"How many {thing} does {people[-1].name} own?")
@@ -160,10 +160,10 @@ def comparison(rng: random.Random) -> Story:
         running = (f"so far that makes {{e}} {thing}.", "adding them gives {e} so far.", "the sum so far is {e}.")
         total = counts[0]
         for i, count in enumerate(counts[1:], start=2):
-            total = step("+", total, count, *(words if i == len(counts) else running))
-            steps.append(total)
+            total = equation("+", total, count, *(words if i == len(counts) else running))
+            equations.append(total)
         questions = (f"How many {thing} do they have together?", f"How many {thing} do they own in all?")
-    return Story(facts, steps, questions, _noise(rng, people[0]))
+    return Story(facts, equations, questions, _noise(rng, people[0]))
 
 
 def collecting(rng: random.Random) -> Story:
@@ -172,8 +172,8 @@ def collecting(rng: random.Random) -> Story:
     holder = rng.choice(HOLDERS)
     start = rng.randint(10, 60)
     facts = [rng.choice((f"{who.name} has {start} {thing}.", f"{who.name} starts with {start} {thing}."))]
-    steps: list[Step] = []
-    now: int | Step = start
+    equations: list[Equation] = []
+    now: int | Equation = start
     for event in rng.sample(("finds", "gives", "packs", "loses"), rng.randint(1, 3)):
         n = rng.randint(2, 25)
         has_now = (
@@ -188,7 +188,7 @@ def collecting(rng: random.Random) -> Story:
         )
         if event == "finds":
             facts.append(f"{who.They} {rng.choice(('finds', 'wins', 'is given'))} {n} more {thing}.")
-            now = step("+", now, n, *has_now)
+            now = equation("+", now, n, *has_now)
         elif event == "packs":
             n, size = rng.randint(2, 8), rng.randint(2, 12)
             facts.append(f"{who.They} buys {n} {holder} with {size} {thing} in each.")
@@ -197,27 +197,27 @@ def collecting(rng: random.Random) -> Story:
                 f"{who.they} buys {{e}} {thing}.",
                 f"in the {holder} there are {{e}} {thing}.",
             )
-            bought = step("*", n, size, *words)
-            steps.append(bought)
-            now = step("+", now, bought, *has_now)
+            bought = equation("*", n, size, *words)
+            equations.append(bought)
+            now = equation("+", now, bought, *has_now)
         else:
             verb = rng.choice(("gives away", "sells")) if event == "gives" else rng.choice(("loses", "drops"))
             facts.append(f"{who.They} {verb} {n} {thing}.")
-            now = step("-", now, n, *left)
-        steps.append(now)
-    if len(steps) == 1 or rng.random() < 0.4:
-        divisors = [d for d in range(2, 10) if now.value % d == 0] if isinstance(now, Step) else []
+            now = equation("-", now, n, *left)
+        equations.append(now)
+    if len(equations) == 1 or rng.random() < 0.4:
+        divisors = [d for d in range(2, 10) if now.value % d == 0] if isinstance(now, Equation) else []
         friends = rng.choice(divisors or [0])
         facts.append(f"{who.They} {rng.choice(('shares', 'splits'))} the rest equally among {friends} friends.")
         words = (f"each friend gets {{e}} {thing}.", f"every friend has {{e}} {thing}.", f"one share is {{e}} {thing}.")
-        steps.append(step("/", now, friends, *words))
+        equations.append(equation("/", now, friends, *words))
         questions = (f"How many {thing} does each friend get?", f"How many {thing} are in one share?")
     else:
         questions = (
             f"How many {thing} does {who.name} have now?",
             f"How many {thing} does {who.they} have in the end?",
         )
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def working(rng: random.Random) -> Story:
@@ -235,35 +235,35 @@ def working(rng: random.Random) -> Story:
             f"{who.name} makes {{e}} {good} {time}.",
             f"the work {time} gives {{e}} {good}.",
         )
-        parts.append(step("*", rate, hours, *words))
-    steps = parts + _add_up(
+        parts.append(equation("*", rate, hours, *words))
+    equations = parts + _add_up(
         parts, f"in all that is {{e}} {good}.", f"the day gives {{e}} {good}.", f"together these are {{e}} {good}."
     )
-    made = steps[-1]
+    made = equations[-1]
     kind = rng.choice(("sale", "order", "earn"))
     if kind == "order":
         goal = made.value + rng.randint(3, 40)
         facts.append(rng.choice((f"The order is for {goal} {good}.", f"{who.They} needs {goal} {good}.")))
         words = (f"{{e}} {good} are missing.", f"{who.they} still needs {{e}} {good}.", f"the rest is {{e}} {good}.")
-        steps.append(step("-", goal, made, *words))
+        equations.append(equation("-", goal, made, *words))
         questions = (f"How many {good} are still missing?", f"How many more {good} does {who.they} need?")
     else:
         n = rng.randint(2, 30)
         facts.append(f"{who.They} {rng.choice(('sells', 'gives away'))} {n} of the {good}.")
         words = (f"{{e}} {good} are left.", f"{who.name} keeps {{e}} {good}.", f"that leaves {{e}} {good}.")
-        left = step("-", made, n, *words)
-        steps.append(left)
+        left = equation("-", made, n, *words)
+        equations.append(left)
         questions = (f"How many {good} are left?", f"How many {good} does {who.they} keep?")
         if kind == "earn":
             price = rng.randint(2, 5)
             facts.append(f"The others are sold at the {rng.choice(PLACES)} for {price} dollars each.")
             words = ("they bring {e} dollars.", f"{who.name} earns {{e}} dollars.", "the others give {e} dollars.")
-            steps.append(step("*", left, price, *words))
+            equations.append(equation("*", left, price, *words))
             questions = (
                 "How many dollars do the others bring?",
                 f"How many dollars does {who.they} earn for the others?",
             )
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def saving(rng: random.Random) -> Story:
@@ -274,8 +274,8 @@ def saving(rng: random.Random) -> Story:
         f"{who.name} saves {weekly} dollars {rng.choice(('a week', 'each week', 'every week'))} for {weeks} weeks."
     ]
     words = (f"{who.they} saves {{e}} dollars.", "the savings are {e} dollars.", "the weeks bring {e} dollars.")
-    now = step("*", weekly, weeks, *words)
-    steps = [now]
+    now = equation("*", weekly, weeks, *words)
+    equations = [now]
     if rng.random() < 0.6:
         gift = rng.randint(5, 50)
         giver = rng.choice(("aunt", "uncle", "sister", "brother", "grandmother"))
@@ -285,8 +285,8 @@ def saving(rng: random.Random) -> Story:
             "the gift makes it {e} dollars.",
             "now there are {e} dollars.",
         )
-        now = step("+", now, gift, *words)
-        steps.append(now)
+        now = equation("+", now, gift, *words)
+        equations.append(now)
     if rng.random() < 0.5:
         count, price, good = rng.randint(2, 5), rng.randint(2, 9), rng.choice(GOODS)
         facts.append(f"{who.They} buys {count} {good} for {price} dollars each.")
@@ -295,11 +295,11 @@ def saving(rng: random.Random) -> Story:
             f"{who.they} spends {{e}} dollars.",
             f"for the {good} we get {{e}} dollars.",
         )
-        spent = step("*", count, price, *words)
+        spent = equation("*", count, price, *words)
         words = (f"{who.they} has {{e}} dollars left.", "what remains is {e} dollars.", "that leaves {e} dollars.")
-        now = step("-", now, spent, *words)
-        steps += [spent, now]
-    if len(steps) < 2 or rng.random() < 0.5:
+        now = equation("-", now, spent, *words)
+        equations += [spent, now]
+    if len(equations) < 2 or rng.random() < 0.5:
         goal = now.value + rng.randint(4, 60)
         dream = rng.choice(("bike", "guitar", "tent", "camera"))
         facts.append(
@@ -310,11 +310,11 @@ def saving(rng: random.Random) -> Story:
             "{e} dollars are missing.",
             f"for the {dream} {{e}} dollars are missing.",
         )
-        steps.append(step("-", goal, now, *words))
+        equations.append(equation("-", goal, now, *words))
         questions = (f"How many dollars are missing for the {dream}?", f"How many more dollars does {who.they} need?")
     else:
         questions = (f"How many dollars does {who.name} have now?", f"How much money does {who.they} have in the end?")
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def packing(rng: random.Random) -> Story:
@@ -328,34 +328,34 @@ def packing(rng: random.Random) -> Story:
         f"in the {holder} are {{e}} {thing}.",
         f"from the {holder} we get {{e}} {thing}.",
     )
-    now = step("*", n, size, *words)
-    steps = [now]
+    now = equation("*", n, size, *words)
+    equations = [now]
     for change in rng.sample(("loose", "spoiled", "day"), rng.randint(1, 2)):
         m = rng.randint(2, 24)
         if change == "loose":
             facts.append(rng.choice((f"There are {m} loose {thing} too.", f"{who.name} brings {m} more {thing}.")))
-            now = step("+", now, m, f"with the others there are {{e}} {thing}.", f"that makes {{e}} {thing}.")
+            now = equation("+", now, m, f"with the others there are {{e}} {thing}.", f"that makes {{e}} {thing}.")
         elif change == "spoiled":
             facts.append(rng.choice((f"{m} of the {thing} are broken.", f"{who.name} throws away {m} {thing}.")))
-            now = step("-", now, m, f"{{e}} {thing} are good.", f"that leaves {{e}} {thing}.")
+            now = equation("-", now, m, f"{{e}} {thing} are good.", f"that leaves {{e}} {thing}.")
         else:
             a, b = rng.randint(2, 6), rng.randint(2, 6)
             facts.append(f"{who.name} takes {a} {thing} a day for {b} days.")
-            taken = step("*", a, b, f"{who.name} takes {{e}} {thing}.", f"in these days {{e}} {thing} are taken.")
-            now = step("-", now, taken, f"after that {{e}} {thing} remain.", f"that leaves {{e}} {thing}.")
-            steps.append(taken)
-        steps.append(now)
+            taken = equation("*", a, b, f"{who.name} takes {{e}} {thing}.", f"in these days {{e}} {thing} are taken.")
+            now = equation("-", now, taken, f"after that {{e}} {thing} remain.", f"that leaves {{e}} {thing}.")
+            equations.append(taken)
+        equations.append(now)
     divisors = [d for d in range(2, 11) if now.value % d == 0 and now.value // d > 1]
     if divisors and rng.random() < 0.55:
         d = rng.choice(divisors)
         new = rng.choice([h for h in HOLDERS if h != holder])
         facts.append(f"{rng.choice(('They are', 'The rest is'))} packed into {new} of {d}.")
         words = (f"they fill {{e}} {new}.", f"that takes {{e}} {new}.", f"{who.name} needs {{e}} {new}.")
-        steps.append(step("/", now, d, *words))
+        equations.append(equation("/", now, d, *words))
         questions = (f"How many {new} are filled?", f"How many {new} are needed?")
     else:
         questions = (f"How many {thing} are there now?", f"How many {thing} are left in the end?")
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def reading(rng: random.Random) -> Story:
@@ -363,8 +363,8 @@ def reading(rng: random.Random) -> Story:
     who, day = Person(rng), rng.randint(5, 40)
     unit = rng.choice(("pages", "puzzles", "letters"))
     facts = [f"On Monday {who.name} {rng.choice(('finishes', 'does'))} {day} {unit}."]
-    days: list[int | Step] = [day]
-    steps: list[Step] = []
+    days: list[int | Equation] = [day]
+    equations: list[Equation] = []
     for name, before in zip(("Tuesday", "Wednesday")[: rng.randint(1, 2)], ("Monday", "Tuesday"), strict=False):
         operator = rng.choice(CHANGES)
         n = rng.randint(2, 3) if operator == "*" else rng.randint(2, 20)
@@ -379,8 +379,8 @@ def reading(rng: random.Random) -> Story:
             f"{name} brings {{e}} {unit}.",
             f"for {name} we get {{e}} {unit}.",
         )
-        days.append(step(operator, days[-1], n, *words))
-        steps.append(days[-1])  # type: ignore[arg-type]
+        days.append(equation(operator, days[-1], n, *words))
+        equations.append(days[-1])  # type: ignore[arg-type]
     total = days[0]
     for i, more in enumerate(days[1:], start=2):
         words = (
@@ -389,27 +389,32 @@ def reading(rng: random.Random) -> Story:
             f"together that is {{e}} {unit}.",
         )
         running = (f"so far that makes {{e}} {unit}.", "the sum so far is {e}.")
-        total = step("+", total, more, *(words if i == len(days) else running))
-        steps.append(total)
+        total = equation("+", total, more, *(words if i == len(days) else running))
+        equations.append(total)
     questions: tuple[str, ...] = (f"How many {unit} has {who.they} done?", f"How many {unit} are done in all?")
     if rng.random() < 0.6:
         pace, later = rng.randint(2, 10), rng.randint(2, 9)
-        goal = steps[-1].value + pace * later
+        goal = equations[-1].value + pace * later
         facts.append(f"There are {goal} {unit} in all.")
-        left = step(
-            "-", goal, steps[-1], f"{{e}} {unit} are left.", f"there remain {{e}} {unit}.", f"that leaves {{e}} {unit}."
+        left = equation(
+            "-",
+            goal,
+            equations[-1],
+            f"{{e}} {unit} are left.",
+            f"there remain {{e}} {unit}.",
+            f"that leaves {{e}} {unit}.",
         )
-        steps.append(left)
+        equations.append(left)
         questions = (f"How many {unit} are left?", f"How many {unit} remain?")
-        if len(steps) < 6 and rng.random() < 0.6:
+        if len(equations) < 6 and rng.random() < 0.6:
             facts.append(f"From then on {who.they} does {pace} {unit} a day.")
-            steps.append(
-                step(
+            equations.append(
+                equation(
                     "/", left, pace, "this takes {e} days.", f"{who.they} needs {{e}} days.", "the rest takes {e} days."
                 )
             )
             questions = ("How many more days are needed?", f"How many days does {who.they} need for the rest?")
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def seating(rng: random.Random) -> Story:
@@ -425,30 +430,30 @@ def seating(rng: random.Random) -> Story:
             f"in the {area} there are {{e}} seats.",
             f"for the {area} we get {{e}} seats.",
         )
-        parts.append(step("*", rows, seats, *words))
-    steps = parts + _add_up(
+        parts.append(equation("*", rows, seats, *words))
+    equations = parts + _add_up(
         parts, "in all there are {e} seats.", "together that is {e} seats.", "the total is {e} seats."
     )
-    total = steps[-1]
-    taken: int | Step = rng.randint(3, 60)
+    total = equations[-1]
+    taken: int | Equation = rng.randint(3, 60)
     if rng.random() < 0.5:
         groups, size = rng.randint(2, 9), rng.randint(2, 8)
         facts.append(f"{groups} {rng.choice(('groups', 'classes'))} of {size} people sit down.")
         words = ("the people take {e} seats.", "{e} people sit down.", "the groups need {e} seats.")
-        taken = step("*", groups, size, *words)
-        steps.append(taken)
+        taken = equation("*", groups, size, *words)
+        equations.append(taken)
     else:
         facts.append(f"{taken} people {rng.choice(('sit down', 'find a seat'))}.")
-    free = step("-", total, taken, "{e} seats stay free.", "that leaves {e} seats.", "the free seats are {e}.")
-    steps.append(free)
+    free = equation("-", total, taken, "{e} seats stay free.", "that leaves {e} seats.", "the free seats are {e}.")
+    equations.append(free)
     questions = ("How many seats are free?", "How many seats stay empty?")
-    if len(steps) < 6 and rng.random() < 0.4:
+    if len(equations) < 6 and rng.random() < 0.4:
         more = rng.randint(2, 20)
         facts.append(f"{who.name} brings {more} more chairs.")
-        steps.append(
-            step("+", free, more, "with the chairs there are {e} free seats.", "the chairs make it {e} free seats.")
+        equations.append(
+            equation("+", free, more, "with the chairs there are {e} free seats.", "the chairs make it {e} free seats.")
         )
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 def travelling(rng: random.Random) -> Story:
@@ -468,33 +473,33 @@ def travelling(rng: random.Random) -> Story:
             f"{who.name} goes {{e}} miles {how}.",
             f"the part {how} is {{e}} miles.",
         )
-        parts.append(step("*", hours, speed, *words))
-    steps = parts + _add_up(
+        parts.append(equation("*", hours, speed, *words))
+    equations = parts + _add_up(
         parts, f"{who.they} covers {{e}} miles in all.", "the way is {e} miles.", "together that is {e} miles."
     )
-    now = steps[-1]
+    now = equations[-1]
     if rng.random() < 0.5:
         stop = rng.randint(2, 30)
         facts.append(f"The next town is {stop} miles {rng.choice(('further', 'beyond'))}.")
-        now = step("+", now, stop, "the town is {e} miles from the start.", "to the town it is {e} miles.")
-        steps.append(now)
+        now = equation("+", now, stop, "the town is {e} miles from the start.", "to the town it is {e} miles.")
+        equations.append(now)
         questions = ("How far from the start is the town in miles?", "How many miles is it from the start to the town?")
     else:
         goal = now.value + rng.randint(3, 60)
         facts.append(rng.choice((f"The whole way is {goal} miles.", f"The goal is {goal} miles from the start.")))
-        now = step(
+        now = equation(
             "-", goal, now, "{e} miles are left.", f"{who.they} still has {{e}} miles to go.", "the rest is {e} miles."
         )
-        steps.append(now)
+        equations.append(now)
         questions = ("How many miles are left?", f"How many miles does {who.they} still have to go?")
     if rng.random() < 0.35:
         times = rng.randint(2, 4)
         facts.append(f"{who.They} does this last part {times} times.")
-        steps.append(
-            step("*", now, times, f"that makes {{e}} miles over {times} times.", "done that often it is {e} miles.")
+        equations.append(
+            equation("*", now, times, f"that makes {{e}} miles over {times} times.", "done that often it is {e} miles.")
         )
         questions = ("How many miles is that in all?", "How many miles does that make?")
-    return Story(facts, steps, questions, _noise(rng, who))
+    return Story(facts, equations, questions, _noise(rng, who))
 
 
 FAMILIES: dict[str, Callable[[random.Random], Story]] = {

@@ -17,7 +17,7 @@ _ANSWER = re.compile(r"####\s*(-?[\d,]*\d)")
 
 
 @dataclass(frozen=True)
-class Problem:
+class WordProblem:
     """A question, one of its many worked solutions, and the answer.
 
     Attributes:
@@ -80,7 +80,7 @@ def split_of(question: str) -> Split:
     return "validation" if bucket < 26 else "train"
 
 
-def draw_problem(rng: random.Random) -> Problem:
+def draw_problem(rng: random.Random) -> WordProblem:
     """Draw a problem of any family and split."""
     while True:
         family = rng.choice(list(FAMILIES))
@@ -88,14 +88,14 @@ def draw_problem(rng: random.Random) -> Problem:
             story = FAMILIES[family](rng)
         except (UnsuitableStoryError, IndexError):  # IndexError: no bill, divisor or name was left to choose from
             continue
-        if not 2 <= len(story.steps) <= 6:
+        if not 2 <= len(story.equations) <= 6:
             continue
         question = write_question(story, rng)
         solution = write_solution(story, rng)
-        return Problem(question, solution, story.steps[-1].value, family, len(story.steps))
+        return WordProblem(question, solution, story.equations[-1].value, family, len(story.equations))
 
 
-def word_problems(split: Split, seed: int = 0) -> Iterator[Problem]:
+def word_problems(split: Split, seed: int = 0) -> Iterator[WordProblem]:
     """Yield problems of one split without end; the same seed gives the same problems.
 
     Args:
@@ -115,7 +115,7 @@ def word_problems(split: Split, seed: int = 0) -> Iterator[Problem]:
     return _stream(split, seed)
 
 
-def _stream(split: Split, seed: int) -> Iterator[Problem]:
+def _stream(split: Split, seed: int) -> Iterator[WordProblem]:
     rng = random.Random(f"word problems {seed}")
     while True:
         problem = draw_problem(rng)

@@ -1,4 +1,4 @@
-"""The parts a word problem is built from: facts, arithmetic steps with their wordings, and a question."""
+"""The parts a word problem is built from: facts, equations with their wordings, and a question."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class UnsuitableStoryError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class Equation:
     """One line of a solution: ``left operator right = value``, with sentences of equal worth that state it.
 
     Each wording contains ``{e}``, which becomes the worked expression, for instance ``4 * 6 = 24``.
     """
 
     operator: Operator
-    left: int | Step
-    right: int | Step
+    left: int | Equation
+    right: int | Equation
     wordings: tuple[str, ...]
     value: int
 
-    def needs(self) -> list[Step]:
-        """Return the steps whose values this one uses."""
-        return [operand for operand in (self.left, self.right) if isinstance(operand, Step)]
+    def needs(self) -> list[Equation]:
+        """Return the equations whose values this one uses."""
+        return [operand for operand in (self.left, self.right) if isinstance(operand, Equation)]
 
     def sentence(self, rng: random.Random) -> str:
         """Draw a wording, and the order of the operands where both orders are right."""
@@ -41,28 +41,28 @@ class Step:
         return rng.choice(self.wordings).format(e=f"{left} {self.operator} {right} = {self.value}")
 
 
-def number(operand: int | Step) -> int:
-    """Return the value of a plain number or of an earlier step."""
-    return operand.value if isinstance(operand, Step) else operand
+def number(operand: int | Equation) -> int:
+    """Return the value of a plain number or of an earlier equation."""
+    return operand.value if isinstance(operand, Equation) else operand
 
 
-def step(operator: Operator, left: int | Step, right: int | Step, *wordings: str) -> Step:
-    """Work out one step, or raise `UnsuitableStoryError` where its value would not suit a story."""
+def equation(operator: Operator, left: int | Equation, right: int | Equation, *wordings: str) -> Equation:
+    """Work out one equation, or raise `UnsuitableStoryError` where its value would not suit a story."""
     a, b = number(left), number(right)
     if operator == "/" and (b == 0 or a % b):
         raise UnsuitableStoryError
     value = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[operator]
     if not 0 < value <= LARGEST_NUMBER:
         raise UnsuitableStoryError
-    return Step(operator, left, right, wordings, value)
+    return Equation(operator, left, right, wordings, value)
 
 
 @dataclass
 class Story:
-    """A problem before it is written out. The last step gives the answer."""
+    """A problem before it is written out. The last equation gives the answer."""
 
     facts: list[str]
-    steps: list[Step]
+    equations: list[Equation]
     questions: Sequence[str]
     distractors: list[str] = field(default_factory=list)
 
@@ -81,8 +81,8 @@ def write_question(story: Story, rng: random.Random) -> str:
 
 
 def write_solution(story: Story, rng: random.Random) -> str:
-    """Write the steps, in a random one of the orders that respect what each step needs, and the answer line."""
-    waiting, done = list(story.steps), set[int]()
+    """Write the equations, in a random one of the orders that respect what each needs, and the answer line."""
+    waiting, done = list(story.equations), set[int]()
     lines: list[str] = []
     while waiting:
         ready = [s for s in waiting if all(id(needed) in done for needed in s.needs())]
@@ -92,4 +92,4 @@ def write_solution(story: Story, rng: random.Random) -> str:
         leads = _FIRST_LEADS if not lines else (_MIDDLE_LEADS if waiting else _LAST_LEADS)
         sentence = rng.choice(leads) + chosen.sentence(rng)
         lines.append(sentence[0].upper() + sentence[1:])
-    return "\n".join([*lines, f"#### {story.steps[-1].value}"])
+    return "\n".join([*lines, f"#### {story.equations[-1].value}"])

@@ -14,35 +14,41 @@ _BYTES_AT_WORK = 400
 
 
 @dataclass(frozen=True, eq=False)
-class RowStore:
-    """Rows of probabilities in float32.
+class PackedRows:
+    """Rows of probabilities in float32: many `SparseProbs` one after another, as a file keeps them.
 
     Attributes:
         vocabulary: width of a row.
-        values: all rows, ``[rows, vocabulary]``; or, where ``token_ids`` is given, only the positive entries, row after
+        probs: all rows, ``[rows, vocabulary]``; or, where ``token_ids`` is given, only the positive entries, row after
             row, ``[entries]``.
         token_ids: the entries' tokens, ascending within a row, int32.
         ends: where the entries of each row end, ``[rows]``, int64.
     """
 
     vocabulary: int
-    values: Tensor
+    probs: Tensor
     token_ids: Tensor | None = None
     ends: Tensor | None = None
 
     def __len__(self) -> int:
         """Return how many rows there are."""
-        return len(self.values if self.ends is None else self.ends)
+        return len(self.probs if self.ends is None else self.ends)
 
     @property
     def sparse(self) -> bool:
         """Whether only positive entries are kept."""
         return self.ends is not None
 
+    @property
+    def counts(self) -> Tensor:
+        """How many entries each row has, ``[rows]``; sparse rows only."""
+        assert self.ends is not None
+        return torch.diff(self.ends, prepend=torch.zeros(1, dtype=torch.long))
+
     def dense(self, start: int, stop: int) -> Tensor:
         """Return rows ``start`` to ``stop``, ``[stop - start, vocabulary]``."""
         if not self.sparse:
-            return self.values[start:stop]
+            return self.probs[start:stop]
         row, token_ids, values = self.entries(start, stop)
         rows = torch.zeros(stop - start, self.vocabulary)
         rows[row, token_ids] = values
@@ -55,40 +61,37 @@ class RowStore:
         begin = 0 if start == 0 else int(self.ends[start - 1])
         end = 0 if stop == 0 else int(self.ends[stop - 1])
         row = torch.searchsorted(self.ends[start:stop], torch.arange(begin, end), right=True)
-        return row, self.token_ids[begin:end].long(), self.values[begin:end]
+        return row, self.token_ids[begin:end].long(), self.probs[begin:end]
 
 
-def pack(blocks: Sequence[Tensor], vocabulary: int) -> RowStore:
+def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
     """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller.
 
     Example:
-        >>> store = pack([torch.eye(4)], 4)
-        >>> store.sparse, store.dense(1, 2).tolist()
+        >>> packed = pack([torch.eye(4)], 4)
+        >>> packed.sparse, packed.dense(1, 2).tolist()
         (True, [[0.0, 1.0, 0.0, 0.0]])
     """
     places = [block.nonzero() for block in blocks]
     rows = sum(len(block) for block in blocks)
     if sum(len(place) for place in places) * 8 >= rows * vocabulary * 4:
-        return RowStore(
+        return PackedRows(
             vocabulary, torch.cat([block.float() for block in blocks]) if rows else torch.zeros(0, vocabulary)
         )
     counts = torch.cat([(block != 0).sum(-1) for block in blocks])
     values = torch.cat([block[tuple(place.T)].float() for block, place in zip(blocks, places, strict=True)])
-    return RowStore(vocabulary, values, torch.cat([place[:, 1] for place in places]).int(), counts.cumsum(0))
+    return PackedRows(vocabulary, values, torch.cat([place[:, 1] for place in places]).int(), counts.cumsum(0))
 
 
-def join(stores: Sequence[RowStore], vocabulary: int) -> RowStore:
-    """Return the rows of several stores in one."""
-    if not stores or len({store.sparse for store in stores}) == 2:  # rare: truncation that sometimes cuts little
-        return pack([store.dense(0, len(store)) for store in stores], vocabulary)
-    values = torch.cat([store.values for store in stores])
-    if not stores[0].sparse:
-        return RowStore(vocabulary, values)
-    token_ids = torch.cat([store.token_ids for store in stores if store.token_ids is not None])
-    counts = [
-        torch.diff(store.ends, prepend=torch.zeros(1, dtype=torch.long)) for store in stores if store.ends is not None
-    ]
-    return RowStore(vocabulary, values, token_ids, torch.cat(counts).cumsum(0))
+def join(parts: Sequence[PackedRows], vocabulary: int) -> PackedRows:
+    """Return the rows of several parts in one."""
+    if not parts or len({packed.sparse for packed in parts}) == 2:  # rare: truncation that sometimes cuts little
+        return pack([packed.dense(0, len(packed)) for packed in parts], vocabulary)
+    values = torch.cat([packed.probs for packed in parts])
+    if not parts[0].sparse:
+        return PackedRows(vocabulary, values)
+    token_ids = torch.cat([packed.token_ids for packed in parts if packed.token_ids is not None])
+    return PackedRows(vocabulary, values, token_ids, torch.cat([packed.counts for packed in parts]).cumsum(0))
 
 
 class Chunk(NamedTuple):
@@ -109,20 +112,17 @@ class Chunk(NamedTuple):
     drafted: Tensor
 
 
-def chunks(target: RowStore, draft: RowStore, drafted: Tensor, memory: int) -> Iterator[Chunk]:
+def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) -> Iterator[Chunk]:
     """Yield all pairs in chunks that an audit works on with about ``memory`` bytes, one pair at least."""
     columns = target.vocabulary
     if target.sparse and draft.sparse and len(target):
-        assert target.ends is not None
-        assert draft.ends is not None
-        widths = [torch.diff(store.ends, prepend=torch.zeros(1, dtype=torch.long)) for store in (target, draft)]  # type: ignore[arg-type]
-        columns = min(columns, int((widths[0] + widths[1]).max()) + 1)
+        columns = min(columns, int((target.counts + draft.counts).max()) + 1)
     size = max(1, memory // (columns * _BYTES_AT_WORK))
     for start in range(0, len(target), size):
         stop = min(start + size, len(target))
         tokens = drafted[start:stop].long()
         if target.sparse and draft.sparse:
-            entries = [store.entries(start, stop) for store in (target, draft)]
+            entries = [packed.entries(start, stop) for packed in (target, draft)]
             rows = _compact(entries[0], entries[1], tokens, target.vocabulary)
         else:
             rows = target.dense(start, stop), draft.dense(start, stop), tokens.unsqueeze(1)

@@ -1,0 +1,87 @@
+"""Runs: one request each, what old result files call them, and the grid that they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.result_files import config_of
+
+from cactus_decoding import Budget, Request, SamplingParams
+from cactus_decoding.evaluation.run_config import RunConfig, grid, seed_of
+
+OLD = Path(__file__).parents[1] / "data" / "version_0_1" / "results.jsonl"
+TASKS = {"word_problems": 5}
+
+
+def runs(settings=None, **changes):
+    varied = {"tasks": TASKS, "drafts": ["bundled"], "rules": ["lossless"], "lengths": [4], "seeds": [0]} | changes
+    return list(grid("bundled", "transformers", settings or {}, **varied))
+
+
+def test_a_run_of_the_version_before_has_the_key_that_it_had():
+    for line in OLD.read_text().splitlines():
+        cell = json.loads(line)["cell"]
+        assert RunConfig.from_dict(cell).key == json.dumps(cell, sort_keys=True)
+
+
+def test_runs_survive_the_way_through_json():
+    request = Request("clamped:width=2.0", Budget(0.5, expected_tokens=40), sampling=SamplingParams(0.6, top_k=20),
+                      num_speculative_tokens="adaptive", seed=3)  # fmt: skip
+    run = RunConfig("sums", "large", "ngram", problems=7, request=request)
+    again = RunConfig.from_dict(json.loads(json.dumps(run.as_dict())))
+    assert again == run
+    assert hash(again) == hash(run)
+    assert again.request.budget == request.budget
+    assert run != run.asking(seed=4)
+    assert run != "a run"
+
+
+def test_fields_that_are_missing_or_unknown_are_named():
+    values = config_of().as_dict()
+    with pytest.raises(ValueError, match=r"lacks \['top_k'\] and adds \['top_q'\]"):
+        RunConfig.from_dict({name.replace("top_k", "top_q"): value for name, value in values.items()})
+
+
+def test_an_unlimited_budget_is_none_because_the_audit_measures():
+    assert config_of(rule="cactus:delta=1.0", budget_nats=float("inf")) == config_of(rule="cactus:delta=1.0")
+    shifted = RunConfig("", "", "", request=Request("cactus:delta=1.0", Budget(max_shift=0.1)))
+    assert shifted.as_dict()["budget_nats"] == pytest.approx(0.02)
+    assert RunConfig.from_dict(shifted.as_dict()) == shifted
+
+
+def test_labels_say_rule_budget_verification_and_length():
+    run = config_of(rule="clamped:width=1.0", budget_nats=0.5, verification="block", num_speculative_tokens=4)
+    assert run.label == "clamped:width=1.0 ≤0.5 nats block ×4"
+
+
+def test_every_answer_has_a_seed_of_its_own_that_all_rules_share():
+    lossless, relaxed = runs(rules=["lossless", "cactus:delta=1.0"], seeds=[3])
+    assert [run.request_at(5, ("\n",)).seed for run in (lossless, relaxed)] == [seed_of(3, 5)] * 2
+    assert lossless.request_at(5, ("\n",)).stop == ("\n",)
+    assert len({seed_of(seed, place) for seed in range(30) for place in range(30)}) == 900
+
+
+def test_a_draft_length_that_learns_is_its_run_s_alone():
+    first, second = runs(rules=["cactus:delta=1.0", "lossless"], lengths=["adaptive"])
+    assert first.request_at(0).num_speculative_tokens is first.request_at(1).num_speculative_tokens
+    assert first.request.num_speculative_tokens is not second.request.num_speculative_tokens
+
+
+def test_the_grid_makes_each_run_once():
+    made = runs({"budget_nats": 0.5, "top_p": 0.9}, rules=["cactus:delta=1.0", "lossless"], lengths=[0, 4],
+                drafts=["bundled", "ngram"], seeds=[1, 0])  # fmt: skip
+    assert [(run.draft, run.seed) for run in made[::3]] == [("bundled", 1), ("bundled", 0), ("ngram", 1), ("ngram", 0)]
+    assert [run.label for run in made[:3]] == ["lossless ×0", "cactus:delta=1.0 ≤0.5 nats ×4", "lossless ×4"]
+    assert {run.request.sampling.top_p for run in made} == {0.9}
+
+
+def test_what_does_not_go_together_is_refused_where_runs_are_made():
+    relaxed = {"rules": ["clamped:width=1.0"]}
+    assert runs({"verification": "block"}, **relaxed)
+    with pytest.raises(ValueError, match="a fixed number of proposals"):
+        runs({"verification": "block"}, lengths=["confidence"], **relaxed)
+    with pytest.raises(ValueError, match="block verification"):
+        runs({"verification": "block"}, rules=["cactus:delta=1.0"])
+    assert runs({"verification": "block"}, rules=["cactus:delta=1.0"], lengths=[0])[0].rule == "lossless"
