@@ -60,7 +60,7 @@ def test_version(run):
         ),
         (["generate"], "Missing argument 'PROMPT' (see 'cactus generate --help')"),
         (["generate", "x", "--frob"], "--frob"),
-        (["generate", "x", "--rule", "cactis"], "known are lossless, cactus, ensemble, lenience, clamped"),
+        (["generate", "x", "--rule", "cactis"], "known are lossless, cactus, clamped, ensemble, lenience"),
         (["generate", "x", "--rule", "cactus"], "lacks delta; write for example 'cactus:delta=1'"),
         (["generate", "x", "--rule", "cactus:delta=-1"], "delta must be in [0, inf), but is -1.0"),
         (["generate", "x", "--top-p", "0"], "top_p must be in (0, 1], but is 0.0"),
