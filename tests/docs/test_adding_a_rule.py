@@ -19,7 +19,7 @@ COPIED = ("src", "tests", "docs", "scripts", "README.md", "CHANGELOG.md", "pypro
 ASKED = """
 import json
 import cactus_decoding
-from cactus_decoding.cli.app import main
+from cactus_decoding.cli import main
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.playground.form import rule
 main(["rules"])
