@@ -15,9 +15,11 @@ HERE = Path(__file__).resolve().parent
 
 
 class Contender:
-    """A process that answers requests: see end_to_end_worker.py."""
+    """A process that answers requests: see end_to_end_worker.py. One named ``before|...`` is ours of a checkout."""
 
-    def __init__(self, name: str, *, python: str, script: str, options: Mapping[str, object]) -> None:
+    def __init__(
+        self, name: str, *, python: str, script: str, options: Mapping[str, object], checkout: Path | None = None
+    ) -> None:
         given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
         threads = str(options["threads"])
         environment = os.environ | {
@@ -28,9 +30,12 @@ class Contender:
         }
         if python != sys.executable:
             environment.pop("PYTHONPATH", None)  # an interpreter of its own has packages of its own
+        folder = HERE
+        if checkout is not None:
+            folder, environment["PYTHONPATH"] = checkout / "benchmarks", str(checkout / "src")
         self.name = name
         self._process = subprocess.Popen(
-            [python, str(HERE / script), name, *given],
+            [python, str(folder / script), name.replace("before|", "ours|", 1), *given],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

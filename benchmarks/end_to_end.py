@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--contenders", nargs="+", default=["generate", "assisted", "ensemble", *OURS])
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="where contenders named before|... come from")
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter that has vllm; without it, vllm stays out")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "end_to_end.json")
     arguments = parser.parse_args()
@@ -47,7 +48,13 @@ def main() -> None:
             "threads": arguments.threads,
         }
         contenders = [
-            Contender(name, python=sys.executable, script="end_to_end_worker.py", options=options)
+            Contender(
+                name,
+                python=sys.executable,
+                script="end_to_end_worker.py",
+                options=options,
+                checkout=arguments.before.resolve() if name.startswith("before|") else None,
+            )
             for name in arguments.contenders
         ]
         if arguments.vllm:
@@ -61,7 +68,7 @@ def main() -> None:
                 for seed, text in enumerate(texts)
             ]
             answers = race(contenders, requests)
-            table = summary(answers, BASELINES)
+            table = summary(answers, [*BASELINES, *(name for name in answers if name.startswith("before|"))])
             results.append({"proposals": proposals, "temperature": temperature, "contenders": table})
             _show(results[-1])
             if temperature == 0:

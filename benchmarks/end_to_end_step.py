@@ -9,14 +9,13 @@ import time
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from cactus_decoding import ModelDrafter, SamplingParams, parse_rule
+from cactus_decoding import ModelDrafter, Request, SamplingParams
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.verification.verifiers import make_verifier
+from cactus_decoding.sampling.params import as_logits_to_probs
 
 HERE = Path(__file__).resolve().parent
 VOCABULARY = 151_936
@@ -70,20 +69,17 @@ def measure(target: PreTrainedModel, draft: PreTrainedModel, context: int, propo
     """
     prompt = torch.randint(VOCABULARY, (context,), generator=torch.Generator().manual_seed(0)).tolist()
     sampling = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
+    request, to_probs = Request(sampling=sampling, num_speculative_tokens=proposals), as_logits_to_probs(sampling)
     cached, drafter = CachedModel(target), ModelDrafter(draft)
-
-    def to_probs(logits: Tensor, _: list[int]) -> Tensor:
-        return sampling(logits)
-
     steps = decode(
         cached,
         drafter,
         prompt,
-        make_verifier(parse_rule("lossless"), to_probs, to_probs, greedy=False, sampling=sampling),
+        request.verifier(to_probs, as_logits_to_probs(SamplingParams()), sampling),
         to_probs,
-        num_speculative_tokens=proposals,
+        length=request.num_speculative_tokens,
         max_length=context + (rounds + 2) * (proposals + 1) + 8,
-        should_stop=lambda ids: False,
+        stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(0),
     )
     next(steps)  # reads the prompt

@@ -71,7 +71,7 @@ def still(browser: Browser, server: Running) -> bytes:
     """Return a picture of two answers, with the card of the token where they part."""
     page = open_page(browser, server, STILL, compare=True, scale=2)
     page.click("#generate")
-    page.wait_for_selector(".lane:last-child .downloads a")
+    page.wait_for_selector(".session:last-child .downloads a")
     page.wait_for_selector("#parting button")
     return shoot(page)
 
@@ -83,12 +83,12 @@ def frames(browser: Browser, server: Running) -> Iterator[tuple[bytes, int]]:
     with server.held() as gate:
         page.click("#generate")
         steps = 0
-        while page.locator(".lane .downloads a").count() == 0:
+        while page.locator(".session .downloads a").count() == 0:
             gate.release()
             steps += 1
             page.wait_for_function(
-                """steps => Number.parseInt(document.querySelector(".lane .rounds dd")?.textContent) >= steps
-                || document.querySelector(".lane .downloads a")""",
+                """steps => Number.parseInt(document.querySelector(".session .rounds dd")?.textContent) >= steps
+                || document.querySelector(".session .downloads a")""",
                 arg=steps,
             )
             yield shoot(page), 140

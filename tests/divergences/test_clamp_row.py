@@ -10,8 +10,7 @@ from support.exact_enumeration import make_rows, paired_rows
 from torch import Tensor
 
 from cactus_decoding.divergences.clamp_row import ClampedRow
-from cactus_decoding.divergences.ratio_clamp import WIDEST, RatioClamp, clamp_bounds
-from cactus_decoding.divergences.roots import find_root
+from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, RatioClamp, clamp_bounds
 
 PAIRS = [*paired_rows(), make_rows(50, 40, seed=6)]
 EVERY_ROW = [(target[i : i + 1], draft[i : i + 1]) for target, draft in PAIRS for i in range(len(target))]
@@ -49,9 +48,12 @@ def test_row_without_a_sort_spends_its_cap_and_no_more(max_kl: float) -> None:
     for target, draft in EVERY_ROW:
         given = clamped(target, draft, *clamp_bounds(target, draft, max_kl=max_kl))
         assert given.sum().item() == pytest.approx(1, abs=1e-12)
-        spent, most = kl(given, target), kl(clamped(target, draft, *clamp_bounds(target, draft, width=WIDEST)), target)
+        spent, limit = (
+            kl(given, target),
+            kl(clamped(target, draft, *clamp_bounds(target, draft, width=MAX_WIDTH)), target),
+        )
         assert spent <= max_kl * (1 + 1e-9) + 1e-14
-        assert spent >= min(most, max_kl) - 1e-9 * max_kl - 1e-12
+        assert spent >= min(limit, max_kl) - 1e-9 * max_kl - 1e-12
         reached += spent >= max_kl * (1 - 1e-9)
     assert reached
 
@@ -90,23 +92,5 @@ def test_a_solve_takes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         ClampedRow(target, draft).lower(width)
         assert 2 <= passes <= 2 * 9
     passes = 0
-    ClampedRow(target, draft).widest(0.01, WIDEST)
+    ClampedRow(target, draft).max_width(0.01, MAX_WIDTH)
     assert passes <= 120
-
-
-@pytest.mark.parametrize("root", [-3.0, 0.0, 1e-9, 0.7, 5.0, 9.0])
-def test_find_root_closes_the_bracket_or_ends_where_the_root_is_beyond(root: float) -> None:
-    for steepness in (1e-3, 1.0, 1e3):
-        low, high = find_root(
-            lambda x, s=steepness: (
-                (math.sinh(s * (x - root)), False) if s < 1e2 else (math.copysign(math.inf, x - root), False)
-            ),
-            0.0,
-            7.0,
-            3.0,
-            1.0,
-        )
-        expected = min(max(root, 0.0), 7.0)
-        assert low == pytest.approx(expected, abs=1e-12)
-        assert high == pytest.approx(expected, abs=1e-12)
-        assert low <= high

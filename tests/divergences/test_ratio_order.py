@@ -33,7 +33,7 @@ def test_counts_are_those_of_halving(kind: str, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     entries = entries_of(kind, generator).sort().values.unsqueeze(0)
     values = torch.exp(4 * torch.randn(9_000, dtype=torch.float64, generator=generator))
-    # ties with entries, and the floats next to them, decide which side of a cell a value is on
+    # ties with entries, and the floats next to them, decide which side of a bin a value is on
     near = entries[0].repeat(3)
     near[300:600] = torch.nextafter(near[300:600], torch.tensor(torch.inf, dtype=torch.float64))
     near[600:900] = torch.nextafter(near[600:900], torch.tensor(-torch.inf, dtype=torch.float64))

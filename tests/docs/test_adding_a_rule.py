@@ -102,7 +102,7 @@ def test_the_command_line_the_playground_and_studies_know_the_rule(copy: Path) -
 @pytest.mark.slow
 def test_the_tests_take_the_rule_in(copy: Path) -> None:
     files = ["tests/rules", "tests/arguments", "tests/verification", "tests/test_auditing.py"]
-    files += ["tests/docs/test_rule_pages.py", "tests/playground/test_server.py"]
+    files += ["tests/docs/test_rule_pages.py", "tests/playground/test_form.py"]
     told = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "boosted", *files)
     assert re.search(r"^\d{2,} passed", told, re.MULTILINE), told
 

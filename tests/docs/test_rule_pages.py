@@ -66,23 +66,36 @@ def test_what_the_command_line_guarantees_can_be_found_on_a_page() -> None:
         assert all(f"`{knob}`" in text_of(rule.name) for knob in knobs)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/rules/index.md"])
+def test_tables_of_all_rules_say_what_their_classes_say(page: str) -> None:
+    table = (ROOT / page).read_text().partition("<!-- begin: rules -->")[2].partition("<!-- end: rules -->")[0]
+    presets = [preset for rule in RULES.values() for preset in rule.presets]
+    assert re.findall(r"\| `(.+)` \| (.+) \| (.+) \|$", table, re.MULTILINE) == [tuple(each) for each in presets]
+    assert re.findall(r"^\| \[(.+)\]", table, re.MULTILINE) == [
+        rule.title for rule in RULES.values() for _ in rule.presets
+    ]
+
+
+def render(folder: Path, *options: str) -> None:
+    """Run the script on copies of the pages in a folder."""
+    for page in (ROOT / "README.md", *PAGES.glob("*.md")):
+        shutil.copy(page, folder)
+    command = [sys.executable, str(SCRIPT), "--pages", str(folder), "--readme", str(folder / "README.md"), *options]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
 @pytest.mark.slow
 def test_pictures_and_tables_are_rendered_from_the_result_file(tmp_path: Path) -> None:
-    for page in PAGES.glob("*.md"):
-        shutil.copy(page, tmp_path)
-    command = [sys.executable, str(SCRIPT), "--only-render", "--pages", str(tmp_path)]
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    render(tmp_path, "--only-render")
+    assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
     for path in (*PAGES.glob("*.md"), *PAGES.glob("pictures/*.svg")):
         assert (tmp_path / path.relative_to(PAGES)).read_text() == path.read_text(), path
 
 
 @pytest.mark.slow
 def test_the_result_file_is_what_the_script_computes(tmp_path: Path) -> None:
-    for page in PAGES.glob("*.md"):
-        shutil.copy(page, tmp_path)
     path = tmp_path / "result.json"
-    command = [sys.executable, str(SCRIPT), "--results", str(path), "--pages", str(tmp_path)]
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    render(tmp_path, "--results", str(path))
     ours, theirs = (json.loads(each.read_text()) for each in (path, RESULT))
     assert ours["provenance"]["arguments"] == theirs["provenance"]["arguments"]
     assert_close(ours | {"provenance": None}, theirs | {"provenance": None})

@@ -7,7 +7,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 from support.browser import headless_browser
-from support.playground_server import running
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.zoo.word_problems import word_problems
@@ -16,12 +15,6 @@ pytestmark = pytest.mark.slow
 PATIENCE = 120_000
 """Milliseconds: a loaded machine must not make a test fail."""
 expect.set_options(timeout=PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +47,11 @@ class Visitor:
 
     def generate(self):
         self.page.click("#generate")
-        self.page.wait_for_selector(".lane .downloads a")
+        self.page.wait_for_selector(".session .downloads a")
         self.page.wait_for_selector("body[data-state=ready]")
 
-    def tokens(self, lane=0):
-        return self.page.locator(".lane").nth(lane).locator(".ca-text .ca-token")
+    def tokens(self, session=0):
+        return self.page.locator(".session").nth(session).locator(".ca-text .ca-token")
 
     def set(self, label, value):
         """Fill a field of the form, wherever it is folded away."""
@@ -96,9 +89,9 @@ def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
     fates = [re.search(r"ca-(accepted|relaxed|recovered|bonus)", each)[1] for each in shown.evaluate_all(
         "tokens => tokens.map(token => token.className)")]  # fmt: skip
     assert fates == [str(fate) for fate in alone.fates]
-    expect(page.locator(".lane .metrics .rounds dd")).to_contain_text(str(alone.metrics.steps))
+    expect(page.locator(".session .metrics .rounds dd")).to_contain_text(str(alone.metrics.steps))
     expect(page.locator("#status")).to_contain_text(f"{alone.metrics.steps} target rounds")
-    assert page.locator(".lane .ca-charts svg").count() == 3
+    assert page.locator(".session .ca-charts svg").count() == 3
     # hovering shows a card, leaving hides it
     page.locator(".ca-text .ca-recovered").first.hover()
     expect(page.locator(".ca-card")).to_contain_text("It was rejected")
@@ -112,7 +105,7 @@ def test_everything_works_from_the_keyboard(visit):
     expect(page.locator(".skip")).to_be_focused()
     page.focus("#prompt")
     page.keyboard.press("Control+Enter")
-    page.wait_for_selector(".lane .downloads a")
+    page.wait_for_selector(".session .downloads a")
     page.tokens().first.focus()
     expect(page.locator(".ca-card h3")).to_contain_text("All")
     for _ in range(2):
@@ -164,12 +157,12 @@ def test_two_rules_side_by_side_part_where_they_part(visit):
         ids.append([token for step in response for token in step.token_ids])
     place = next(i for i, (ours, theirs) in enumerate(zip(*ids, strict=False)) if ours != theirs)
     expect(page.locator("#parting")).to_contain_text(f"part at token {place + 1}:")
-    for lane in (0, 1):
-        expect(page.tokens(lane)).to_have_count(len(ids[lane]))
-        expect(page.tokens(lane).nth(place)).to_have_class(re.compile("ca-marked"))
+    for session in (0, 1):
+        expect(page.tokens(session)).to_have_count(len(ids[session]))
+        expect(page.tokens(session).nth(place)).to_have_class(re.compile("ca-marked"))
     page.click("#parting button")
     assert page.locator(".ca-card h3").count() == 2
-    boxes = [page.locator(".lane").nth(lane).bounding_box() for lane in (0, 1)]
+    boxes = [page.locator(".session").nth(session).bounding_box() for session in (0, 1)]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
 
 
@@ -186,12 +179,12 @@ def test_stop_keeps_what_is_there(visit, server):
     with server.held() as gate:
         gate.release(3)
         page.click("#generate")
-        expect(page.locator(".lane .rounds dd")).to_contain_text("3")
+        expect(page.locator(".session .rounds dd")).to_contain_text("3")
         expect(page.locator("#generate")).to_be_disabled()
         with page.expect_response("**/stop"):
             page.click("#stop")
         gate.release()
-        expect(page.locator(".lane .state")).to_have_text("stopped")
+        expect(page.locator(".session .state")).to_have_text("stopped")
     expect(page.locator("#generate")).to_be_enabled()
     assert 3 <= page.tokens().count() <= 28
     page.tokens().first.click()
@@ -203,7 +196,7 @@ def test_two_visitors_take_turns(visit, server):
     with server.held() as gate:
         gate.release(1)
         first.click("#generate")
-        expect(first.locator(".lane .rounds dd")).to_contain_text("1")
+        expect(first.locator(".session .rounds dd")).to_contain_text("1")
         second.click("#generate")
         expect(second.locator("#status")).to_have_text("One visitor is ahead of you in the queue…")
         third = visit()
@@ -213,7 +206,7 @@ def test_two_visitors_take_turns(visit, server):
         expect(second.locator("#status")).to_have_text("Stopped.")
         expect(third.locator("#status")).to_have_text("One visitor is ahead of you in the queue…")
     for page in (first, third):
-        page.wait_for_selector(".lane .downloads a")
+        page.wait_for_selector(".session .downloads a")
     assert first.tokens().all_inner_texts() == third.tokens().all_inner_texts()
 
 
@@ -248,7 +241,7 @@ def test_mistakes_are_sentences_beside_the_button(visit):
 def test_the_rule_tells_what_it_means_and_promises(visit):
     page = visit()
     part = page.locator("#rule-part")
-    expect(part).to_contain_text("Budget in nats, 0 or more; 0 is lossless.")
+    expect(part).to_contain_text("Budget, given the drafted token; 0 is lossless")
     expect(part.locator(".guarantee")).to_contain_text("up to log(1 + 2·delta)")
     part.locator("select").first.select_option("cactus:delta=0.5,solver=exact")
     expect(part.locator(".guarantee")).to_contain_text("never overspent")
@@ -294,12 +287,12 @@ def test_a_phone_shows_all_of_it(visit, scheme):
     page = visit(viewport={"width": 360, "height": 740}, has_touch=True, color_scheme=scheme)
     page.check("#compare")
     page.generate()
-    page.locator(".lane").nth(1).locator(".ca-text .ca-recovered").first.tap()
+    page.locator(".session").nth(1).locator(".ca-text .ca-recovered").first.tap()
     expect(page.locator(".what-if")).to_be_visible()
     expect(page.locator(".what-if .numbers tbody tr")).to_have_count(5)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     small = page.evaluate(
-        """[...document.querySelectorAll("button, select, summary, .lane a")].filter(each => each.offsetParent)
+        """[...document.querySelectorAll("button, select, summary, .session a")].filter(each => each.offsetParent)
            .filter(each => each.getBoundingClientRect().height < 20).map(each => each.outerHTML)"""
     )
     assert small == []

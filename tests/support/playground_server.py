@@ -69,7 +69,7 @@ class Running:
     @contextmanager
     def held(self) -> Iterator[threading.Semaphore]:
         """Let the target run once for each release of the semaphore, and freely again afterwards."""
-        gate, model = threading.Semaphore(0), self.playground.shelf.get(None, None).target.model
+        gate, model = threading.Semaphore(0), self.playground.pairs.get(None, None).target.model
         hook = model.register_forward_pre_hook(lambda *_: gate.acquire() and None)
         try:
             yield gate
@@ -82,7 +82,7 @@ class Running:
 def running(limits: Limits | None = None, *, models: bool = True, hosts=LOOPBACK_NAMES) -> Iterator[Running]:
     """Serve on a free port until the block ends."""
     playground = Playground(limits or Limits(), models=models)
-    playground.shelf.get(None, None)
+    playground.pairs.get(None, None)
     with listen("127.0.0.1", 0) as listening:
         server = server_of(playground.application(hosts))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -100,3 +100,9 @@ def running(limits: Limits | None = None, *, models: bool = True, hosts=LOOPBACK
 def asked(*rules: str, **more: object) -> dict:
     """Return a request."""
     return {"prompt": QUESTION, "rules": list(rules or ["cactus:delta=0.5"]), "seed": 0} | more
+
+
+def tokens(events: list[dict], session: int = 0) -> list[int]:
+    """Return the tokens of an answer that came as events."""
+    steps = [event for event in events if event["event"] == "step" and event["session"] == session]
+    return [one["token_id"] for step in steps for one in step["positions"] if one["emitted"]]

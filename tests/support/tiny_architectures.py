@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoModelForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     Gemma4AssistantConfig,
@@ -18,14 +20,17 @@ from transformers import (
     Glm4MoeForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
     MistralConfig,
     MistralForCausalLM,
     MuseGlimmerAssistantConfig,
     MuseGlimmerAssistantModel,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
 )
 
 NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -49,6 +54,35 @@ GEMMA4 = SMALL | {
     "use_double_wide_mlp": False,
 }
 
+LEAN_SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,  # not hidden_size / heads
+    "max_position_embeddings": 700,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 175}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "rope_theta": 10000.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+LEAN_CONFIGS = {
+    "llama": LlamaConfig(**LEAN_SIZES),
+    "llama, a key head for each query head": LlamaConfig(**LEAN_SIZES | {"num_key_value_heads": 4}),
+    "llama, one key head, tied": LlamaConfig(**LEAN_SIZES | {"num_key_value_heads": 1}, tie_word_embeddings=True),
+    "llama with llama3 frequencies": LlamaConfig(**LEAN_SIZES, rope_parameters=LLAMA3),
+    "llama with yarn frequencies": LlamaConfig(**LEAN_SIZES, rope_parameters=YARN),
+    "qwen2": Qwen2Config(**{k: v for k, v in LEAN_SIZES.items() if k != "head_dim"}),
+    "qwen3": Qwen3Config(**LEAN_SIZES),
+}
+
 
 def sharpened(model: PreTrainedModel, factor: float = 3.0) -> PreTrainedModel:
     """Scale all matrices, so that rows are far from uniform and ties do not happen; float64 keeps blocks exact."""
@@ -58,6 +92,26 @@ def sharpened(model: PreTrainedModel, factor: float = 3.0) -> PreTrainedModel:
             if parameter.ndim > 1:
                 parameter.mul_(factor)
     return model
+
+
+def perturbed(config: PreTrainedConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Return a random model of a configuration whose norms and biases matter."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(config)).to(dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def random_tokens(count: int, seed: int = 0, vocabulary: int = 50) -> list[int]:
+    return torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def plain_logits(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """Return transformers' own logits after each token of a text, ``[tokens, vocabulary]``."""
+    return model(torch.tensor([ids])).logits[0]
 
 
 def tiny_gpt2(seed: int, *, positions: int = 64) -> GPT2LMHeadModel:

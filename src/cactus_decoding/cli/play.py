@@ -80,5 +80,5 @@ def play(
             typer.echo("cactus: warning: whoever reaches this address may use it; there is no password", err=True)
 
     # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
-    playground.shelf.get(None, None)
+    playground.pairs.get(None, None)
     serve(playground, host, port, browser=browser, announce=announce)

@@ -46,7 +46,7 @@ class ClampedRow:
             ratios, target_probs = ratios[kept], target_probs[kept]
         self.target, self.ratios = target_probs, ratios
         self._clamped = torch.empty_like(ratios)
-        self._least = _log(ratios.amin().item()) if len(ratios) else 0.0
+        self._min_log_ratio = _log(ratios.amin().item()) if len(ratios) else 0.0
         self._slope = _USUAL_SLOPE[0]
         self._gained, self._lost = max(-missing, 0.0), max(missing, 0.0)
 
@@ -68,11 +68,11 @@ class ClampedRow:
             before = low, value
             return value, abs(gain - loss) <= _CLOSE
 
-        least = min(max(-width, self._least), 0.0)  # below the least ratio nothing is gained
-        start = least / 2 if start is None else min(max(start, least), 0.0)
-        return find_root(imbalance, least, 0.0, start, self._slope)[1]
+        floor = min(max(-width, self._min_log_ratio), 0.0)  # below the least ratio nothing is gained
+        start = floor / 2 if start is None else min(max(start, floor), 0.0)
+        return find_root(imbalance, floor, 0.0, start, self._slope)[1]
 
-    def widest(self, max_kl: float, limit: float) -> tuple[float, float]:
+    def max_width(self, max_kl: float, limit: float) -> tuple[float, float]:
         """Return lo and the largest width up to ``limit`` at which KL(h || q) <= ``max_kl``."""
         log_ratios, logs = self.ratios.log(), torch.empty_like(self.ratios)
         lows = {0.0: 0.0}

@@ -199,7 +199,7 @@ def lift_exactly(divergence: str, q: Tensor, delta: float) -> Tensor:
 
 
 _FIXED_ROUNDS = 5
-_MOST_ROUNDS = 200
+_MAX_ROUNDS = 200
 _SPARE = 5e-12
 """Share of the budget that may be left unspent, so that rounding does not decide whether it is overspent."""
 
@@ -236,7 +236,7 @@ def _find_bracketed(divergence: Divergence, q: Tensor, delta: float) -> Tensor:
     roots, unsolved = torch.ones_like(q), torch.arange(len(q), device=q.device)
     low, high = q.clone(), torch.ones_like(q)
     guess = torch.minimum(q + (2 * delta / divergence.curvature * q * (1 - q)).sqrt(), (1 + q) / 2)
-    for round_ in range(_MOST_ROUNDS):
+    for round_ in range(_MAX_ROUNDS):
         spent = divergence.value(guess, q)
         within = spent <= delta
         low, high = torch.where(within, guess, low), torch.where(within, high, guess)

@@ -8,9 +8,9 @@ from torch import Tensor
 from cactus_decoding.divergences.clamp_row import ClampedRow
 from cactus_decoding.divergences.ratio_order import RatioOrder, order_by_ratio, sums_before
 
-WIDEST = 500.0
+MAX_WIDTH = 500.0
 """In nats: far beyond any ratio that matters, and exp of it is a finite number."""
-_MOST_ROUNDS = 120
+_MAX_ROUNDS = 120
 _CLOSE_KL = 1e-11, 1e-16
 """How much of a cap on the KL may be left unspent: a share of it, and what the sum's rounding hides."""
 _LARGE_VOCABULARY, _FEW_ROWS = 4096, 2
@@ -44,7 +44,7 @@ def clamp_bounds(
         low = low.exp()
     else:
         clamp = RatioClamp(target_probs, draft_probs)
-        widths = width * one if width is not None else clamp.widest(max_kl or 0.0)
+        widths = width * one if width is not None else clamp.max_width(max_kl or 0.0)
         low = clamp.lower(widths)
     return low, low * widths.exp()
 
@@ -59,7 +59,7 @@ def _solve_row(
     row = ClampedRow(target_probs, draft_probs)
     if width is not None:
         return row.lower(width), width
-    return row.widest(max_kl or 0.0, WIDEST)
+    return row.max_width(max_kl or 0.0, MAX_WIDTH)
 
 
 class RatioClamp:
@@ -73,15 +73,15 @@ class RatioClamp:
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
         self.table: RatioOrder = order_by_ratio(target_probs, draft_probs)
         ratios = self.table.ratios
-        self.in_support = self.table.places_below(torch.full_like(ratios[..., :1], torch.inf))
+        self.in_support = self.table.count_below(torch.full_like(ratios[..., :1], torch.inf))
         log_ratios = torch.where(ratios.isfinite() & (ratios > 0), ratios.log(), 0.0)
         self.draft_cost_before = sums_before(self.table.draft_before.diff(dim=-1) * log_ratios)
 
     def _parts(self, low: Tensor, width: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return the places where the clamp's middle begins and ends, and q below, p between, q above them."""
         table = self.table
-        begin = table.places_below(low)
-        end = torch.minimum(table.places_up_to(low * width.exp()), self.in_support)
+        begin = table.count_below(low)
+        end = torch.minimum(table.count_up_to(low * width.exp()), self.in_support)
         end = torch.maximum(begin, end)
         below = table.target_before.gather(-1, begin)
         between = table.draft_before.gather(-1, end) - table.draft_before.gather(-1, begin)
@@ -97,7 +97,7 @@ class RatioClamp:
         left, right = -width, torch.zeros_like(width)
         low, stretch = -width / 2, width.exp()
         found, result = torch.zeros_like(width, dtype=torch.bool), torch.ones_like(width)
-        for round_ in range(_MOST_ROUNDS):
+        for round_ in range(_MAX_ROUNDS):
             _, _, below, between, above = self._parts(low.exp(), width)
             weight = below + stretch * above
             short = low.exp() * weight + between < 1
@@ -130,14 +130,14 @@ class RatioClamp:
         # as lo gives way to keep the sum: d lo = -lifted / (lowered + lifted), d hi = lowered / (lowered + lifted)
         return kl, width * (lowered * lifted / (lowered + lifted))
 
-    def widest(self, max_kl: float) -> Tensor:
+    def max_width(self, max_kl: float) -> Tensor:
         """Return each row's largest width with KL at most ``max_kl``; the lower end of a bracket never overspends."""
         left = torch.zeros_like(self.table.ratios[..., :1])
-        right = torch.full_like(left, WIDEST)
+        right = torch.full_like(left, MAX_WIDTH)
         fits = self._kl(right)[0] <= max_kl
         spare = _CLOSE_KL[0] * max_kl + _CLOSE_KL[1]
-        width = torch.full_like(left, min(5 * max_kl**0.5, WIDEST / 2))
-        for round_ in range(_MOST_ROUNDS):
+        width = torch.full_like(left, min(5 * max_kl**0.5, MAX_WIDTH / 2))
+        for round_ in range(_MAX_ROUNDS):
             kl, slope = self._kl(width)
             within = kl <= max_kl
             left, right = torch.where(within, width, left), torch.where(within, right, width)
@@ -152,4 +152,4 @@ class RatioClamp:
             if bool(done.all()):
                 break
             width = torch.where(done, width, following)
-        return torch.where(fits, WIDEST, left)
+        return torch.where(fits, MAX_WIDTH, left)

@@ -1,4 +1,4 @@
-"""Rows ordered by the ratio of draft to target: the one sort from which residuals and clamps are looked up."""
+"""Rows ordered by the ratio of draft to target, with running sums: one sort, and all else is looked up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_CELLS, _MANY = 65_536, 4096
+_BINS, _MANY = 65_536, 4096
 
 
 class RatioOrder(NamedTuple):
@@ -27,12 +27,12 @@ class RatioOrder(NamedTuple):
     target_before: Tensor
     target_from: Tensor
 
-    def places_below(self, ratio: Tensor) -> Tensor:
-        """Count the tokens whose ratio is below each given one, ``[..., any]``."""
+    def count_below(self, ratio: Tensor) -> Tensor:
+        """Return how many tokens have a ratio below each given one, ``[..., any]``."""
         return torch.searchsorted(self.ratios, ratio.contiguous())
 
-    def places_up_to(self, ratio: Tensor) -> Tensor:
-        """Count the tokens whose ratio is at most each given one, ``[..., any]``."""
+    def count_up_to(self, ratio: Tensor) -> Tensor:
+        """Return how many tokens have a ratio of at most each given one, ``[..., any]``."""
         return torch.searchsorted(self.ratios, ratio.contiguous(), right=True)
 
 
@@ -71,25 +71,25 @@ def sums_from(values: Tensor) -> Tensor:
 def count_up_to(ascending: Tensor, values: Tensor) -> Tensor:
     """Return how many entries of ascending rows, ``[rows, m]``, are at most each value, ``[rows, n]``.
 
-    For many values the entries are first told apart by the cell of an even grid that they fall into; only values in a
-    cell that has entries are looked up by halving.
+    For many values the entries are first told apart by the bin of an even grid that they fall into; only values in a
+    bin that has entries are looked up by halving.
 
     Example:
         >>> count_up_to(torch.tensor([[0.1, 0.5, 0.9]]), torch.tensor([[0.0, 0.5, 0.7, 2.0]]))
         tensor([[0, 2, 2, 3]])
     """
     rows, count = values.shape
-    least, greatest = ascending[:, :1], ascending[:, -1:]
-    spread = greatest - least
+    low, high = ascending[:, :1], ascending[:, -1:]
+    spread = high - low
     if count < _MANY or rows > 1 or not bool((spread > 0) & spread.isfinite()):
         return torch.searchsorted(ascending, values.contiguous(), right=True)
-    scale = (_CELLS - 1) / spread
-    # one rounded formula for both: it never decreases, so entries of lower cells are smaller, of higher cells greater
-    cell_of_entry = (ascending - least).mul_(scale).int()
-    cell = values.clamp(least, greatest).sub_(least).mul_(scale).int()
-    entries = torch.bincount(cell_of_entry[0], minlength=_CELLS)
-    counts = torch.searchsorted(cell_of_entry[0], torch.arange(_CELLS, dtype=torch.int32, device=values.device))
-    result = counts.index_select(0, cell[0]).unsqueeze(0)
-    shared = entries.index_select(0, cell[0]).nonzero().squeeze(1)
+    scale = (_BINS - 1) / spread
+    # one rounded formula for both: it never decreases, so entries of lower bins are smaller, of higher bins greater
+    bin_of_entry = (ascending - low).mul_(scale).int()
+    bins = values.clamp(low, high).sub_(low).mul_(scale).int()
+    entries = torch.bincount(bin_of_entry[0], minlength=_BINS)
+    counts = torch.searchsorted(bin_of_entry[0], torch.arange(_BINS, dtype=torch.int32, device=values.device))
+    result = counts.index_select(0, bins[0]).unsqueeze(0)
+    shared = entries.index_select(0, bins[0]).nonzero().squeeze(1)
     result[0, shared] = torch.searchsorted(ascending[0], values[0, shared], right=True)
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-_MOST_EVALUATIONS = 300
+_MAX_EVALUATIONS = 300
 
 
 def find_root(
@@ -36,7 +36,7 @@ def find_root(
     low, high = -math.inf, math.inf  # until a point is known to be to the left or right
     x, seen = start, [(math.nan, math.inf)] * 3  # the last points and values
     widths = [right - left] * 3
-    for _ in range(_MOST_EVALUATIONS):
+    for _ in range(_MAX_EVALUATIONS):
         value, close = function(x)
         if close:
             return x, x

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from cactus_decoding.models.weights import read_weights
 class CachedModel:
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
-    Models that `read_weights` knows are read by the lean forward pass, others by transformers' own: see ``forwards``.
+    Models that `read_weights` knows are read by `LeanForward`, all others by `GeneralForward`.
 
     Attributes:
         model: the model.
@@ -28,7 +30,6 @@ class CachedModel:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Wrap a model with an empty cache."""
         check_can_roll_back(model)
         self.model = model
         self.device = model.device
@@ -68,28 +69,79 @@ class CachedModel:
         self.length, self._extra_inputs, self._forward = 0, {}, None
 
     @torch.inference_mode()
-    def append(self, token_ids: list[int] | Tensor, rows: int) -> Tensor:
-        """Feed the tokens that follow the cached ones; return the logits after each of the last ``rows`` of them.
+    def append(
+        self,
+        token_ids: list[int] | Tensor,
+        rows: int,
+        positions: list[int] | Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Feed tokens behind the cached ones; return the logits after each of the last ``rows`` of them.
+
+        They are a chain, each of which sees all before it, unless positions and a mask make a tree of them:
+        then each token sees itself and what leads to it.
 
         Args:
             token_ids: at least ``rows`` tokens, as a list or a tensor ``[n]`` on the model's device.
             rows: how many rows to return.
+            positions: of each token in the text that leads to it, ``[n]``; their places in the cache, if None.
+            mask: boolean, ``[n, length + n]``, true where a token sees a cached or a new one.
 
         Returns:
             Logits in the model's dtype, ``[rows, vocabulary]``.
+
+        Raises:
+            ValueError: for positions or a mask that do not fit, or of a model that cannot take them.
         """
         if self._forward is None:
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
-        logits = self._forward.append(block, self.length, rows)
+        if positions is None and mask is None:
+            logits = self._forward.append(block, self.length, rows)
+        else:
+            logits = self._forward.append(block, self.length, rows, *self._checked(len(block), positions, mask))
         self.length += len(block)
         return logits
 
     def rollback(self, length: int) -> None:
         """Forget all but the first ``length`` tokens, or everything where a sliding window has lost some of those."""
-        self.length = 0 if self._forward is None else self._forward.rollback(self.length, length)
+        self._keep(length, [])
+
+    @torch.inference_mode()
+    def keep(self, indices: Sequence[int]) -> None:
+        """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
+
+        The places stay as they are up to the first that is left out: ``keep(range(n))`` is ``rollback(n)``.
+
+        Raises:
+            ValueError: for places that do not ascend or hold no token, or of a model that cannot read trees.
+        """
+        prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
+        path = list(indices[prefix:])
+        if any(before >= after for before, after in pairwise([prefix - 1, *path, self.length])):
+            raise ValueError(f"indices must ascend from 0 to at most {self.length - 1}, but are {list(indices)}")
+        self._keep(prefix, path)
+
+    def _keep(self, prefix: int, path: list[int]) -> None:
+        self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
         if not self.length:
             self._forward = None
+
+    def _checked(
+        self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return positions and a mask for ``count`` tokens on the model's device."""
+        end = self.length + count
+        if positions is not None:
+            positions = torch.as_tensor(positions)
+            if positions.shape != (count,) or not bool(((positions >= 0) & (positions < end)).all()):
+                raise ValueError(f"positions must be {count} numbers from 0 to {end - 1}, but are {positions.tolist()}")
+            positions = positions.to(self.device)
+        if mask is not None:
+            if mask.shape != (count, end) or mask.dtype != torch.bool:
+                raise ValueError(f"mask must be boolean, [{count}, {end}], but is {mask.dtype}, {list(mask.shape)}")
+            mask = mask.to(self.device)
+        return positions, mask
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_product_attention, silu
 
 from cactus_decoding.models.static_cache import StaticCache
 from cactus_decoding.models.weights import LayerWeights, Weights
@@ -26,7 +26,6 @@ class LeanForward:
     """
 
     def __init__(self, weights: Weights) -> None:
-        """Begin with an empty cache."""
         w = self._weights = weights
         self._cache = StaticCache(len(w.layers), w.num_key_value_heads, w.head_dim, w.embedding, w.window)
         self._cos = self._sin = w.embedding.new_empty(0)
@@ -42,35 +41,49 @@ class LeanForward:
             return True
         return False
 
-    def append(self, token_ids: Tensor, start: int, rows: int) -> Tensor:
+    def append(
+        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Feed tokens; see `Forward.append`."""
         w, count = self._weights, len(token_ids)
         if self._fills_rows and count % 4 == 3:
             # one junk token behind the others: they do not see it, and the next token overwrites it
             token_ids = torch.cat((token_ids, token_ids[-1:]))
+            positions = None if positions is None else torch.cat((positions, positions[-1:]))
+            mask = None if mask is None else pad(pad(mask, (0, 1)), (0, 0, 0, 1), value=True)
         self._reserve(start + len(token_ids), start)
-        x = self._through_layers(token_ids[:CHUNK], start)
-        for first in range(CHUNK, len(token_ids), CHUNK):
-            x = torch.cat((x, self._through_layers(token_ids[first : first + CHUNK], start + first)))
+        if mask is not None:  # it is there in full already: nothing is saved by chunks of it
+            x = self._through_layers(token_ids, start, positions, mask)
+        else:
+            x = self._through_layers(token_ids[:CHUNK], start, None if positions is None else positions[:CHUNK])
+            for first in range(CHUNK, len(token_ids), CHUNK):
+                chunk = slice(first, first + CHUNK)
+                here = None if positions is None else positions[chunk]
+                x = torch.cat((x, self._through_layers(token_ids[chunk], start + first, here)))
         return linear(rms_norm(x[count - rows : count], w.norm.shape, w.norm, w.epsilon), w.head)
 
-    def rollback(self, length: int, kept: int) -> int:
-        """Forget at no cost: what lies beyond the length is overwritten."""
-        return kept
+    def keep(self, length: int, prefix: int, path: list[int]) -> int:
+        """Move a path; what lies beyond the length is overwritten, so that forgetting costs nothing."""
+        if path:
+            self._cache.move(path, prefix)
+        return prefix + len(path)
 
-    def _through_layers(self, token_ids: Tensor, start: int) -> Tensor:
+    def _through_layers(
+        self, token_ids: Tensor, start: int, positions: Tensor | None, mask: Tensor | None = None
+    ) -> Tensor:
         """Return the residual stream after the last layer, ``[n, hidden]``."""
         w, end = self._weights, start + len(token_ids)
         x = embedding(token_ids, w.embedding)
-        rotary, mask = (self._cos[start:end], self._sin[start:end]), self._mask(start, end, x)
+        places = slice(start, end) if positions is None else positions
+        rotary, bias = (self._cos[places], self._sin[places]), self._bias(start, end, x, mask)
         for i, layer in enumerate(w.layers):
-            x += self._attend(layer, i, rms_norm(x, w.norm.shape, layer.attention_norm, w.epsilon), rotary, mask, start)
+            x += self._attend(layer, i, rms_norm(x, w.norm.shape, layer.attention_norm, w.epsilon), rotary, bias, start)
             normed = rms_norm(x, w.norm.shape, layer.mlp_norm, w.epsilon)
             x += linear(silu(linear(normed, layer.gate), inplace=True).mul_(linear(normed, layer.up)), layer.down)
         return x
 
     def _attend(
-        self, layer: LayerWeights, i: int, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, start: int
+        self, layer: LayerWeights, i: int, x: Tensor, rotary: tuple[Tensor, Tensor], bias: Tensor | None, start: int
     ) -> Tensor:
         """Write keys and values into the cache; return the attention's output, ``[n, hidden]``."""
         w, n = self._weights, len(x)
@@ -87,17 +100,20 @@ class LeanForward:
         # [n, key head, group, d] -> [key head, group * n, d]
         grouped = _rotate(query, *rotary).view(n, heads, -1, head_dim).permute(1, 2, 0, 3).reshape(heads, -1, head_dim)
         attended = scaled_dot_product_attention(
-            grouped[None], keys[None, :, : start + n], values[None, :, : start + n], attn_mask=mask
+            grouped[None], keys[None, :, : start + n], values[None, :, : start + n], attn_mask=bias
         )
         return linear(attended.view(heads, -1, n, head_dim).permute(2, 0, 1, 3).reshape(n, -1), layer.output)
 
-    def _mask(self, start: int, end: int, like: Tensor) -> Tensor | None:
-        """Return what keeps queries from later tokens, ``[group * n, end]``, or None for a single token."""
-        if end - start == 1:
+    def _bias(self, start: int, end: int, like: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return what keeps queries from tokens that they do not see, ``[group * n, end]``; None: they see them all."""
+        if mask is not None:
+            bias = like.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+        elif end - start == 1:
             return None
-        mask = like.new_full((end - start, end), -torch.inf).triu_(start + 1)
+        else:
+            bias = like.new_full((end - start, end), -torch.inf).triu_(start + 1)
         group = self._weights.num_heads // self._weights.num_key_value_heads
-        return mask if group == 1 else mask.repeat(group, 1)
+        return bias if group == 1 else bias.repeat(group, 1)
 
     def _reserve(self, end: int, length: int) -> None:
         """Make room in the cache and in the table of rotations."""

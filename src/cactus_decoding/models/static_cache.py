@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -16,14 +17,13 @@ class StaticCache:
         heads: key and value heads.
         head_dim: numbers in each of them.
         like: a tensor of the dtype and on the device that are wanted.
-        most: how many tokens to reserve at most, unless more are asked for.
+        max_length: how many tokens to reserve at most, unless more are asked for.
     """
 
-    SMALLEST = 256
+    MIN_CAPACITY = 256
 
-    def __init__(self, layers: int, heads: int, head_dim: int, like: Tensor, most: int) -> None:
-        """Reserve nothing yet."""
-        self._most = most
+    def __init__(self, layers: int, heads: int, head_dim: int, like: Tensor, max_length: int) -> None:
+        self._max_length = max_length
         self.keys = [like.new_empty(heads, 0, head_dim) for _ in range(layers)]
         self.values = [like.new_empty(heads, 0, head_dim) for _ in range(layers)]
 
@@ -38,11 +38,17 @@ class StaticCache:
         shape = (len(self.keys), keys.shape[0], keys.shape[2])
         return shape == (layers, heads, head_dim) and keys.dtype == like.dtype and keys.device == like.device
 
+    def move(self, places: list[int], first: int) -> None:
+        """Move what lies at some places to ``first`` and those after it."""
+        index = torch.tensor(places, device=self.keys[0].device)
+        for store in (*self.keys, *self.values):
+            store[:, first : first + len(places)] = store.index_select(1, index)
+
     def reserve(self, end: int, length: int) -> None:
         """Make room for ``end`` tokens, keeping the first ``length``."""
         if end <= self.capacity:
             return
-        room = max(end, min(max(2 * self.capacity, self.SMALLEST), self._most))
+        room = max(end, min(max(2 * self.capacity, self.MIN_CAPACITY), self._max_length))
         for store in (self.keys, self.values):
             for i, old in enumerate(store):
                 store[i] = old.new_empty(old.shape[0], room, old.shape[2])

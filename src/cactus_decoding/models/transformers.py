@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 
 class GeneralForward:
@@ -17,31 +21,89 @@ class GeneralForward:
     """
 
     def __init__(self, model: PreTrainedModel, extra_inputs: dict[str, Any]) -> None:
-        """Begin with an empty cache."""
         self.extra_inputs = extra_inputs
         self.outputs: Any = None
         self._model = model
+        self._config = model.config.get_text_config(decoder=True)
         self._keeps_rows = model._supports_logits_to_keep()
-        self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        self._cache = DynamicCache(config=self._config)
         self._slides = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
         self._trimmed = 0
         self._records = hasattr(self._cache, "activate_past_recording")
         if self._records:
             self._cache.activate_past_recording()  # sliding windows then keep what a rollback needs
 
-    def append(self, token_ids: Tensor, start: int, rows: int) -> Tensor:
-        """Feed tokens; see `Forward.append`."""
+    def append(
+        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Feed tokens; see `Forward.append`.
+
+        Raises:
+            ValueError: for positions or a mask that this model cannot take.
+        """
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
-        block = token_ids.view(1, -1)
-        output = self._model(input_ids=block, past_key_values=self._cache, use_cache=True, **keep, **self.extra_inputs)
+        tree = {} if positions is None and mask is None else self._tree_inputs(start, len(token_ids), positions, mask)
+        output = self._model(
+            input_ids=token_ids.view(1, -1),
+            past_key_values=self._cache,
+            use_cache=True,
+            **tree,
+            **keep,
+            **self.extra_inputs,
+        )
         self.outputs = output if self.extra_inputs else None
         return output.logits[0, -rows:]  # type: ignore[no-any-return]
 
-    def rollback(self, length: int, kept: int) -> int:
-        """Forget; everything where a sliding window has lost some of what is to be kept."""
-        if self._slides and kept < self._trimmed:
+    def keep(self, length: int, prefix: int, path: list[int]) -> int:
+        """Keep a prefix and a path behind it; nothing where a sliding window has lost some of the prefix.
+
+        Raises:
+            ValueError: for a path in a cache that holds anything but the keys and values of all tokens.
+        """
+        kept = prefix + len(path)
+        if path:
+            self._check_takes_trees()
+            for layer in self._cache.layers:
+                places = torch.tensor(path, device=layer.keys.device)
+                for store in (layer.keys, layer.values):
+                    store[..., prefix:kept, :] = store.index_select(-2, places)
+        elif self._slides and prefix < self._trimmed:
             return 0
         if length > kept or self._records:  # sliding windows are also trimmed here, after each block
             self._cache.crop(kept - length)
         self._trimmed = kept
         return kept
+
+    def _tree_inputs(
+        self, start: int, count: int, positions: Tensor | None, mask: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        """Return positions and mask as the model takes them; it would count positions itself by a mask's columns."""
+        self._check_takes_trees()
+        if positions is None:
+            positions = torch.arange(start, start + count, device=self._model.device)
+        if mask is not None:
+            mask = mask[None, None]
+            if self._config._attn_implementation == "eager":  # it adds masks to its scores, others take booleans
+                dtype = self._model.dtype
+                mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+        return {"position_ids": positions[None], "attention_mask": mask}
+
+    def _check_takes_trees(self) -> None:
+        if self._obstacle:
+            raise ValueError(f"{type(self._model).__name__} cannot read trees of tokens: {self._obstacle}")
+
+    @cached_property
+    def _obstacle(self) -> str | None:
+        """What of the model depends on the order of tokens in the cache, or takes no mask; None if nothing does."""
+        config = self._config
+        kinds = {type(layer).__name__ for layer in self._cache.layers} - {DynamicLayer.__name__}
+        if self._slides or "local" in getattr(config, "attention_layers", ()):
+            return "its attention slides over a window of neighbours"
+        if kinds:
+            return f"its cache holds other things than keys and values ({', '.join(sorted(kinds))})"
+        attention = config._attn_implementation
+        if attention not in ("sdpa", "eager"):
+            return f"its attention, {attention}, takes no mask of its own; load it with attn_implementation='sdpa'"
+        if "position_ids" not in inspect.signature(self._model.forward).parameters or getattr(config, "alibi", False):
+            return "it counts positions itself, and takes none"
+        return None

@@ -5,20 +5,26 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 _KNOWN = {
     getattr(module, f"{prefix}ForCausalLM"): {
-        getattr(module, prefix + name)
+        kind: kind.forward
         for name in ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
+        for kind in (getattr(module, prefix + name),)
+        if kind.forward.__module__ == module.__name__  # not patched before this is imported
     }
     for module, prefix in ((llama, "Llama"), (qwen2, "Qwen2"), (qwen3, "Qwen3"))
 }
-_SHARED = {nn.ModuleList, nn.Embedding, nn.Linear, nn.SiLU, SiLUActivation}
+_SHARED = {kind: kind.forward for kind in (nn.ModuleList, nn.Embedding, nn.Linear, nn.SiLU, SiLUActivation)}
+_ATTENTION = {"sdpa": sdpa_attention_forward, "eager": None}  # each model has an eager one of its own
 # These frequencies do not depend on how long the sequence is.
 _STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 
@@ -60,9 +66,10 @@ class Weights(NamedTuple):
 def read_weights(model: PreTrainedModel) -> Weights | None:
     """Return the weights of a model whose forward pass `LeanForward` reproduces, or None for any other.
 
-    Only exact types count, so whatever replaces a module (quantisation, adapters, a subclass) or its ``forward``, or
-    hooks into it, makes the model one of the others. So do sliding windows, other activations, and rotary frequencies
-    that change with the length of the sequence.
+    Only exact types count, so whatever replaces a module (quantisation, adapters, a subclass) makes the model one of
+    the others. So does what replaces a ``forward``, of an instance or of a class, or transformers' attention, and what
+    hooks into a module or into all of them; and so do sliding windows, other activations, and rotary frequencies that
+    change with the length of the sequence.
     """
     if not (_has_known_modules(model) and _has_known_settings(model)):
         return None
@@ -103,9 +110,11 @@ def _read_layer(layer: Any) -> LayerWeights:
 
 
 def _has_known_modules(model: PreTrainedModel) -> bool:
-    own = _KNOWN.get(type(model))
-    return own is not None and all(
-        type(module) in own | _SHARED
+    if type(model) not in _KNOWN or _global_forward_hooks or _global_forward_pre_hooks:
+        return False
+    forwards = _KNOWN[type(model)] | _SHARED
+    return all(
+        type(module).forward is forwards.get(type(module))
         and "forward" not in vars(module)  # what wraps a module in place sets it on the instance
         and not (module._forward_hooks or module._forward_pre_hooks)
         for module in model.modules()
@@ -118,7 +127,8 @@ def _has_known_settings(model: PreTrainedModel) -> bool:
     parameters = list(model.parameters())
     return (
         config.hidden_act in ("silu", "swish")
-        and config._attn_implementation in ("sdpa", "eager")
+        and config._attn_implementation in _ATTENTION
+        and ALL_ATTENTION_FUNCTIONS.get(config._attn_implementation) is _ATTENTION[config._attn_implementation]
         and config.rope_parameters["rope_type"] in _STATIC_ROPE
         and config.num_hidden_layers == len(layers) > 0
         and all(kind == "full_attention" for kind in getattr(config, "layer_types", ()))

@@ -12,41 +12,41 @@ from anyio.to_thread import run_sync
 from starlette.types import Receive, Scope, Send
 
 from cactus_decoding.files.writing import as_json
-from cactus_decoding.playground.pair_store import Shelf
-from cactus_decoding.playground.request import Request
-from cactus_decoding.playground.request_queue import Line
+from cactus_decoding.playground.pair_store import PairStore
+from cactus_decoding.playground.request import RunRequest
+from cactus_decoding.playground.request_queue import RequestQueue
 from cactus_decoding.playground.runs import Runs
 
 Events = AsyncGenerator[Mapping[str, Any], None]
 
 
-async def events(line: Line, shelf: Shelf, runs: Runs, request: Request) -> Events:
-    """Wait, load, generate: the lanes take turns, a step each, so that the one with fewer steps ends first.
+async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: RunRequest) -> Events:
+    """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
 
-    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run`` and its ``lanes``),
-    ``step`` (with ``lane``, new ``positions`` and the ``metrics`` so far), ``ended`` (with ``lane`` and what `Lane.end`
-    says), ``finished``, or at any point ``error`` (with a ``message``) as the last one.
+    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
+    its ``sessions``), ``step`` (with ``session``, new ``positions`` and the ``metrics`` so far), ``ended`` (with
+    ``session`` and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last.
     """
-    with line.join() as place:  # only here: an answer that is never begun must not hold a place
+    with queue.join() as place:  # only here: an answer that is never begun must not hold a place
         try:
             async for ahead in place.ahead():
                 yield {"event": "queued", "ahead": ahead}
-            if not shelf.has(request.target, request.draft):
+            if not pairs.has(request.target, request.draft):
                 yield {"event": "loading"}
-            pair = await run_sync(shelf.get, request.target, request.draft)
+            pair = await run_sync(pairs.get, request.target, request.draft)
             run = await run_sync(runs.begin, pair, request)
-            yield {"event": "started", "run": run.name, "seed": request.seed, "lanes": run.describe()}
-            going = dict(enumerate(run.lanes))
+            yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
+            going = dict(enumerate(run.sessions))
             while going and not run.stopped:
-                for index, lane in list(going.items()):
-                    step = await run_sync(lane.step)
+                for index, session in list(going.items()):
+                    step = await run_sync(session.step)
                     if step is None:
                         del going[index]
-                        yield {"event": "ended", "lane": index, **lane.end()}
+                        yield {"event": "ended", "session": index, **session.end()}
                     else:
-                        yield {"event": "step", "lane": index, **step}
-            for index, lane in going.items():
-                yield {"event": "ended", "lane": index, **lane.end(stopped=True)}
+                        yield {"event": "step", "session": index, **step}
+            for index, session in going.items():
+                yield {"event": "ended", "session": index, **session.end(stopped=True)}
             yield {"event": "finished"}
         except (ValueError, TypeError) as error:
             yield {"event": "error", "message": " ".join(str(error).split())}
@@ -59,7 +59,6 @@ class EventsResponse:
     """Sends events as they come, and ends them when the visitor leaves: their place is then free for others."""
 
     def __init__(self, source: Events) -> None:
-        """Answer with events."""
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,7 +44,6 @@ class Guards:
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
-        """Wrap the application."""
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

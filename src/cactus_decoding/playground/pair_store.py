@@ -10,7 +10,7 @@ KEPT = 2
 """Pairs that visitors named and that stay in memory; the default one always does."""
 
 
-class Shelf:
+class PairStore:
     """Loads pairs, and keeps the ones that were used last. One caller at a time.
 
     Args:
@@ -18,7 +18,6 @@ class Shelf:
     """
 
     def __init__(self, default: tuple[str | None, str | None] = (None, None)) -> None:
-        """Start with nothing."""
         self.default = default
         self._pairs: OrderedDict[tuple[str | None, str | None], Pair] = OrderedDict()
 

@@ -8,22 +8,25 @@ from types import TracebackType
 import anyio
 
 
-class LineIsFullError(ValueError):
+class QueueIsFullError(ValueError):
     """Nobody else may queue."""
 
 
-class Line:
-    """A first-come-first-served queue for one seat."""
+class RequestQueue:
+    """A first-come-first-served queue for one seat.
+
+    Args:
+        limit: how many may wait.
+    """
 
     def __init__(self, limit: int) -> None:
-        """Start empty; ``limit`` is how many may wait."""
         self._limit = limit
         self._places: list[Place] = []
 
     def check_open(self) -> None:
-        """Raise `LineIsFullError` if too many wait."""
+        """Raise `QueueIsFullError` if too many wait."""
         if len(self._places) > self._limit:
-            raise LineIsFullError(f"{self._limit} others are waiting already, which is the limit; try again soon")
+            raise QueueIsFullError(f"{self._limit} others are waiting already, which is the limit; try again soon")
 
     def join(self) -> Place:
         """Return a place at the end, to be entered at once."""
@@ -31,29 +34,28 @@ class Line:
 
 
 class Place:
-    """A place in a line; leaving it, for whatever reason, moves everyone behind up."""
+    """A place in a queue; leaving it, for whatever reason, moves everyone behind up."""
 
-    def __init__(self, line: list[Place]) -> None:
-        """Take the last place of a line."""
-        self._line, self._moved = line, anyio.Event()
-        line.append(self)
+    def __init__(self, queue: list[Place]) -> None:
+        self._queue, self._moved = queue, anyio.Event()
+        queue.append(self)
 
     def __enter__(self) -> Place:
-        """Stay in the line."""
+        """Stay in the queue."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave, and tell those behind."""
-        index = self._line.index(self)
-        self._line.remove(self)
-        for place in self._line[index:]:
+        index = self._queue.index(self)
+        self._queue.remove(self)
+        for place in self._queue[index:]:
             place._moved.set()
 
     async def ahead(self) -> AsyncIterator[int]:
         """Yield how many are ahead, again whenever that changes, and end when it is this place's turn."""
-        while ahead := self._line.index(self):
+        while ahead := self._queue.index(self):
             self._moved = anyio.Event()
             yield ahead
             await self._moved.wait()

@@ -1,4 +1,4 @@
-"""Runs: what one visitor asked for, its lanes, and what is kept of them for questions afterwards."""
+"""Runs: what one visitor asked for, its sessions, and what is kept of them for questions afterwards."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.playground.request import Request
-from cactus_decoding.playground.session import Lane
+from cactus_decoding.playground.request import RunRequest
+from cactus_decoding.playground.session import Session
 from cactus_decoding.zoo.word_problems import format_prompt, is_prompt
 
 ROWS_BYTES = 2**30
 """Memory for the rows of all runs but the last."""
-MOST_QUESTIONS = 64
+MAX_QUESTIONS = 64
 """Rules that may be asked about at once: the points of a curve."""
 
 
@@ -28,33 +28,35 @@ class Run:
 
     Attributes:
         name: a secret that its visitor asks by.
-        lanes: one for each rule.
+        seed: of both.
+        sessions: one for each rule.
         stopped: set to end the run before its next step.
     """
 
-    def __init__(self, pair: Pair, request: Request) -> None:
+    def __init__(self, pair: Pair, request: RunRequest) -> None:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = _as_question(request.prompt) if pair.bundled else request.prompt
-        self.lanes = [Lane(pair.twin(), prompt, request.arguments(rule)) for rule in request.rules]
+        self.seed = request.requests[0].seed
+        self.sessions = [Session(pair.twin(), prompt, each) for each in request.requests]
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what the page shows of the lanes before they begin."""
-        return [lane.header for lane in self.lanes]
+        """Return what the page shows of the sessions before they begin."""
+        return [session.header for session in self.sessions]
 
-    def lane(self, index: object) -> Lane:
-        """Return a lane by its number."""
-        check_integer("lane", index, 0, len(self.lanes) - 1)
-        return self.lanes[index]  # type: ignore[call-overload, no-any-return]
+    def session(self, index: object) -> Session:
+        """Return a session by its number."""
+        check_integer("session", index, 0, len(self.sessions) - 1)
+        return self.sessions[index]  # type: ignore[call-overload, no-any-return]
 
     def what_if(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer ``{"lane": 0, "place": 7, "rules": [spelling, ...]}``: what each rule would have done there."""
+        """Answer ``{"session": 0, "place": 7, "rules": [spelling, ...]}``: what each rule would have done there."""
         rules = asked.get("rules")
-        if not isinstance(rules, list) or not 1 <= len(rules) <= MOST_QUESTIONS:
-            raise ValueError(f"rules must be a list of 1 to {MOST_QUESTIONS} spellings")
-        lane, place = self.lane(asked.get("lane")), asked.get("place")
+        if not isinstance(rules, list) or not 1 <= len(rules) <= MAX_QUESTIONS:
+            raise ValueError(f"rules must be a list of 1 to {MAX_QUESTIONS} spellings")
+        session, place = self.session(asked.get("session")), asked.get("place")
         check_integer("place", place, 0)
-        return {"place": place, "rules": [lane.what_if(place, rule) for rule in rules]}  # type: ignore[arg-type]
+        return {"place": place, "rules": [session.what_if(place, rule) for rule in rules]}  # type: ignore[arg-type]
 
 
 class Runs:
@@ -64,7 +66,7 @@ class Runs:
         """Start with none; ``kept`` is how many are remembered."""
         self._kept, self._runs = kept, OrderedDict[str, Run]()
 
-    def begin(self, pair: Pair, request: Request) -> Run:
+    def begin(self, pair: Pair, request: RunRequest) -> Run:
         """Begin a run, and forget the oldest one where there are too many."""
         run = Run(pair, request)
         self._runs[run.name] = run
@@ -73,7 +75,7 @@ class Runs:
         return run
 
     def _bytes(self) -> int:
-        return sum(lane.bytes for run in self._runs.values() for lane in run.lanes)
+        return sum(session.bytes for run in self._runs.values() for session in run.sessions)
 
     def get(self, name: str) -> Run:
         """Return a run by its name.

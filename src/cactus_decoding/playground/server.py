@@ -23,8 +23,8 @@ from cactus_decoding.playground.events import EventsResponse, events
 from cactus_decoding.playground.form import form
 from cactus_decoding.playground.guards import LOOPBACK_NAMES, BadRequestError, Guards, is_loopback, read_json
 from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.pair_store import Shelf
-from cactus_decoding.playground.request_queue import Line, LineIsFullError
+from cactus_decoding.playground.pair_store import PairStore
+from cactus_decoding.playground.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.playground.runs import Runs, UnknownRunError
 from cactus_decoding.tracing.page import PAGE as SHARED
 
@@ -42,9 +42,8 @@ class Playground:
     """
 
     def __init__(self, limits: Limits, *, models: bool, pair: tuple[str | None, str | None] = (None, None)) -> None:
-        """Start with an empty queue."""
         self.limits, self.models = limits, models
-        self.shelf, self.line, self.runs = Shelf(pair), Line(limits.waiting), Runs(limits.runs)
+        self.pairs, self.queue, self.runs = PairStore(pair), RequestQueue(limits.waiting), Runs(limits.runs)
         self._form = form(limits, models=models) | {"pair": dict(zip(("target", "draft"), pair, strict=True))}
 
     async def show_form(self, request: Request) -> Response:
@@ -55,8 +54,8 @@ class Playground:
         """Check what is asked, queue for it, and answer with events."""
         body = await read_json(request, self.limits.body_bytes)
         wanted = asked.read_request(body, self.limits, models=self.models)
-        self.line.check_open()
-        return EventsResponse(events(self.line, self.shelf, self.runs, wanted))
+        self.queue.check_open()
+        return EventsResponse(events(self.queue, self.pairs, self.runs, wanted))
 
     async def stop(self, request: Request) -> Response:
         """End a run after the step that it is in."""
@@ -72,14 +71,14 @@ class Playground:
         return Response(as_json(answer), media_type="application/json")
 
     async def download(self, request: Request) -> Response:
-        """Hand out a lane's trace, as JSON Lines or as a page that needs nothing else."""
+        """Hand out a session's trace, as JSON Lines or as a page that needs nothing else."""
         run, kind = self.runs.get(request.path_params["run"]), request.path_params["kind"]
         if kind not in ("html", "jsonl"):
             raise HTTPException(404, f"a trace is html or jsonl, but not {kind!r}")
-        lane = run.lane(request.path_params["lane"])
-        text = await run_sync(lane.page if kind == "html" else lane.lines)
+        session = run.session(request.path_params["session"])
+        text = await run_sync(session.page if kind == "html" else session.lines)
         media_type = "text/html; charset=utf-8" if kind == "html" else "application/x-ndjson; charset=utf-8"
-        name = f"trace-{run.name[:6]}-{request.path_params['lane']}.{kind}"
+        name = f"trace-{run.name[:6]}-{request.path_params['session']}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(text, media_type=media_type, headers=headers)
 
@@ -93,10 +92,10 @@ class Playground:
             Route("/api/runs", self.generate, methods=["POST"]),
             Route(run + "/stop", self.stop, methods=["POST"]),
             Route(run + "/what-if", self.what_if, methods=["POST"]),
-            Route(run + "/{lane:int}/trace.{kind}", self.download),
+            Route(run + "/{session:int}/trace.{kind}", self.download),
         ]
         handlers = {
-            LineIsFullError: _sentence(503),
+            QueueIsFullError: _sentence(503),
             UnknownRunError: _sentence(404),
             BadRequestError: _sentence(400),
             ValueError: _sentence(422),

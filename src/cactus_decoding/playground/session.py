@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
 
+from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.pair import Pair
+from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.params import LARGE_VOCABULARY
-from cactus_decoding.tracing import KeptRow, KeptRows, TracedPosition, stream_trace, to_json, what_if, write_trace
+from cactus_decoding.tracing import TracedPosition, stream_trace, to_json, what_if
 from cactus_decoding.tracing.codec import as_object
+from cactus_decoding.tracing.file import lines_of
 from cactus_decoding.tracing.page import to_html
 from cactus_decoding.types import AcceptanceRule
 
 ROWS_BYTES = 256 * 2**20
-"""Memory for one lane's rows; what comes after cannot be asked about."""
+"""Memory for one session's rows; what comes after cannot be asked about."""
 
 
-class Lane:
+class Session:
     """A response that grows step by step, and answers questions about its positions.
 
     Args:
         pair: models whose caches nothing else uses.
         prompt: as the models are given it.
-        arguments: those of `stream_trace`.
+        request: what is asked for.
 
     Attributes:
         header: what was asked for, for JSON.
         bytes: memory that the kept rows take.
     """
 
-    def __init__(self, pair: Pair, prompt: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, pair: Pair, prompt: str, request: Request) -> None:
         """Begin the response; raises `ValueError` for arguments that do not go together."""
-        self._response = stream_trace(pair, prompt, keep_rows=True, **arguments)
+        self._response = stream_trace(pair, prompt, request, keep_rows=True)
         self._positions: dict[int, TracedPosition] = {}
-        self.header, self.bytes = as_object(self._response.header), 0
+        self.header, self.bytes = plain(self._response.header.as_dict()), 0
 
     def step(self) -> dict[str, Any] | None:
         """Take a step and return its positions and the metrics so far, or None at the end."""
@@ -44,12 +45,12 @@ class Lane:
         if step is None:
             return None
         for position in step.positions:
-            size = 0 if position.rows is None else size_of(position.rows)
+            size = 0 if position.rows is None else position.rows.nbytes
             if self.bytes + size <= ROWS_BYTES:
                 self.bytes += size
                 self._positions[position.place] = position
         shown = [to_json(position) for position in step.positions]
-        return {"positions": shown, "metrics": self._response.metrics.as_dict()}
+        return {"positions": shown, "metrics": self._response.response.metrics.as_dict()}
 
     def end(self, *, stopped: bool = False) -> dict[str, Any]:
         """Return why the response ended, and its metrics."""
@@ -75,17 +76,8 @@ class Lane:
     def lines(self) -> str:
         """Return the trace as JSON Lines; with both models' rows, unless they are large."""
         trace = self._response.trace
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.jsonl"
-            write_trace(trace, path, rows=trace.header.vocabulary <= LARGE_VOCABULARY)
-            return path.read_text(encoding="utf-8")
+        return "".join(lines_of(trace, rows=trace.header.vocabulary <= LARGE_VOCABULARY))
 
     def page(self) -> str:
         """Return the trace as a page that needs nothing else."""
         return to_html(self._response.trace)
-
-
-def size_of(rows: KeptRows) -> int:
-    """Return the bytes that rows take in memory."""
-    kept = [row for row in (rows.target, rows.draft, rows.untempered) if isinstance(row, KeptRow)]
-    return sum(part.nbytes for row in kept for part in (row.values, row.token_ids) if part is not None)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.divergences.f_divergences import lift_exactly
-from cactus_decoding.divergences.ratio_clamp import WIDEST, clamp_bounds
+from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, clamp_bounds
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
@@ -45,7 +45,7 @@ class ClampedRatio(Rule):
 
     width: Annotated[
         float | None,
-        Knob("span of a token's log-ratio to the target; 0 is lossless", "nats", ge=0, le=WIDEST),
+        Knob("span of a token's log-ratio to the target; 0 is lossless", "nats", ge=0, le=MAX_WIDTH),
     ] = None
     max_kl: Annotated[
         float | None, Knob("cap on each position's KL, instead of a width; 0 is lossless", "nats", ge=0, lt=math.inf)
@@ -107,6 +107,6 @@ class ClampedRatio(Rule):
             g = lift_exactly("kl", q, self.max_kl)  # with one token to lift, the cap is Cactus's problem
             inside = (q > 0) & (q < 1)
             # infinite where g is 1 or q is tiny; limited as the width is
-            ratio = torch.where(inside, (g / q) * ((1 - q) / (1 - g)), 1.0).clamp(max=math.exp(WIDEST))
+            ratio = torch.where(inside, (g / q) * ((1 - q) / (1 - g)), 1.0).clamp(max=math.exp(MAX_WIDTH))
         low = 1 / (q * ratio + (1 - q))  # q low ratio + (1 - q) low = 1
         return low, low * ratio

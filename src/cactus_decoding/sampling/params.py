@@ -1,4 +1,4 @@
-"""From logits to probabilities, and from probabilities and a uniform number to a token."""
+"""From logits to probabilities: temperature and cuts."""
 
 from __future__ import annotations
 

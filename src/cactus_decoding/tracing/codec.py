@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -12,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.generation.loop import Fate
+from cactus_decoding.files.jsonl import INFINITIES
+from cactus_decoding.files.writing import plain
+from cactus_decoding.sampling.sparse_probs import SparseProbs
 from cactus_decoding.tracing.trace import Candidate, TracedPosition
-from cactus_decoding.tracing.what_if import KeptRow, KeptRows
+from cactus_decoding.tracing.what_if import PositionRows
+from cactus_decoding.types import Fate
 
 Record = TypeVar("Record")
 
-_INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
@@ -27,8 +28,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "None": (type(None),),
     "Fate": (str,),
-    "tuple[str, ...]": (list,),
-    "tuple[Candidate, ...]": (list,),
     "Mapping[str, Any]": (dict,),
 }
 """What JSON must hold for a field of a type."""
@@ -42,6 +41,7 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
         rows: whether its rows come along, if it keeps them.
 
     Example:
+        >>> import math
         >>> position = TracedPosition(0, 0, True, 7, " a", " a", Fate.BONUS, "lossless", residual_scale=math.inf)
         >>> to_json(position)["residual_scale"]
         'inf'
@@ -54,25 +54,17 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
     return value
 
 
-def position_from(value: dict[str, Any], where: str) -> TracedPosition:
+def position_from(value: object, where: str) -> TracedPosition:
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
-    given = dict(value)
-    rows = given.pop("rows", None)
-    candidates = [build(Candidate, one, where) for one in listed(given, "candidates", where)]
-    return build(
-        TracedPosition, given, where, candidates=tuple(candidates), rows=None if rows is None else _rows(rows, where)
-    )
+    given = _object(value, where)
+    rows = None if given.get("rows") is None else _rows(given["rows"], where)
+    candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
+    return build(TracedPosition, given, where, candidates=candidates, rows=rows)
 
 
 def as_object(record: Any) -> dict[str, Any]:
     """Return a dataclass's fields; infinite numbers become texts and NaN null."""
-    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return list(value) if isinstance(value, tuple) else value
+    return {field.name: plain(getattr(record, field.name)) for field in fields(record)}
 
 
 def build(record: type[Record], value: object, where: str, **ready: Any) -> Record:
@@ -81,25 +73,30 @@ def build(record: type[Record], value: object, where: str, **ready: Any) -> Reco
     Raises:
         ValueError: for what is no object, or a field that is missing, unknown or of another type.
     """
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: there must be an object, but it is {str(value)[:40]!r}")
+    given = _object(value, where)
     known = {field.name: str(field.type) for field in fields(record)}  # type: ignore[arg-type]
-    unknown = set(value) - set(known)
+    unknown = set(given) - set(known)
     if unknown:
         raise ValueError(f"{where}: {', '.join(map(repr, sorted(unknown)))} is no field of a {record.__name__}")
     found = dict(ready)
     for name, kind in known.items():
         if name not in found:
-            if name not in value:
+            if name not in given:
                 raise ValueError(f"{where}: {name!r} is missing")
-            found[name] = _converted(name, value[name], kind, where)
+            found[name] = _converted(name, given[name], kind, where)
     return record(**found)
+
+
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: there must be an object, but it is {str(value)[:40]!r}")
+    return value
 
 
 def _converted(name: str, value: Any, kind: str, where: str) -> Any:
     kinds = kind.split(" | ")
-    if "float" in kinds and isinstance(value, str) and value in _INFINITIES:
-        return _INFINITIES[value]
+    if "float" in kinds and isinstance(value, str) and value in INFINITIES:
+        return INFINITIES[value]
     allowed = tuple(type_ for each in kinds for type_ in _KINDS[each])
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise ValueError(f"{where}: {name!r} must be {kind}, but is {str(value)[:40]!r}")
@@ -107,8 +104,6 @@ def _converted(name: str, value: Any, kind: str, where: str) -> Any:
         if value not in [str(fate) for fate in Fate]:
             raise ValueError(f"{where}: {name!r} must be one of {', '.join(Fate)}, but is {value!r}")
         return Fate(str(value))
-    if isinstance(value, list):
-        return tuple(value)
     return float(value) if "float" in kinds and isinstance(value, int) and "int" not in kinds else value
 
 
@@ -122,31 +117,31 @@ def listed(value: dict[str, Any], name: str, where: str) -> list[Any]:
 # --- rows: bytes in base64, so that every bit survives ---
 
 
-def _rows_to_json(rows: KeptRows) -> dict[str, Any]:
+def _rows_to_json(rows: PositionRows) -> dict[str, Any]:
     kept = {"target": rows.target, "draft": rows.draft, "untempered": rows.untempered}
     return {"drafted_id": rows.drafted_id} | {
         name: None if row is None else _row_to_json(row) for name, row in kept.items()
     }
 
 
-def _row_to_json(row: KeptRow) -> dict[str, Any]:
+def _row_to_json(row: SparseProbs) -> dict[str, Any]:
     token_ids = None if row.token_ids is None else _to_text(row.token_ids)
-    dtype = str(row.values.dtype).removeprefix("torch.")
-    return {"vocabulary": row.vocabulary, "dtype": dtype, "values": _to_text(row.values), "token_ids": token_ids}
+    dtype = str(row.probs.dtype).removeprefix("torch.")
+    return {"vocabulary": row.vocabulary, "dtype": dtype, "values": _to_text(row.probs), "token_ids": token_ids}
 
 
-def _rows(value: Any, where: str) -> KeptRows:
+def _rows(value: Any, where: str) -> PositionRows:
     try:
         rows = {name: None if value[name] is None else _row(value[name]) for name in ("target", "draft", "untempered")}
         drafted = int(value["drafted_id"])
         if rows["target"] is None or not 0 <= drafted < rows["target"].vocabulary:
             raise ValueError("no target row")
-        return KeptRows(drafted, rows["target"], rows["draft"], rows["untempered"])
+        return PositionRows(drafted, rows["target"], rows["draft"], rows["untempered"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where}: the rows are damaged ({error})") from None
 
 
-def _row(value: dict[str, Any]) -> KeptRow:
+def _row(value: dict[str, Any]) -> SparseProbs:
     values = _from_text(value["values"], _DTYPES[value["dtype"]])
     token_ids = None if value["token_ids"] is None else _from_text(value["token_ids"], torch.int32)
     vocabulary = int(value["vocabulary"])
@@ -154,7 +149,7 @@ def _row(value: dict[str, Any]) -> KeptRow:
         raise ValueError("the length is wrong")
     if token_ids is not None and len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocabulary:
         raise ValueError("a token is out of range")
-    return KeptRow(vocabulary, values, token_ids)
+    return SparseProbs(vocabulary, values, token_ids)
 
 
 def _to_text(tensor: Tensor) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from cactus_decoding.files.jsonl import objects_in
-from cactus_decoding.files.writing import check_writable
+from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
+from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
+from cactus_decoding.generation.request import Request
 from cactus_decoding.tracing.codec import as_object, build, listed, position_from, to_json
 from cactus_decoding.tracing.response import TracedResponse
 from cactus_decoding.tracing.trace import Trace, TracedStep, TraceHeader
@@ -20,12 +18,14 @@ from cactus_decoding.tracing.trace import Trace, TracedStep, TraceHeader
 SCHEMA = 1
 
 
-class TraceWriter:
-    """Writes a trace step by step: to ``<path>.part``, which takes the path's place once the response is finished.
+def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Iterator[TracedStep]:
+    """Yield a response's steps as they are taken, each written to its trace file first.
 
-    An interrupted response leaves ``<path>.part``, which `read_trace` reads, and whatever was at the path before.
+    The file is ``<path>.part`` while it grows, and takes the path's place once the response is finished. An interrupted
+    response leaves ``<path>.part``, which `read_trace` reads, and whatever was at the path before.
 
     Args:
+        response: one that has not begun.
         path: the file.
         rows: whether to write both models' rows, where positions keep them.
 
@@ -33,88 +33,53 @@ class TraceWriter:
         ValueError: where the path cannot be written.
 
     Example:
+        >>> from tempfile import TemporaryDirectory
         >>> from cactus_decoding import load_pair
         >>> from cactus_decoding.tracing import stream_trace
         >>> response = stream_trace(load_pair(), "Question: Tom has 4 pens.", seed=0, max_new_tokens=4)
-        >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
-        ...     with TraceWriter(Path(folder) / "trace.jsonl") as writer:
-        ...         writer.begin(response.header)
-        ...         for step in response:
-        ...             writer.add(step)
-        ...         writer.finish(response.trace)
-        ...     read_trace(Path(folder) / "trace.jsonl") == response.trace
+        ...     steps = tuple(written(response, Path(folder) / "trace.jsonl"))
+        ...     read_trace(Path(folder) / "trace.jsonl").steps == steps
         True
     """
-
-    def __init__(self, path: Path, *, rows: bool = True) -> None:
-        """Check the path; nothing is written yet."""
-        check_writable(path)
-        self._path, self._part, self._rows = path, part_of(path), rows
-        check_writable(self._part)
-
-    def __enter__(self) -> TraceWriter:
-        """Open the file."""
-        self._file = self._part.open("w", encoding="utf-8", newline="\n")
-        self._finished = False
-        return self
-
-    def begin(self, header: TraceHeader) -> None:
-        """Write what was asked for."""
-        self._write("trace", {"schema": SCHEMA} | as_object(header))
-
-    def add(self, step: TracedStep) -> None:
-        """Write a step."""
-        value = as_object(step)
-        value["positions"] = [to_json(position, rows=self._rows) for position in step.positions]
-        self._write("step", value)
-
-    def finish(self, trace: Trace) -> None:
-        """Write what is known at the end."""
-        end = {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()}
-        self._write("end", end)
-        self._finished = True
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the file, and put a finished one in its place."""
-        empty = self._file.tell() == 0
-        self._file.close()
-        if self._finished:
-            os.replace(self._part, self._path)
-        elif empty:
-            self._part.unlink()
-
-    def _write(self, kind: str, value: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"kind": kind} | dict(value), allow_nan=False) + "\n")
-        self._file.flush()
-
-
-def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Iterator[TracedStep]:
-    """Yield a response's steps as they are taken, each written to a trace file first; see `TraceWriter`."""
-    with TraceWriter(path, rows=rows) as writer:
-        writer.begin(response.header)
+    check_writable(path)
+    with replacing(path, keep=True) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(_header_line(response.header))
         for step in response:
-            writer.add(step)
+            file.write(_step_line(step, rows))
+            file.flush()
             yield step
-        writer.finish(response.trace)
-
-
-def part_of(path: Path) -> Path:
-    """Return where a trace is while it grows.
-
-    >>> part_of(Path("trace.jsonl")).name
-    'trace.jsonl.part'
-    """
-    return path.with_name(path.name + ".part")
+        file.write(_end_line(response.trace))
 
 
 def write_trace(trace: Trace, path: Path, *, rows: bool = True) -> None:
-    """Write a whole trace; see `TraceWriter`."""
-    with TraceWriter(path, rows=rows) as writer:
-        writer.begin(trace.header)
-        for step in trace.steps:
-            writer.add(step)
-        writer.finish(trace)
+    """Write a whole trace."""
+    write_atomically(path, "".join(lines_of(trace, rows=rows)))
+
+
+def lines_of(trace: Trace, *, rows: bool = True) -> Iterator[str]:
+    """Yield the lines of a trace's file."""
+    yield _header_line(trace.header)
+    yield from (_step_line(step, rows) for step in trace.steps)
+    yield _end_line(trace)
+
+
+def _header_line(header: TraceHeader) -> str:
+    return _line("trace", {"schema": SCHEMA} | header.as_dict())
+
+
+def _step_line(step: TracedStep, rows: bool) -> str:
+    return _line("step", as_object(step) | {"positions": [to_json(position, rows=rows) for position in step.positions]})
+
+
+def _end_line(trace: Trace) -> str:
+    """Say what is known at the end."""
+    end = {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()}
+    return _line("end", end)
+
+
+def _line(kind: str, value: Mapping[str, Any]) -> str:
+    return as_json({"kind": kind} | dict(value)) + "\n"
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -128,7 +93,7 @@ def read_trace(path: str | Path) -> Trace:
     if not path.exists() and part_of(path).exists():
         raise ValueError(f"{path} is missing, but an interrupted response left {part_of(path)}: give that one")
     data = path.read_bytes()
-    lines = objects_in(data[: data.rfind(b"\n") + 1], path)  # a kill may have cut the last line
+    lines = objects_in(whole_lines(data), path)
     header, steps, end = None, list[TracedStep](), None
     for _, where, value in lines:
         kind = value.pop("kind", None)
@@ -157,24 +122,25 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
     schema = value.pop("schema", None)
     if schema != SCHEMA:
         raise ValueError(f"{where}: schema is {schema!r}, but this version reads schema {SCHEMA}")
-    return build(TraceHeader, value, where)
+    own = {field.name for field in fields(TraceHeader)}
+    asked = {name: value.pop(name) for name in list(value) if name not in own}
+    asked |= {name: INFINITIES[each] for name, each in asked.items() if isinstance(each, str) and each in INFINITIES}
+    try:
+        request = Request.from_dict(asked)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+    return build(TraceHeader, value, where, request=request)
 
 
 def _step(value: dict[str, Any], where: str, before: list[TracedStep]) -> TracedStep:
-    positions = tuple(_positions(value, where))
+    given = enumerate(listed(value, "positions", where))
+    positions = tuple(position_from(one, f"{where}, position {place}") for place, one in given)
     step = build(TracedStep, value, where, positions=positions)
     first = sum(len(step.positions) for step in before)
     places = [(position.step, position.place) for position in positions]
     if step.step != len(before) or places != [(step.step, first + i) for i in range(len(positions))]:
         raise ValueError(f"{where}: the steps and places do not follow each other: a line is missing or out of order")
     return step
-
-
-def _positions(value: dict[str, Any], where: str) -> Iterator[Any]:
-    for place, one in enumerate(listed(value, "positions", where)):
-        if not isinstance(one, dict):
-            raise ValueError(f"{where}, position {place}: there must be an object, but it is {str(one)[:40]!r}")
-        yield position_from(one, f"{where}, position {place}")
 
 
 def _end(value: dict[str, Any], where: str) -> tuple[str, str | None, Metrics]:

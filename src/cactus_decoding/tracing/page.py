@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from cactus_decoding.evaluation.reporting.pictures import clean
+from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import RelaxedGreedy
+from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.tracing.codec import to_json
 from cactus_decoding.tracing.trace import Trace, TraceHeader
 
@@ -45,7 +47,8 @@ def to_html(trace: Trace) -> str:
     script = (PAGE / "answer.js").read_text(encoding="utf-8") + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("trace.html.jinja").render(
-        header=trace.header,
+        rule=str(trace.header.request.rule),
+        prompt=trace.header.prompt,
         settings=settings_of(trace.header),
         metrics=metrics_of(trace),
         finished=trace.finish_reason is not None,
@@ -54,14 +57,14 @@ def to_html(trace: Trace) -> str:
         script_digest=digest,
         data=embedded(_data(trace)),
         provenance=json.dumps(dict(trace.header.provenance), indent=2),
-        clean=clean_lines,
+        clean=clean,
     )
 
 
-def clean_lines(text: str) -> str:
+def clean(text: str) -> str:
     r"""Return text without what no page may hold; line ends, tabs and all kinds of spaces stay.
 
-    >>> clean_lines("a\x00\u3000b\r\n\tc")
+    >>> clean("a\x00\u3000b\r\n\tc")
     'a\ufffd\u3000b\n\tc'
     """
     kept = (
@@ -82,10 +85,10 @@ def embedded(value: Any) -> str:
 
 
 def _data(trace: Trace) -> dict[str, Any]:
-    header, budget = trace.header, trace.header.budget_nats
-    limit = budget if budget is not None and math.isfinite(budget) else None
+    request = trace.header.request
+    limit = None if request.budget is None or math.isinf(request.budget.limit) else request.budget.limit
     return {
-        "options": {"rule": header.rule, "budget": limit, "label": "Answer"},
+        "options": {"rule": str(request.rule), "budget": limit, "label": "Answer"},
         "positions": [to_json(position) for position in trace.positions],
         "end": {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()},
     }
@@ -93,30 +96,32 @@ def _data(trace: Trace) -> dict[str, Any]:
 
 def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
     """Return what was asked for, as names and values; what is at its default is left out."""
-    truncation = {"top-k": (header.top_k, 0), "top-p": (header.top_p, 1), "min-p": (header.min_p, 0)}
+    request, default = header.request, Request()
+    sampling = vars(request.sampling).items()
+    truncation = [(name, value) for name, value in sampling if value != getattr(SamplingParams(), name)]
     settings = [
-        ("rule", header.rule),
+        ("rule", str(request.rule)),
         ("target", header.target),
         ("draft", header.draft),
-        ("proposals per step", str(header.num_speculative_tokens)),
-        ("temperature", f"{header.temperature:g}"),
-        *((name, f"{value:g}") for name, (value, default) in truncation.items() if value != default),
-        *([("verification", header.verification)] if header.verification != "token" else []),
-        *_budget_of(header),
-        *([("stop", ", ".join(map(repr, header.stop)))] if header.stop else []),
-        ("seed", str(header.seed)),
+        ("proposals per step", str(request.num_speculative_tokens)),
+        ("temperature", f"{request.sampling.temperature:g}"),
+        *((name.replace("_", "-"), f"{value:g}") for name, value in truncation if name != "temperature"),
+        *([("verification", request.verification)] if request.verification != default.verification else []),
+        *_budget_of(request.budget),
+        *([("stop", ", ".join(map(repr, request.stop)))] if request.stop else []),
+        ("seed", str(request.seed)),
     ]
     return [(name, clean(value)) for name, value in settings]
 
 
-def _budget_of(header: TraceHeader) -> list[tuple[str, str]]:
-    if header.budget_nats is None:
+def _budget_of(budget: Budget | None) -> list[tuple[str, str]]:
+    if budget is None:
         return []
-    if math.isinf(header.budget_nats):
+    if math.isinf(budget.limit):
         return [("budget", "measured, not limited")]
-    text = f"{header.budget_nats:.4g} nats"
-    text += f": no event moves by more than {header.max_shift:g}" if header.max_shift is not None else ""
-    text += f", spread over {header.expected_tokens} tokens" if header.expected_tokens is not None else ""
+    text = f"{budget.limit:.4g} nats"
+    text += f": no event moves by more than {budget.max_shift:g}" if budget.max_shift is not None else ""
+    text += f", spread over {budget.expected_tokens} tokens" if budget.expected_tokens is not None else ""
     return [("budget", text)]
 
 
@@ -125,7 +130,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + (step.target_seconds or 0.0) for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)
-    greedy = trace.header.rule.partition(":")[0] == RelaxedGreedy.name
+    greedy = isinstance(trace.header.request.rule, RelaxedGreedy)
     timed = all(step.target_seconds is not None for step in trace.steps)
     fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
     return [

@@ -18,7 +18,6 @@ class TokenNames:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Begin with no names."""
         self._tokenizer, self._names = tokenizer, dict[int, str]()
         # some tokenizers drop a space at the start of a text: every token is therefore read behind another one
         self._before = list(tokenizer("a", add_special_tokens=False).input_ids)[-1:]

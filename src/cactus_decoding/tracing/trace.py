@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cactus_decoding.generation.loop import Fate
 from cactus_decoding.generation.metrics import Metrics
-from cactus_decoding.tracing.what_if import KeptRows
+from cactus_decoding.generation.request import Request
+from cactus_decoding.tracing.what_if import PositionRows
+from cactus_decoding.types import Fate
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class TracedPosition:
     fell_back: bool = False
     budget_left: float | None = None
     candidates: tuple[Candidate, ...] = ()
-    rows: KeptRows | None = field(default=None, compare=False, repr=False)
+    rows: PositionRows | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ class TracedStep:
         step: from 0.
         num_drafted: tokens proposed.
         num_accepted: proposals that the rule kept, before any cut.
-        seconds: wall time of the step, without that of tracing it.
-        target_seconds: of it, the target's forward pass; None where it cannot be told apart. On a GPU the pass is only
-            begun in this time.
+        seconds: wall time of the step.
+        target_seconds: of it, the target's forward pass; None where an older version could not tell it apart. On a GPU
+            the pass is only begun in this time.
         verify_seconds: of it, the decision on the proposals. What is left is drafting.
         positions: the accepted tokens and the recovered or bonus token, also those that the end of the response cuts.
         metered: visited positions whose cost a budget measured.
@@ -158,19 +159,7 @@ class TraceHeader:
         prompt: the text that was continued.
         target: name of the verifying model.
         draft: name of the proposing model.
-        rule: its spelling.
-        verification: ``token`` or ``block``.
-        num_speculative_tokens: proposals per step, or the spelling of a draft length.
-        temperature: of the sampling.
-        top_k: likewise.
-        top_p: likewise.
-        min_p: likewise.
-        max_new_tokens: upper limit of the response's length.
-        stop: strings that end it.
-        seed: of all randomness.
-        budget_nats: the budget per response, infinite where it only measures; None without one.
-        max_shift: the largest change of any event's probability, where the budget was stated so.
-        expected_tokens: the length over which the budget is spread, if it is.
+        request: rule, budget, sampling and all the rest, the seed among it.
         vocabulary: how many tokens there are.
         provenance: commit, versions, machine, date.
     """
@@ -178,21 +167,15 @@ class TraceHeader:
     prompt: str
     target: str
     draft: str
-    rule: str
-    verification: str
-    num_speculative_tokens: int | str
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    max_new_tokens: int
-    stop: tuple[str, ...]
-    seed: int
-    budget_nats: float | None
-    max_shift: float | None
-    expected_tokens: int | None
+    request: Request
     vocabulary: int
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as one flat object, for JSON."""
+        names = {"prompt": self.prompt, "target": self.target, "draft": self.draft}
+        end = {"vocabulary": self.vocabulary, "provenance": dict(self.provenance)}
+        return names | self.request.as_dict() | end
 
 
 @dataclass(frozen=True)
@@ -204,7 +187,7 @@ class Trace:
         steps: in order.
         text: the response, cut before a stop string.
         finish_reason: ``stop`` or ``length``; None for a response that was interrupted.
-        metrics: counts and seconds; the time of tracing is not in them.
+        metrics: counts and seconds.
     """
 
     header: TraceHeader

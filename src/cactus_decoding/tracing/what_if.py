@@ -10,52 +10,18 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.auditing import audit, judge_every_token
-from cactus_decoding.budgets.budget import kl_of_rows
+from cactus_decoding.budgets.metering import JudgedOn, kl_of_rows
 from cactus_decoding.rules import Lossless, RelaxedGreedy, as_rule
 from cactus_decoding.rules.relaxed_greedy import given_up
-from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verification.verifiers import JudgedOn
+from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.types import AcceptanceRule, Visit
 
 _SUM_TOLERANCE = 1e-4
 """How far from 1 the sum of h may be, as rows made in float32 are."""
 
 
 @dataclass(frozen=True, eq=False)
-class KeptRow:
-    """A row of probabilities as it was, in its own precision: dense, or only what is not zero.
-
-    Attributes:
-        vocabulary: width of the row.
-        values: ``[vocabulary]``, or where ``token_ids`` is given only the entries that are not zero, ``[entries]``.
-        token_ids: their tokens, ascending, int32.
-
-    Example:
-        >>> row = KeptRow.keep(torch.tensor([0.0, 0.0, 0.0, 1.0]))
-        >>> row.token_ids.tolist(), row.dense().tolist()
-        ([3], [0.0, 0.0, 0.0, 1.0])
-    """
-
-    vocabulary: int
-    values: Tensor
-    token_ids: Tensor | None = None
-
-    @classmethod
-    def keep(cls, row: Tensor) -> KeptRow:
-        """Keep a row, ``[vocabulary]``, in whichever form is smaller."""
-        token_ids = row.nonzero().squeeze(1)
-        if 2 * len(token_ids) >= len(row):
-            return cls(len(row), row.cpu().clone())
-        return cls(len(row), row[token_ids].cpu(), token_ids.cpu().int())
-
-    def dense(self) -> Tensor:
-        """Return the row, ``[vocabulary]``."""
-        if self.token_ids is None:
-            return self.values
-        return self.values.new_zeros(self.vocabulary).index_copy_(0, self.token_ids.long(), self.values)
-
-
-@dataclass(frozen=True, eq=False)
-class KeptRows:
+class PositionRows:
     """All that a rule's behaviour at one position follows from.
 
     Attributes:
@@ -66,9 +32,28 @@ class KeptRows:
     """
 
     drafted_id: int
-    target: KeptRow
-    draft: KeptRow | None = None
-    untempered: KeptRow | None = None
+    target: SparseProbs
+    draft: SparseProbs | None = None
+    untempered: SparseProbs | None = None
+
+    @classmethod
+    def keep(cls, visit: Visit, untempered: Tensor | None = None) -> PositionRows:
+        """Keep the rows of a visited position, and the one before temperature if it is given."""
+        rows = [visit.target_probs, visit.draft_probs, untempered]
+        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in rows)
+        assert target is not None
+        return cls(visit.token_id, target, draft, before)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows take in memory."""
+        return sum(row.nbytes for row in (self.target, self.draft, self.untempered) if row is not None)
+
+    def draft_law(self) -> Tensor:
+        """Return the law that n was drawn from, ``[vocabulary]`` in float64: for a deterministic draft n alone."""
+        if self.draft is not None:
+            return self.draft.dense().double()
+        return one_hot(torch.tensor(self.drafted_id), self.target.vocabulary).double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +88,7 @@ class Consequences:
     max_log_ratio: float
 
 
-def what_if(rows: KeptRows, rule: AcceptanceRule | str) -> Consequences:
+def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     """Return what a rule would do, or did, at a position: the emitted law and its cost, exactly.
 
     Args:
@@ -114,14 +99,13 @@ def what_if(rows: KeptRows, rule: AcceptanceRule | str) -> Consequences:
         TypeError, ValueError: for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
 
     Example:
-        >>> rows = KeptRows(0, KeptRow.keep(torch.tensor([0.5, 0.5])), KeptRow.keep(torch.tensor([1.0, 0.0])))
+        >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))
+        >>> rows = PositionRows(0, target, draft)
         >>> [round(what_if(rows, f"cactus:delta={delta}").acceptance_prob, 6) for delta in (0, 0.02, 1)]
         [0.5, 0.6, 1.0]
     """
     rule = as_rule(rule)
-    target, drafted = rows.target.dense().double(), torch.tensor([rows.drafted_id])
-    deterministic = one_hot(drafted[0], rows.target.vocabulary).double()
-    draft = None if rows.draft is None else rows.draft.dense().double()
+    target, law, drafted = rows.target.dense().double(), rows.draft_law(), torch.tensor([rows.drafted_id])
     judge = rule
     if isinstance(rule, RelaxedGreedy):
         if rows.untempered is None:
@@ -129,7 +113,7 @@ def what_if(rows: KeptRows, rule: AcceptanceRule | str) -> Consequences:
                 "relaxed_greedy is a rule for temperature 0 (greedy decoding), but these rows are not of it"
             )
         judge = JudgedOn(rule, rows.untempered.dense().double())
-    law = deterministic if draft is None else draft
+    draft = None if rows.draft is None else law
     relaxed_prob, scale = (number.item() for number in judge.judge(target, draft, drafted))
     relaxed = _relaxed_row(judge, target, law, rows.drafted_id, relaxed_prob, scale)
     audited = audit(judge, target, law)

@@ -52,9 +52,9 @@ export async function generate(request, take, signal) {
 export const stop = (run) => post(`/api/runs/${run}/stop`, {});
 
 /** Return what each of some rules would have done at a position. */
-export async function whatIf(run, lane, place, rules, signal) {
-  const answer = await post(`/api/runs/${run}/what-if`, { lane, place, rules }, signal);
+export async function whatIf(run, session, place, rules, signal) {
+  const answer = await post(`/api/runs/${run}/what-if`, { session, place, rules }, signal);
   return (await answer.json()).rules;
 }
 
-export const traceAddress = (run, lane, kind) => `/api/runs/${run}/${lane}/trace.${kind}`;
+export const traceAddress = (run, session, kind) => `/api/runs/${run}/${session}/trace.${kind}`;

@@ -3,7 +3,7 @@
 import { fetchForm, generate, stop } from "./api.js";
 import { make, quoted } from "./dom.js";
 import { RuleChooser } from "./knobs.js";
-import { LaneView, partingOf } from "./lane.js";
+import { SessionView, partingOf } from "./session.js";
 import { Settings } from "./settings.js";
 import { WhatIf } from "./whatif.js";
 
@@ -14,7 +14,7 @@ const byId = (id) => document.getElementById(id);
 class Page {
   constructor(form) {
     this.form = form;
-    this.lanes = [];
+    this.sessions = [];
     this.settings = new Settings(form, byId("prompt-part"), byId("settings"), () => this.advise());
     this.advice = make("p", { class: "message advice", hidden: true });
     this.first = new RuleChooser(byId("rule-part"), form.rules, {
@@ -90,47 +90,46 @@ class Page {
     else if (event.event === "loading") this.say("Loading the models…");
     else if (event.event === "started") this.start(event);
     else if (event.event === "step") this.step(event);
-    else if (event.event === "ended") this.lanes[event.lane].end(event, this.run);
+    else if (event.event === "ended") this.sessions[event.session].end(event, this.run);
     else if (event.event === "finished") this.finish();
     else this.fail(event.message);
   }
 
-  start({ run, seed, lanes }) {
+  start({ run, seed, sessions }) {
     this.run = run;
-    this.endedLanes = 0;
     this.say(`Generating, seed ${seed}…`);
     byId("welcome").hidden = true;
     byId("parting").hidden = true;
     this.whatIf.hide();
-    const two = lanes.length > 1;
+    const two = sessions.length > 1;
     const legend = make("ul"); // one for both
     const legendOf = (index) => (two ? index === 0 && legend : undefined);
-    this.lanes = lanes.map(
-      (header, index) => new LaneView(index, header, legendOf(index), (position) => this.select(index, position)),
+    this.sessions = sessions.map(
+      (header, index) => new SessionView(index, header, legendOf(index), (position) => this.select(index, position)),
     );
-    const place = byId("lanes");
+    const place = byId("sessions");
     place.className = two ? "two" : "";
     const shared = two ? [make("div", { class: "cactus-answer shared" }, legend)] : [];
-    place.replaceChildren(...shared, ...this.lanes.map((lane) => lane.element));
+    place.replaceChildren(...shared, ...this.sessions.map((session) => session.element));
     this.seed = seed;
     const results = byId("results"); // on a phone it begins below the form
     if (results.getBoundingClientRect().top > 0.8 * innerHeight) results.scrollIntoView({ block: "start" });
   }
 
-  step({ lane, positions, metrics }) {
-    this.lanes[lane].append(positions, metrics);
+  step({ session, positions, metrics }) {
+    this.sessions[session].append(positions, metrics);
     this.showParting(false);
   }
 
   finish() {
     this.showParting(true);
-    const words = this.lanes.map((lane) => `${lane.rounds} target rounds for ${lane.emitted.length} tokens`);
+    const words = this.sessions.map((session) => `${session.rounds} target rounds for ${session.emitted.length} tokens`);
     this.say(`Done with seed ${this.seed}: ${words.join(", ")}.`);
   }
 
   showParting(bothEnded) {
-    if (this.lanes.length < 2 || !byId("parting").hidden) return;
-    const place = partingOf(...this.lanes, bothEnded);
+    if (this.sessions.length < 2 || !byId("parting").hidden) return;
+    const place = partingOf(...this.sessions, bothEnded);
     if (place === null && !bothEnded) return;
     const parting = byId("parting");
     parting.hidden = false;
@@ -138,23 +137,23 @@ class Page {
       parting.textContent = "Both rules gave the same answer, token by token.";
       return;
     }
-    for (const lane of this.lanes) lane.answer.mark(place, "parts here");
-    const [first, second] = this.lanes.map((lane) => {
-      const position = lane.emitted[place];
-      return [position ? quoted(position.token) : "the end", " under ", make("code", {}, lane.header.rule)];
+    for (const session of this.sessions) session.answer.mark(place, "parts here");
+    const [first, second] = this.sessions.map((session) => {
+      const position = session.emitted[place];
+      return [position ? quoted(position.token) : "the end", " under ", make("code", {}, session.header.rule)];
     });
     const go = make("button", { type: "button" }, "Show it");
-    go.addEventListener("click", () => this.lanes.forEach((lane) => lane.answer.select(place)));
+    go.addEventListener("click", () => this.sessions.forEach((session) => session.answer.select(place)));
     parting.replaceChildren(
       `The two answers part at token ${place + 1}: `, ...first, ", ", ...second, ". ", go,
     );
   }
 
   select(index, position) {
-    const lane = this.lanes[index];
+    const session = this.sessions[index];
     if (!position) return;
-    lane.whatIfPlace.append(this.whatIf.element);
-    this.whatIf.show(this.run, index, position, lane.header.rule);
+    session.whatIfPlace.append(this.whatIf.element);
+    this.whatIf.show(this.run, index, position, session.header.rule);
   }
 
   busy(is) {

@@ -166,7 +166,7 @@ export class Settings {
       rules,
       target: this.target?.value.trim() || undefined,
       draft: this.draft?.value.trim() || undefined,
-      sampling: given(Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, typed(field)]))),
+      ...Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, typed(field)])),
       num_speculative_tokens: this.proposals.value.trim() || undefined,
       verification: this.verification.value,
       budget: kind ? given(limit) : undefined,

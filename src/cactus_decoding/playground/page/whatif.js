@@ -44,10 +44,10 @@ export class WhatIf {
   }
 
   /** Show a position of a run: `rule` is the one that decided there. */
-  show(run, lane, position, rule) {
+  show(run, session, position, rule) {
     const [name] = rule.split(":");
-    const isNew = this.run !== run || this.lane !== lane;
-    Object.assign(this, { run, lane, position, rule });
+    const isNew = this.run !== run || this.session !== session;
+    Object.assign(this, { run, session, position, rule });
     this.element.hidden = false;
     this.title.replaceChildren(`What if, at token ${position.place + 1}?`);
     const drafted = position.drafted_id !== null && position.drafted_id !== undefined;
@@ -88,13 +88,13 @@ export class WhatIf {
 
   async askOnce() {
     if (!this.run || this.element.hidden || this.body.hidden) return;
-    const { run, lane, position } = this;
+    const { run, session, position } = this;
     try {
-      const [now, before] = await whatIf(run, lane, position.place, [this.chooser.spelling(), this.rule]);
+      const [now, before] = await whatIf(run, session, position.place, [this.chooser.spelling(), this.rule]);
       if (position !== this.position) return;
       this.problem.hidden = true;
       this.draw(now, before);
-      await this.askCurve(run, lane, position);
+      await this.askCurve(run, session, position);
     } catch (error) {
       this.problem.textContent = error.message;
       this.problem.hidden = false;
@@ -102,15 +102,15 @@ export class WhatIf {
   }
 
   /** Ask once for the curve over the whole range of the main knob: it stays while only that knob moves. */
-  async askCurve(run, lane, position) {
+  async askCurve(run, session, position) {
     const main = this.chooser.main;
-    const key = `${run} ${lane} ${position.place} ${this.chooser.spelling("*")}`;
+    const key = `${run} ${session} ${position.place} ${this.chooser.spelling("*")}`;
     if (this.changed || this.points?.key === key) return;
     this.points = null;
     if (main) {
       const grid = gridOf(main);
       const rules = grid.map((text) => this.chooser.spelling(text));
-      const points = (await whatIf(run, lane, position.place, rules)).map((each, index) => ({
+      const points = (await whatIf(run, session, position.place, rules)).map((each, index) => ({
         knob: Number(grid[index]), nats: numberOf(each.emitted_nats), acceptance: each.acceptance,
       }));
       this.points = { key, points };

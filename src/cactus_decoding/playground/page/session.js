@@ -12,7 +12,7 @@ const METRICS = [
 ];
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
-export class LaneView {
+export class SessionView {
   /** `header` is the trace's; `legend` is a place for it, or false; `onSelect(position)` hears what is looked at, or null. */
   constructor(index, header, legend, onSelect) {
     Object.assign(this, { index, header, rounds: 0, onSelect });
@@ -32,7 +32,7 @@ export class LaneView {
     this.answer.charts.before(this.whatIfPlace);
     this.element = make(
       "section",
-      { class: "panel lane", "aria-label": `Rule ${header.rule}` },
+      { class: "panel session", "aria-label": `Rule ${header.rule}` },
       make("h2", {}, make("code", {}, header.rule), this.state),
       this.metrics,
       answer,

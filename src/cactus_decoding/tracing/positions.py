@@ -1,0 +1,139 @@
+"""What a trace says of each position, read from outcomes: what the models and the rule thought, and what it cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
+from cactus_decoding.generation.request import Request
+from cactus_decoding.rules import Lossless
+from cactus_decoding.tracing.token_names import TokenNames
+from cactus_decoding.tracing.trace import Candidate, TracedPosition
+from cactus_decoding.tracing.what_if import PositionRows, what_if
+from cactus_decoding.types import Outcome, Visit
+
+
+class PositionReader:
+    """Reads the positions of one response out of its outcomes, in order.
+
+    Those are the accepted positions, the one of the first rejection, and the bonus token's.
+
+    Args:
+        tokenizer: of the target.
+        request: what was asked for.
+        top_candidates: how many of the likeliest tokens are recorded, under the target and under the draft.
+        keep_rows: whether positions keep both models' rows.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, request: Request, *, top_candidates: int = 5, keep_rows: bool = False
+    ) -> None:
+        self._name, self._text = TokenNames(tokenizer), IncrementalDetokenizer(tokenizer)
+        self._request, self._top, self._keep_rows = request, top_candidates, keep_rows
+        self._steps, self._positions, self._spent = 0, 0, 0.0
+
+    def read(self, outcome: Outcome) -> tuple[TracedPosition, ...]:
+        """Return the positions of the next step."""
+        token_ids = outcome.all_token_ids
+        target, untempered = outcome.rows.target(len(token_ids)), outcome.rows.untempered(len(token_ids))
+        weight, positions = 1.0, list[TracedPosition]()
+        for i, (token_id, fate) in enumerate(zip(token_ids, outcome.all_fates, strict=True)):
+            position = TracedPosition(
+                place=self._positions + i,
+                step=self._steps,
+                emitted=i < outcome.num_emitted,
+                token_id=token_id,
+                token=self._name(token_id),
+                text=self._text_of(outcome, i),
+                fate=fate,
+                rule=str(Lossless()),
+            )
+            if i < len(outcome.visits):
+                position = self._judged(position, outcome.visits[i], untempered[i], weight)
+                weight = position.acceptance_prob or 0.0
+            else:  # the target's own row is drawn from
+                row = target[i].double().cpu()
+                candidates = self._candidates([token_id], untempered[i], row, row, None, None)
+                position = replace(position, budget_left=self._budget_left(), candidates=candidates)
+            positions.append(position)
+        self._steps, self._positions = self._steps + 1, self._positions + len(positions)
+        return tuple(positions)
+
+    def _text_of(self, outcome: Outcome, i: int) -> str:
+        """Return what a position adds to the response's text."""
+        if i >= outcome.num_emitted:
+            return ""
+        parts = self._text.push(outcome.all_token_ids[i], outcome.all_fates[i])
+        if outcome.finish_reason is not None and i == outcome.num_emitted - 1:
+            parts += self._text.finish()
+        return "".join(part.text for part in parts)
+
+    def _judged(self, position: TracedPosition, visit: Visit, untempered: Tensor, weight: float) -> TracedPosition:
+        """Add what is known where there was a proposal; ``weight`` is that of those before it, judged jointly."""
+        rows = PositionRows.keep(visit, untempered if self._request.sampling.temperature == 0 else None)
+        seen = what_if(rows, visit.rule)
+        nats = seen.emitted_nats if visit.nats is None else visit.nats  # as it was charged, to the last bit
+        self._spent += nats
+        target, draft = rows.target.dense().double(), rows.draft_law()
+        draft_prob, acceptance_prob = draft[visit.token_id].item(), seen.acceptance_prob
+        joint = self._request.verification == "block"
+        if joint:
+            acceptance_prob = min(weight * seen.relaxed[visit.token_id].item() / (draft_prob or 1.0), 1.0)
+        drafted = [visit.token_id, position.token_id]
+        return replace(
+            position,
+            rule=seen.rule,
+            drafted_id=visit.token_id,
+            drafted=self._name(visit.token_id),
+            draft_prob=draft_prob,
+            relaxed_prob=seen.relaxed_prob,
+            residual_scale=seen.residual_scale,
+            acceptance_prob=acceptance_prob,
+            acceptance=None if joint else seen.acceptance,
+            conditional_nats=None if math.isnan(seen.conditional_nats) else seen.conditional_nats,
+            emitted_nats=nats,
+            tv=seen.tv,
+            max_log_ratio=max(seen.max_log_ratio, 0.0),
+            fell_back=visit.fell_back,
+            budget_left=self._budget_left(),
+            candidates=self._candidates(drafted, untempered, target, seen.emitted, draft, seen.relaxed),
+            rows=rows if self._keep_rows else None,
+        )
+
+    def _budget_left(self) -> float | None:
+        budget = self._request.budget
+        return None if budget is None else max(budget.limit - self._spent, 0.0)
+
+    def _candidates(
+        self,
+        always: list[int],
+        untempered: Tensor,
+        target: Tensor,
+        emitted: Tensor,
+        draft: Tensor | None,
+        relaxed: Tensor | None,
+    ) -> tuple[Candidate, ...]:
+        """Describe the likeliest tokens, and those that always belong to them, the target's likeliest first."""
+        chosen, untempered = dict.fromkeys(always), untempered.double().cpu()
+        for row in (untempered, draft):
+            if row is not None:
+                top = row.topk(min(self._top, len(row)))
+                pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+                chosen |= dict.fromkeys(token_id for token_id, probability in pairs if probability > 0)
+        in_order = sorted(chosen, key=lambda token_id: (-untempered[token_id].item(), token_id))
+        return tuple(
+            Candidate(
+                token_id=token_id,
+                token=self._name(token_id),
+                untempered=untempered[token_id].item(),
+                target=target[token_id].item(),
+                draft=None if draft is None else draft[token_id].item(),
+                relaxed=None if relaxed is None else relaxed[token_id].item(),
+                emitted=emitted[token_id].item(),
+            )
+            for token_id in in_order
+        )

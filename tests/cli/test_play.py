@@ -1,0 +1,47 @@
+"""`cactus play`: its mistakes, and a server that runs until it is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+
+def test_mistakes_of_the_command_are_sentences(run, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, _, err = run("play", "--no-browser", "--port", port)
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in err
+    for arguments, sentence in (
+        (["--draft", "gpt2"], "--draft gpt2 needs --target"),
+        (["--target", str(tmp_path / "none"), "--draft", "ngram"], "there is no folder"),
+        (["--host", "no.such.host.invalid", "--port", "0"], "cannot listen on no.such.host.invalid"),
+        (["--port", "70000"], "--port"),
+        (["--max-new-tokens", "0"], "--max-new-tokens"),
+    ):
+        code, _, err = run("play", "--no-browser", *arguments)
+        assert code == 2
+        assert sentence in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted():
+    command = [sys.executable, "-c", "import sys; from cactus_decoding.cli import main; sys.exit(main())"]
+    arguments = ["play", "--no-browser", "--port", "0"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("cactus play: http://127.0.0.1:")
+        address = line.split()[2]
+        with socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1].strip("/")))) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err

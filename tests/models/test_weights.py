@@ -1,0 +1,160 @@
+"""Which models the lean forward pass reads, and that it reads them as they are now."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from support.tiny_architectures import LEAN_CONFIGS, LEAN_SIZES, perturbed, plain_logits, random_tokens
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, Qwen3Config
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from cactus_decoding import load_pair
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.lean import LeanForward
+from cactus_decoding.models.transformers import GeneralForward
+from cactus_decoding.models.weights import read_weights
+
+
+def uses(cached: CachedModel):
+    return type(cached._forward)
+
+
+class Subclass(LlamaForCausalLM):
+    pass
+
+
+def with_hook(model):
+    model.model.layers[1].mlp.register_forward_hook(lambda module, given, output: output + 1)
+
+
+def with_wrapped_forward(model):
+    plain = model.model.layers[0].self_attn.o_proj.forward
+    model.model.layers[0].self_attn.o_proj.forward = lambda x: plain(x) + 1
+
+
+def with_replaced_linear(model):
+    class Adapted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    old = model.model.layers[2].mlp.up_proj
+    model.model.layers[2].mlp.up_proj = Adapted(old.in_features, old.out_features, bias=False)
+
+
+def with_fewer_layers(model):
+    model.config.num_hidden_layers = 2
+
+
+CHANGES = [with_hook, with_wrapped_forward, with_replaced_linear, with_fewer_layers]
+UNKNOWN = {
+    "another architecture": GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, n_positions=700),
+    "biases": LlamaConfig(**LEAN_SIZES, attention_bias=True),
+    "biases of the MLP": LlamaConfig(**LEAN_SIZES, mlp_bias=True),
+    "another activation": LlamaConfig(**LEAN_SIZES, hidden_act="gelu"),
+    "frequencies that change": LlamaConfig(
+        **LEAN_SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    ),
+    "a sliding window": Qwen3Config(**LEAN_SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1),
+}
+
+
+@pytest.mark.parametrize("config", UNKNOWN.values(), ids=UNKNOWN)
+def test_other_models_keep_transformers_pass(config):
+    model, ids = perturbed(config), random_tokens(40)
+    cached = CachedModel(model)
+    rows = cached.append(ids, rows=40)
+    torch.testing.assert_close(rows, plain_logits(model, ids), rtol=0, atol=2e-5)
+    assert uses(cached) is GeneralForward
+
+
+def test_a_subclass_is_another_model():
+    assert read_weights(Subclass(LEAN_CONFIGS["llama"])) is None
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_was_changed_is_read_as_it_is_now(change):
+    model, ids = perturbed(LEAN_CONFIGS["llama"]), random_tokens(20)
+    cached = CachedModel(model)
+    before = cached.append(ids, rows=1)
+    change(model)
+    cached.reset()
+    after = cached.append(ids, rows=1)
+    torch.testing.assert_close(after, plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
+    assert (after - before).abs().max() > 0.01
+    assert uses(cached) is GeneralForward
+
+
+@contextmanager
+def patched_class(monkeypatch, model):
+    plain = type(model.model.layers[0].mlp).forward
+    monkeypatch.setattr(type(model.model.layers[0].mlp), "forward", lambda self, x: plain(self, x) + 1)
+    yield
+
+
+@contextmanager
+def patched_linear(monkeypatch, model):
+    plain = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: plain(self, x) + 1)
+    yield
+
+
+@contextmanager
+def global_hook(monkeypatch, model):
+    handle = register_module_forward_hook(
+        lambda module, given, output: output + 1 if type(module) is nn.Linear else None
+    )
+    yield
+    handle.remove()
+
+
+@contextmanager
+def other_attention(monkeypatch, model):
+    def attend(module, query, key, value, mask, **options):
+        output, weights = sdpa_attention_forward(module, query, key, value, mask, **options)
+        return output + 1, weights
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, model.config._attn_implementation, attend)
+    yield
+
+
+@pytest.mark.parametrize("patched", [patched_class, patched_linear, global_hook, other_attention])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_what_is_patched_for_all_models_is_read_as_it_is_now(patched, attention, monkeypatch):
+    model, ids = perturbed(LEAN_CONFIGS["qwen3"]), random_tokens(20)
+    model.set_attn_implementation(attention)
+    cached = CachedModel(model)
+    before = cached.append(ids, rows=1)
+    assert uses(cached) is LeanForward
+    with patched(monkeypatch, model):
+        cached.reset()
+        after = cached.append(ids, rows=1)
+        torch.testing.assert_close(after, plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
+    assert (after - before).abs().max() > 0.01
+    assert uses(cached) is GeneralForward
+
+
+def test_new_weights_are_read_as_they_are_now():
+    model, ids = perturbed(LEAN_CONFIGS["llama"]), random_tokens(20)
+    cached = CachedModel(model)
+    cached.append(ids, rows=1)
+    model.lm_head = nn.Linear(32, 50, bias=False)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.mul_(2)
+    cached.reset()
+    torch.testing.assert_close(cached.append(ids, rows=1), plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
+    model.double()
+    cached.reset()
+    # the model's norms and rotations work in float32
+    torch.testing.assert_close(cached.append(ids, rows=1), plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
+    assert uses(cached) is LeanForward
+
+
+def test_the_bundled_pair_is_read_by_the_lean_pass():
+    pair = load_pair()
+    for model in (pair.target.model, pair.drafter._model.model):
+        assert read_weights(model) is not None

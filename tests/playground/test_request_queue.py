@@ -1,0 +1,47 @@
+"""Whose turn it is."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from support.playground_server import asked, running
+
+from cactus_decoding.playground.limits import Limits
+from cactus_decoding.playground.request_queue import RequestQueue
+
+
+def test_everyone_in_the_queue_knows_their_place():
+    async def wait_in_a_queue():
+        queue, seen = RequestQueue(2), []
+        first, second, third = queue.join(), queue.join(), queue.join()
+        with pytest.raises(ValueError, match="2 others are waiting"):
+            queue.check_open()
+
+        async def wait(place, name):
+            with place:
+                async for ahead in place.ahead():
+                    seen.append((name, ahead))
+                seen.append((name, 0))
+                await anyio.wait_all_tasks_blocked()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, second, "second")
+            tasks.start_soon(wait, third, "third")
+            await anyio.wait_all_tasks_blocked()
+            with first:
+                pass
+        return seen
+
+    seen = anyio.run(wait_in_a_queue)
+    assert [ahead for name, ahead in seen if name == "second"] == [1, 0]
+    assert [ahead for name, ahead in seen if name == "third"] == [2, 1, 0]
+
+
+def test_a_full_queue_turns_visitors_away():
+    with running(Limits(waiting=1)) as server, server.held(), server.following(asked()) as first:
+        assert next(first)["event"] == "started"
+        with server.following(asked()) as second:
+            assert next(second)["event"] == "queued"
+            status, answer = server.post("/api/runs", asked())
+            assert status == 503
+            assert "1 others are waiting" in answer["message"]

@@ -1,0 +1,56 @@
+"""One rule's answer: what another rule would have done at its positions."""
+
+from __future__ import annotations
+
+from support.playground_server import QUESTION, asked
+
+from cactus_decoding.tracing import stream_trace, to_json, what_if
+from cactus_decoding.zoo.word_problems import format_prompt
+
+PROMPT = format_prompt(QUESTION)
+
+
+def test_what_if_is_exact(server, pair):
+    events = server.events(asked("cactus:delta=0.5", top_p=0.95, seed=2))
+    run = events[0]["run"]
+    response = stream_trace(pair.twin(), PROMPT, rule="cactus:delta=0.5", top_p=0.95, seed=2, keep_rows=True)
+    positions = [position for step in response for position in step.positions if position.rows is not None]
+    asked_about = ["cactus:delta=0.5", "cactus:delta=3.0,solver=exact", "clamped:width=0.7", "lossless", "top_k:k=3"]
+    for position in positions[:12]:
+        status, answer = server.post(
+            f"/api/runs/{run}/what-if", {"session": 0, "place": position.place, "rules": asked_about}
+        )
+        assert status == 200
+        assert [one["rule"] for one in answer["rules"]] == asked_about
+        for got, spelling in zip(answer["rules"], asked_about, strict=True):
+            exact = what_if(position.rows, spelling)
+            ids = [candidate.token_id for candidate in position.candidates]
+            assert got["emitted"] == exact.emitted[ids].tolist()
+            assert (got["emitted_nats"], got["tv"], got["acceptance"]) == (
+                exact.emitted_nats,
+                exact.tv,
+                exact.acceptance,
+            )
+        recorded = to_json(position)
+        assert [one["emitted"] for one in recorded["candidates"]] == answer["rules"][0]["emitted"]
+        assert recorded["emitted_nats"] == answer["rules"][0]["emitted_nats"]
+
+
+def test_what_if_where_there_is_no_answer_says_so(server):
+    events = server.events(asked())
+    run, steps = events[0]["run"], [event for event in events if event["event"] == "step"]
+    bonus = next(one["place"] for step in steps for one in step["positions"] if one["fate"] == "bonus")
+    ask = {"session": 0, "place": bonus, "rules": ["lossless"]}
+    for change, sentence in (
+        ({}, "nothing was drafted at this token"),
+        ({"place": 10_000}, "no token 10000"),
+        ({"place": -1}, "place must be at least 0"),
+        ({"session": 1}, "session must be between 0 and 0"),
+        ({"place": 0, "rules": ["cactus:delta=x"]}, "delta must be a number"),
+        ({"place": 0, "rules": []}, "rules must be a list"),
+        ({"place": 0, "rules": ["lossless"] * 65}, "rules must be a list of 1 to 64"),
+        ({"place": 0, "rules": ["relaxed_greedy:margin=1"]}, "rule for temperature 0"),
+    ):
+        status, answer = server.post(f"/api/runs/{run}/what-if", ask | change)
+        assert status == 422
+        assert sentence in answer["message"]
