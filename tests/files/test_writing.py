@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from cactus_decoding.files.jsonl import number_of, objects_in, whole_lines
+from cactus_decoding.files.jsonl import number_of
 from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 
 
@@ -71,10 +71,3 @@ def test_numbers_without_a_bound_are_read_back_as_they_were():
     assert number_of(None, absent=math.inf) == math.inf  # as files of the version before have it
     with pytest.raises(ValueError, match="must be a number"):
         number_of("infinite")
-
-
-def test_every_cut_of_a_last_line_is_passed_over():
-    data = b'{"a": 1}\n{"a": 2}\n'
-    for cut in range(len(data) + 1):
-        kept = [value["a"] for _, _, value in objects_in(whole_lines(data[:cut]), "file")]
-        assert kept == [1, 2][: data[:cut].count(b"\n")]

@@ -9,6 +9,9 @@ import numpy as np
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult
 
+NASTY = '<script>alert("x")</script> $\\frac{1}{2}$ | _a_ \x00\ud800 名前 & "quoted"'
+"""What a name from a file may hold at its worst."""
+
 
 def config_of(**fields) -> RunConfig:
     """Return a run of flat fields, as result files have them, with defaults for the others."""

@@ -53,7 +53,7 @@ def serve(
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
     from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
-    from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
+    from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, request_of
     from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
 
     engine_arguments = list(arguments or ())
@@ -65,7 +65,7 @@ def serve(
         raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
-    default = relaxation({RULE_KEY: rule, BUDGET_KEY: budget})
+    default = request_of({RULE_KEY: rule, BUDGET_KEY: budget})
     check_installed()
     speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
     return run_server(server_command(target, speculation, default, audit_fraction, engine_arguments))

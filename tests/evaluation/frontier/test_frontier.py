@@ -10,9 +10,8 @@ from support.recorded_rows import enumerated, enumerated_tokens, float64_rows, o
 from support.rules_under_test import SPELLINGS, Altered
 
 from cactus_decoding import parse_rule
-from cactus_decoding.evaluation.frontier.families import FAMILIES, parse_families
+from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import LOOSEST, Frontier, frontier
-from cactus_decoding.evaluation.reporting.pictures import STYLES, family_of
 
 EXACT = 1e-10
 SAMPLED = tuple(text for text in SPELLINGS if not text.startswith("relaxed_greedy"))
@@ -88,13 +87,3 @@ def test_no_rule_beats_the_clamped_ratio_at_its_acceptance():
             less = measured.measure(f"clamped:width={middle!r}").acceptance.value < point.acceptance.value
             low, high = (middle, high) if less else (low, middle)
         assert measured.measure(f"clamped:width={low!r}").kl.value <= point.kl.value + 1e-5, point.rule
-
-
-def test_families_cover_every_rule_that_samples_and_have_a_look_of_their_own():
-    assert {family_of(family.spell(family.strict)) for family in FAMILIES.values()} == set(FAMILIES)
-    assert set(FAMILIES) <= set(STYLES)
-    looks = [(style.marker, style.colour, style.hollow) for style in STYLES.values()]
-    assert len(set(looks)) == len(looks)
-    assert len({style.marker for style in STYLES.values()}) == len(STYLES)
-    with pytest.raises(ValueError, match="unknown rule family 'cactis'; known are cactus, cactus_exact"):
-        parse_families(["cactis"])

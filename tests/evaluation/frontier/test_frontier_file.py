@@ -10,8 +10,6 @@ from support.recorded_rows import some_rows
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
 from cactus_decoding.evaluation.frontier.frontier_file import read_frontier
-from cactus_decoding.evaluation.reporting.charts import frontier_picture
-from cactus_decoding.evaluation.reporting.pictures import STYLES
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json
 
@@ -41,13 +39,3 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
         with pytest.raises(ValueError, match=message) as raised:
             read_frontier(path)
         assert "frontier.json" in str(raised.value)
-
-
-@pytest.mark.slow
-def test_the_picture_is_the_same_every_time_and_shows_every_family():
-    result = small_result()
-    picture = frontier_picture(result)
-    assert picture == frontier_picture(result)
-    assert picture.startswith("<?xml")
-    for colour in {STYLES[name].colour for name in FAMILIES}:
-        assert colour in picture

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from lm_eval.api.registry import get_model
 
-from cactus_decoding import Cactus
 from cactus_decoding.evaluation.runs.results import read_results
-from cactus_decoding.evaluation.tasks.harness_model import CactusLM
 from cactus_decoding.zoo.word_problems import word_problems
 
 pytestmark = [
@@ -90,24 +87,3 @@ def test_tasks_that_score_and_unknown_ones_are_refused(run, tasks, tmp_path):
     code, _, err = run("eval", "--lm-eval", "local_sums,nothing_like_it", *out)
     assert code == 2
     assert "unknown task of lm-evaluation-harness: nothing_like_it" in err
-
-
-def test_the_model_class_is_registered_and_reads_model_args():
-    assert get_model("cactus") is CactusLM
-    model = CactusLM.create_from_arg_string("rule=cactus:delta=0.5,max_ratio=3.0,top_p=0.9,num_speculative_tokens=4")
-    assert model._config.rule == str(Cactus(0.5, max_ratio=3.0))
-    assert (model._config.request.sampling.top_p, model._config.num_speculative_tokens) == (0.9, 4)
-    for arguments, problem in (
-        ("speed=3", "'speed=3' is not argument=value"),
-        ("seed=x", "seed must be of type int"),
-        ("rule=magic", "unknown rule"),
-    ):
-        with pytest.raises(ValueError, match=problem):
-            CactusLM.create_from_arg_string(arguments)
-
-
-def test_scoring_is_refused():
-    model = CactusLM.create_from_arg_string("")
-    for score in (model.loglikelihood, model.loglikelihood_rolling):
-        with pytest.raises(ValueError, match="which no acceptance rule changes"):
-            score([])

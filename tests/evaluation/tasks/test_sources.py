@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from cactus_decoding.evaluation.tasks.extractors import EXTRACTORS, extractor
 from cactus_decoding.evaluation.tasks.sources import parse_task
 from cactus_decoding.zoo.word_problems import split_of
 
@@ -79,18 +78,6 @@ def test_any_file_with_a_named_extractor_or_a_pattern(file):
     assert pattern.is_right(pattern.problems[1], "It is Cuzco, no: it is Lima.")
     assert not pattern.is_right(pattern.problems[1], "Lima")
     assert parse_task(f"jsonl:path={path}").is_right(task.problems[0], "Paris") is None
-
-
-def test_extractors_find_nothing_in_nothing():
-    assert [extract("") for extract in EXTRACTORS.values()] == [None] * len(EXTRACTORS)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("-5 and 7", "7"), ("1,234,567.50!", "1234567.5"), ("12,34", "34"), (".5", "0.5"), ("in 1999.", "1999")],
-)
-def test_last_number(text, number):
-    assert extractor("last_number")(text) == number
 
 
 @pytest.mark.parametrize(

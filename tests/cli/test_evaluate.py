@@ -1,0 +1,87 @@
+"""`cactus eval`: what goes into which file, and mistakes in one sentence before any work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cactus_decoding.evaluation.runs.results import read_results
+
+pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
+
+SMALL = ("--problems", "3", "--max-new-tokens", "24", "--threads", "1")
+
+
+def test_answers_to_other_problems_under_the_same_name_are_refused(run, tmp_path):
+    problems, out = tmp_path / "own.jsonl", tmp_path / "results.jsonl"
+    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--out", str(out))
+    problems.write_text('{"prompt": "Question: one"}\n')
+    assert run(*arguments)[0] == 0
+    before = out.read_bytes()
+    problems.write_text('{"prompt": "Question: two"}\n')
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert "other problems" in err
+    assert out.read_bytes() == before
+
+
+def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_path):
+    problems, out = tmp_path / "own.jsonl", tmp_path / "results.jsonl"
+    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--out", str(out))
+    problems.write_text('{"prompt": "Question: one"}\n{"prompt": "Question: two"}\n')
+    assert run(*arguments)[0] == 0
+    assert run(*arguments, "--problems", "1")[0] == 0
+    assert [result.config.problems for result in read_results(out)] == [2, 1]
+    problems.write_text('{"prompt": "Question: one", "id": "other"}\n')
+    assert "other problems" in run(*arguments, "--problems", "1")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--rule", "magic"), "unknown rule 'magic'"),
+        (("--task", "riddles"), "unknown task 'riddles'"),
+        (("--task", "gsm8k:path=/nowhere/x.jsonl"), "/nowhere/x.jsonl: No such file"),
+        (("--num-speculative-tokens", "4,x"), "unknown draft length '4,x'"),
+        (("--seeds", "1,-2"), "--seeds must be comma-separated integers"),
+        (("--target", "/nowhere/model", "--draft", "ngram"), "there is no folder '/nowhere/model'"),
+        (("--target", "some/model"), "a draft is missing"),
+        (("--engine", "magic"), "engine must be one of transformers, vllm"),
+        (("--verification", "magic"), "verification must be one of"),
+        (("--rule", "cactus:delta=1", "--verification", "block"), "block verification needs a rule"),
+        (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
+        (("--num-speculative-tokens", "2000"), "num_speculative_tokens must be below the target's 1024 positions"),
+        (("--budget", "1"), "the lossless rule spends nothing"),
+        (
+            ("--rule", "clamped:width=1", "--verification", "block", "--num-speculative-tokens", "confidence"),
+            "a fixed number of proposals",
+        ),
+        (("--top-p", "0"), "top_p must be in (0, 1]"),
+    ],
+)
+def test_mistakes_are_named_before_any_work(run, tmp_path, arguments, problem):
+    out = tmp_path / "results.jsonl"
+    code, _, err = run("eval", *SMALL, "--out", str(out), *arguments)
+    assert code == 2
+    assert problem in err
+    assert err.startswith("cactus: ")
+    assert len(err.splitlines()) == 1
+    assert not out.exists() or not out.read_bytes()
+
+
+def test_a_prompt_that_does_not_fit_is_named(run, tmp_path):
+    problems = tmp_path / "long.jsonl"
+    problems.write_text('{"prompt": "short"}\n' + json.dumps({"id": "epic", "prompt": "word " * 3000}) + "\n")
+    code, _, err = run("eval", "--task", f"jsonl:path={problems}", "--out", str(tmp_path / "results.jsonl"))
+    assert code == 2
+    assert "task jsonl:long, problem 'epic': the prompt must be shorter than the target's 1024 positions" in err
+
+
+def test_every_draft_length_runs_to_the_end(run, tmp_path):
+    out = tmp_path / "results.jsonl"
+    code, _, err = run("eval", *SMALL, "--out", str(out), "--rule", "cactus:delta=1.0", "--num-speculative-tokens",
+                       "0,3,confidence:threshold=0.5,adaptive")  # fmt: skip
+    assert code == 0, err
+    lengths = [str(result.config.num_speculative_tokens) for result in read_results(out)]
+    assert [length.partition(":")[0] for length in lengths] == ["0", "3", "confidence", "adaptive"]

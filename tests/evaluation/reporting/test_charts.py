@@ -1,0 +1,40 @@
+"""Charts: nothing that is measured is cut off, every family is drawn, and always in the same way."""
+
+from __future__ import annotations
+
+import pytest
+from support.recorded_rows import some_rows
+from support.result_files import made, several
+
+from cactus_decoding.evaluation.frontier.families import FAMILIES
+from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
+from cactus_decoding.evaluation.reporting import charts
+from cactus_decoding.evaluation.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
+from cactus_decoding.evaluation.reporting.pictures import STYLES
+from cactus_decoding.evaluation.runs.summary import summarise
+
+
+def test_time_is_normalised_by_the_target_alone_where_every_pair_has_it():
+    rows = summarise(several())
+    assert time_metric(rows) == TO_ALONE
+    assert time_metric(summarise([r for r in several() if r.config.num_speculative_tokens])) == TO_LOSSLESS
+
+
+def test_panels_of_wall_time_show_the_slowest_pair_whole(monkeypatch):
+    monkeypatch.setattr(charts, "to_svg", lambda figure: figure)
+    slow = [made("lossless", 0, seconds=1.0, draft="slow"), made("lossless", 4, seconds=3.0, draft="slow")]
+    figure = charts.time_picture({"quick": summarise(several()), "slow": summarise(slow)})
+    for panel in figure.axes:
+        assert panel.get_ylim()[0] == 0
+        assert panel.get_ylim()[1] > 3
+
+
+@pytest.mark.slow
+def test_the_picture_is_the_same_every_time_and_shows_every_family():
+    rows = some_rows()
+    result = as_result(frontier(rows, list(FAMILIES.values()), points=3), rows, {})
+    picture = frontier_picture(result)
+    assert picture == frontier_picture(result)
+    assert picture.startswith("<?xml")
+    for colour in {STYLES[name].colour for name in FAMILIES}:
+        assert colour in picture
