@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(arguments)
     except KeyboardInterrupt:
+        if ours:
+            _handle(_ignore)
         _say_interrupted()
         return INTERRUPTED
     finally:
@@ -60,10 +62,15 @@ def _leave_imports(number: int, frame: FrameType | None) -> None:
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _handle(_ignore)  # a second Ctrl-C, or this would be said twice
             _say_interrupted()
             _leave(number, frame)
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

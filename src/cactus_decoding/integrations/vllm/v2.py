@@ -61,7 +61,10 @@ class SlotRules(RequestRules):
     """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
 
     Args:
-        default, device, max_num_requests, counters: see `RequestRules`.
+        default: as `RequestRules` takes it.
+        device: likewise.
+        max_num_requests: likewise.
+        counters: likewise.
         begun: says of a slot whether its request already has tokens when it is added: it was taken out and is back.
 
     Attributes:
