@@ -52,7 +52,7 @@ def serve(
     ] = 0.0,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
-    from cactus_decoding.arguments.checks import check_choice, check_number
+    from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
     from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, request_of
     from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
 
@@ -60,6 +60,7 @@ def serve(
     # an unknown option's value looks like an argument too, so the target can only be what comes first
     target = engine_arguments.pop(0) if engine_arguments and not engine_arguments[0].startswith("-") else None
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     if (target is None) != (draft is None) and draft != "ngram":
         raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
     if budget is not None:
