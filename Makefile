@@ -58,7 +58,7 @@ test-core: $(DEV)
 # Whole files to a worker: their tests share an engine, which takes half a minute to start.
 ifeq ($(shell uname -s),Linux)
 test-vllm: $(VLLM)
-	$(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/vllm_engine
+	$(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/integrations/vllm/engine
 else
 test-vllm:
 	@echo "vLLM's CPU engine is there for Linux only: its tests are left out"

@@ -11,7 +11,6 @@ from vllm.v1.sample import rejection_sampler
 
 from cactus_decoding.integrations.vllm import v1
 from cactus_decoding.integrations.vllm.plugin import register
-from cactus_decoding.integrations.vllm.state import BatchRules
 
 MODE = os.environ["UPSTREAM_MODE"]
 CPU = torch.device("cpu")
@@ -23,13 +22,13 @@ if MODE != "repaired":
     v1.replace(rejection_sampler, "rejection_sample", v1.with_relaxation)
 
 
-def every_request_at_delta_0(metadata) -> BatchRules:
+def every_request_at_delta_0(metadata) -> v1.BatchRules:
     """Return a batch in which each request that is not greedy has the rule, whatever the test has set up."""
-    rules = BatchRules(None, CPU, lambda values, device, dtype: torch.tensor(values, dtype=dtype), max_num_requests=1)
+    rules = v1.BatchRules(None, CPU, max_num_requests=1)
     temperatures = [] if metadata.temperature is None else metadata.temperature.tolist()
     for index, temperature in enumerate(temperatures):
         asked = {"acceptance_rule": "cactus:delta=0"}
-        entry = rules.admit(SimpleNamespace(temperature=temperature, extra_args=asked), None, ())
+        entry = rules.admit(SimpleNamespace(temperature=temperature, extra_args=asked), begun=False)
         if entry is not None and not metadata.all_greedy:
             rules.requests[index] = entry
     return rules

@@ -29,67 +29,58 @@ PARTS = {
     "generating": Part(
         "Generating",
         "Load a pair of models, generate or stream a response, read what was counted.",
-        ("pair", "generation", "decoding", "metrics", "sampling", "models", "stopping"),
+        ("generation", "sampling"),
     ),
     "rules": Part(
         "Rules",
         "Every rule is a frozen dataclass with two pure functions behind one protocol; "
         "[their pages](../rules/index.md) say what each does and costs.",
-        ("types", "rules", "spelling"),
+        ("types", "rules", "arguments.spelling"),
     ),
     "verifying": Part(
         "Verifying, auditing, budgets",
         "The one place where rules meet randomness, and what looks at the same distributions: the audit and the meter.",
-        (
-            "verify",
-            "block_verify",
-            "verifiers",
-            "audit",
-            "budget",
-            "pacing",
-            "divergences",
-            "ratio_clamp",
-            "ratio_order",
-        ),
+        ("verification", "auditing", "budgets", "divergences"),
     ),
     "drafting": Part(
         "Drafting",
         "Where proposals come from, and how many of them a step makes.",
-        ("drafters", "draft_length"),
+        ("drafting",),
     ),
-    "adapters": Part(
-        "Adapters",
+    "integrations": Part(
+        "Integrations",
         "Translations to other libraries; they hold no mathematics. [Hugging Face](../hugging_face.md) and "
         "[vLLM](../vllm.md) have pages of their own.",
-        ("adapters",),
+        ("integrations",),
     ),
     "evaluation": Part(
         "Evaluation",
         "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
-        ("evaluation", "provenance"),
+        ("evaluation", "files.provenance"),
     ),
     "traces": Part(
         "Traces and playground",
         "What happened at every position of a response, and the two pages that show it: see "
         "[traces and playground](../traces_and_playground.md).",
-        ("traces", "playground"),
+        ("tracing", "playground"),
     ),
     "models": Part(
-        "Forward passes and kernels",
-        "How models read tokens, and the fast paths, each checked against the plain function that it stands in for.",
-        ("forwards", "kernels"),
+        "Models",
+        "Caches that can be rolled back, and the forward passes that read tokens into them.",
+        ("models",),
     ),
     "bundled": Part(
         "The bundled pair",
         "The models that ship with the package, the problems that they know, and how they were made.",
-        ("zoo", "word_problems", "training"),
+        ("zoo", "training"),
     ),
     "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
 }
 LEFT_OUT = ("cli",)  # has a page that is made from the commands
 CONSTANTS = {
     "RULES": ("rules.RULES", "Every rule by its name."),
-    "DRAFT_LENGTHS": ("draft_length.DRAFT_LENGTHS", "Every draft length by its name."),
+    "DRAFTERS": ("drafting.registry.DRAFTERS", "Drafters that need no weights of their own, by name."),
+    "DRAFT_LENGTHS": ("drafting.lengths.DRAFT_LENGTHS", "Every draft length by its name."),
 }
 NAMES = """# Public names
 

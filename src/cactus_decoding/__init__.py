@@ -2,92 +2,44 @@
 
 from __future__ import annotations
 
+from cactus_decoding.rules import RULE_CLASSES
+
 TYPE_CHECKING = False  # as `typing` has it: only type checkers and the documentation's build see these imports
 if TYPE_CHECKING:
-    from cactus_decoding.auditing import Audit, audit
-    from cactus_decoding.budgets.budget import Budget
-    from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
-    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, AdaptiveLength, ConfidenceStop, FixedLength
-    from cactus_decoding.drafting.model import ModelDrafter
-    from cactus_decoding.drafting.ngram import NgramDrafter
-    from cactus_decoding.drafting.registry import DRAFTERS
-    from cactus_decoding.generation.generate import Response, generate, stream
-    from cactus_decoding.generation.metrics import Metrics
-    from cactus_decoding.generation.pair import Pair, load_pair
-    from cactus_decoding.generation.request import Request
-    from cactus_decoding.integrations.transformers.generate import speculative_generate
-    from cactus_decoding.rules import (
-        RULES,
-        Cactus,
-        ClampedRatio,
-        Ensemble,
-        Lenience,
-        Lossless,
-        RelaxedGreedy,
-        TopK,
-        Typical,
-        parse_rule,
-    )
-    from cactus_decoding.sampling.params import SamplingParams
-    from cactus_decoding.types import (
-        AcceptanceRule,
-        Drafter,
-        DraftLength,
-        Fate,
-        Outcome,
-        Proposal,
-        Verdict,
-        Verification,
-        Visit,
-    )
-    from cactus_decoding.verification.block import verify_block
-    from cactus_decoding.verification.plain import verify
+    from cactus_decoding.auditing import Audit as Audit
+    from cactus_decoding.auditing import audit as audit
+    from cactus_decoding.budgets.budget import Budget as Budget
+    from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
+    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS as DRAFT_LENGTHS
+    from cactus_decoding.drafting.lengths import AdaptiveLength as AdaptiveLength
+    from cactus_decoding.drafting.lengths import ConfidenceStop as ConfidenceStop
+    from cactus_decoding.drafting.lengths import FixedLength as FixedLength
+    from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
+    from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
+    from cactus_decoding.drafting.registry import DRAFTERS as DRAFTERS
+    from cactus_decoding.generation.generate import Response as Response
+    from cactus_decoding.generation.generate import generate as generate
+    from cactus_decoding.generation.generate import stream as stream
+    from cactus_decoding.generation.metrics import Metrics as Metrics
+    from cactus_decoding.generation.pair import Pair as Pair
+    from cactus_decoding.generation.pair import load_pair as load_pair
+    from cactus_decoding.generation.request import Request as Request
+    from cactus_decoding.integrations.transformers.generate import speculative_generate as speculative_generate
+    from cactus_decoding.rules import *  # noqa: F403 - the registry names its rules
+    from cactus_decoding.sampling.params import SamplingParams as SamplingParams
+    from cactus_decoding.types import AcceptanceRule as AcceptanceRule
+    from cactus_decoding.types import Drafter as Drafter
+    from cactus_decoding.types import DraftLength as DraftLength
+    from cactus_decoding.types import Fate as Fate
+    from cactus_decoding.types import Outcome as Outcome
+    from cactus_decoding.types import Proposal as Proposal
+    from cactus_decoding.types import Verdict as Verdict
+    from cactus_decoding.types import Verification as Verification
+    from cactus_decoding.types import Visit as Visit
+    from cactus_decoding.verification.block import verify_block as verify_block
+    from cactus_decoding.verification.plain import verify as verify
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "DRAFTERS",
-    "DRAFT_LENGTHS",
-    "RULES",
-    "AcceptanceRule",
-    "AdaptiveLength",
-    "Audit",
-    "Budget",
-    "Cactus",
-    "CandidateGeneratorDrafter",
-    "ClampedRatio",
-    "ConfidenceStop",
-    "DraftLength",
-    "Drafter",
-    "Ensemble",
-    "Fate",
-    "FixedLength",
-    "Lenience",
-    "Lossless",
-    "Metrics",
-    "ModelDrafter",
-    "NgramDrafter",
-    "Outcome",
-    "Pair",
-    "Proposal",
-    "RelaxedGreedy",
-    "Request",
-    "Response",
-    "SamplingParams",
-    "TopK",
-    "Typical",
-    "Verdict",
-    "Verification",
-    "Visit",
-    "audit",
-    "generate",
-    "load_pair",
-    "parse_rule",
-    "speculative_generate",
-    "stream",
-    "verify",
-    "verify_block",
-]
 
 _NAMES = {
     "auditing": "Audit audit",
@@ -102,7 +54,7 @@ _NAMES = {
     "generation.pair": "Pair load_pair",
     "generation.request": "Request",
     "integrations.transformers.generate": "speculative_generate",
-    "rules": "RULES Cactus ClampedRatio Ensemble Lenience Lossless RelaxedGreedy TopK Typical parse_rule",
+    "rules": f"RULES Rule parse_rule {' '.join(RULE_CLASSES)}",
     "sampling.params": "SamplingParams",
     "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
     "verification.block": "verify_block",
@@ -115,6 +67,8 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: what needs none of them does not wait for torch."""
     from importlib import import_module
 
+    if name == "__all__":  # no plain list, which type checkers would have to read rule by rule
+        return [*_HOMES]
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
@@ -123,4 +77,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -148,7 +148,7 @@ def _by_many_scales(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tens
     scales, by_scale = scale.sort(-1)
     rejected = rejected.gather(1, by_scale)
     on_target, on_draft = scales.clamp(max=1.0), 1 / scales.clamp(min=1.0)
-    place = count_up_to(scales.contiguous(), draft / target.clamp(min=_LEAST))
+    place = count_up_to(scales.contiguous(), draft / target.clamp(min=_MIN_POSITIVE))
     target_within, draft_within = (
         torch.zeros(len(rows), scales.shape[1] + 1, dtype=rows.dtype, device=rows.device)
         .scatter_add_(1, place, rows)
@@ -163,7 +163,7 @@ def _by_many_scales(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tens
     return gain.sub_(loss).clamp_(min=0), left
 
 
-_LEAST = 5e-324
+_MIN_POSITIVE = 5e-324
 """The least positive float64: dividing by it instead of 0 gives infinity, and 0 for 0."""
 
 

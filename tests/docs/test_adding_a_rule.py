@@ -19,11 +19,11 @@ COPIED = ("src", "tests", "docs", "scripts", "README.md", "CHANGELOG.md", "pypro
 ASKED = """
 import json
 import cactus_decoding
-from cactus_decoding.cli.app import main
+from cactus_decoding.cli import main
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.playground.form import rule
 main(["rules"])
-print(json.dumps([str(cactus_decoding.parse_rule("boosted:factor=3")), "boosted" in FAMILIES, rule("boosted")]))
+print(json.dumps([str(cactus_decoding.Boosted(3)), "boosted" in FAMILIES, rule("boosted")]))
 """
 SECOND_HAND = """        case "boosted":
             g = torch.maximum(q, (rule.factor * q).clamp(max=0.5))

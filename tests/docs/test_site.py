@@ -51,8 +51,8 @@ def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
     assert "WARNING" not in build.stderr
 
     described = inventory(site / "objects.inv")
-    # two functions have the name of their module, which hides them in the inventory under the package's name
-    described |= {"cactus_decoding.audit", "cactus_decoding.verify"} & {name.rpartition(".")[0] for name in described}
+    # a function with the name of its module is hidden by it in the inventory under the package's name
+    described |= {name.rpartition(".")[0] for name in described if name.split(".")[-2:] == [name.split(".")[-1]] * 2}
     assert public_names() <= described
     reference = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))
     shown = set(re.findall(r'<h2 id="[^"]*">([\w.]+)<', reference))

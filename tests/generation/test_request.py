@@ -79,6 +79,23 @@ def test_numbers_of_proposals_stay_numbers_and_other_lengths_texts():
     assert Request(num_speculative_tokens=length).num_speculative_tokens is length  # what it learns is kept
 
 
+def test_files_of_the_first_version_are_read():
+    for text in ("confidence:most=5,threshold=0.3", "adaptive:most=7"):
+        request = Request.from_file(FLAT | {"num_speculative_tokens": text})
+        assert request.num_speculative_tokens.max_draft_tokens == int(text.split("most=")[1][0])
+    assert Request.from_file(FLAT) == Request.from_dict(FLAT)
+    with pytest.raises(ValueError, match="parameters of confidence are: max_draft_tokens"):
+        Request.from_dict(FLAT | {"num_speculative_tokens": "confidence:most=5"})
+
+
+def test_a_request_or_its_parts_but_not_both():
+    request = Request(seed=3)
+    assert Request.of(request, {}) is request
+    assert Request.of(None, {"seed": 3}) == request
+    with pytest.raises(TypeError, match="not both: seed"):
+        Request.of(request, {"seed": 3})
+
+
 REFUSED = {
     "unknown name": ({"topp": 0.9}, TypeError, "no 'topp'; known are rule, "),
     "no rule": ({"rule": 3}, TypeError, "rule must be an acceptance rule"),

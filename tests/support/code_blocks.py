@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
@@ -82,7 +84,7 @@ def run_page(path: Path, run: Command, printed: Callable[[], str]) -> None:
         run: calls the command line; see the fixture of that name.
         printed: returns what was printed since it was last asked.
     """
-    namespace: dict[str, object] = {"__name__": "__page__"}
+    module = sys.modules["__page__"] = ModuleType("__page__")  # where a dataclass looks its annotations up
     last = ""
     for block in blocks_of(path.read_text(encoding="utf-8")):
         where = f"{path.name}, line {block.line}"
@@ -96,7 +98,7 @@ def run_page(path: Path, run: Command, printed: Callable[[], str]) -> None:
         elif block.language == "python":
             printed()
             code = compile("\n" * block.line + block.text, str(path), "exec", dont_inherit=True)
-            exec(code, namespace)
+            exec(code, module.__dict__)
             last = printed()
         else:
             last = "".join(_run_command(words, block, run, where) for words in commands_of(block.text))

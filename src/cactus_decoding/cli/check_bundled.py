@@ -47,11 +47,13 @@ def check_bundled(
     import torch
 
     from cactus_decoding import load_pair, zoo
+    from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.training.floors import check_floors, evaluate_pair
     from cactus_decoding.zoo.word_problems import word_problems
 
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     check_writable(json_file)
     options.prepare(threads, small=True)
     target, draft = (zoo.path(role) if models is None else models / role for role in ("target", "draft"))

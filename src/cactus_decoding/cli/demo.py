@@ -66,9 +66,11 @@ def demo(
 ) -> None:
     """Answer word problems that the bundled models never saw, in three ways, and compare right answers and speed."""
     from cactus_decoding import Cactus, FixedLength, Request, load_pair
+    from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import word_problems
 
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     lossless = Request.from_dict(settings | {"num_speculative_tokens": num_speculative_tokens})
     requests = {
         "plain sampling": replace(lossless, num_speculative_tokens=FixedLength(0)),

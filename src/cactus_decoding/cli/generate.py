@@ -18,7 +18,7 @@ from cactus_decoding.cli.display import metrics_table, show
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cactus_decoding import Outcome, Request
+    from cactus_decoding import Outcome
     from cactus_decoding.tracing import TracedStep
 
 EXAMPLES = (
@@ -72,7 +72,7 @@ def generate(
 
     The text goes to stdout; the metrics go to stderr.
     """
-    from cactus_decoding import load_pair, stream
+    from cactus_decoding import Rule, load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
 
@@ -81,10 +81,11 @@ def generate(
         request = replace(request, seed=secrets.randbelow(2**32))
     text = _read(prompt, raw)
     errors = Console(stderr=True, highlight=False)
-    if request.num_speculative_tokens.max_draft_tokens and _lifts_absurd_tokens(request):
+    rule, relaxes = request.rule, request.num_speculative_tokens.max_draft_tokens > 0
+    if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not request.sampling.truncates:
         typer.echo(
-            "cactus: warning: without --top-p, --top-k or --min-p, Cactus also lifts tokens that the target finds "
-            "absurd; --top-p 0.95 is a good start",
+            f"cactus: warning: without --top-p, --top-k or --min-p, {rule.title} also lifts tokens that the target "
+            "finds absurd; --top-p 0.95 is a good start",
             err=True,
         )
     check_writable(trace)
@@ -145,11 +146,3 @@ def _as_question(text: str) -> str:
     if is_prompt(text):
         return text
     return format_prompt(text.removeprefix("Question:").strip())
-
-
-def _lifts_absurd_tokens(request: Request) -> bool:
-    from cactus_decoding import Cactus
-
-    rule = request.rule
-    lifts = isinstance(rule, Cactus) and rule.delta > 0 and math.isinf(rule.max_ratio)
-    return lifts and not request.sampling.truncates

@@ -18,7 +18,7 @@ Settings = dict[str, Any]
 """What the options of a request say, by the names that `Request.from_dict` takes."""
 
 NumSpeculativeTokens = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
+    int, typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
 ]
 Threads = Annotated[
     int | None,

@@ -52,19 +52,20 @@ def serve(
     ] = 0.0,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
-    from cactus_decoding.arguments.checks import check_choice, check_number
-    from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
+    from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
+    from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, request_of
     from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
 
     engine_arguments = list(arguments or ())
     # an unknown option's value looks like an argument too, so the target can only be what comes first
     target = engine_arguments.pop(0) if engine_arguments and not engine_arguments[0].startswith("-") else None
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     if (target is None) != (draft is None) and draft != "ngram":
         raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
-    default = relaxation({RULE_KEY: rule, BUDGET_KEY: budget})
+    default = request_of({RULE_KEY: rule, BUDGET_KEY: budget})
     check_installed()
     speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
     return run_server(server_command(target, speculation, default, audit_fraction, engine_arguments))

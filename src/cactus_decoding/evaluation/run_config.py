@@ -75,7 +75,7 @@ class RunConfig:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in _OWN}
-        return cls(**{name: values[name] for name in _OWN}, request=Request.from_dict(asked))
+        return cls(**{name: values[name] for name in _OWN}, request=Request.from_file(asked))
 
     def asking(self, **changes: Any) -> RunConfig:
         """Return the run with another request: the arguments are those of `Request`."""

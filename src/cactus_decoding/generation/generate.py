@@ -71,10 +71,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         >>> sum(len(outcome.token_ids) for outcome in response) == len(response.token_ids)
         True
     """
-    if request is None:
-        request = Request.from_dict(settings)
-    elif settings:
-        raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
+    request = Request.of(request, settings)
     request.check_drafter(pair.drafter)
     prompt_ids = check_prompt(pair, prompt, request)
     to_probs = as_logits_to_probs(request.sampling)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -157,6 +158,21 @@ class Request:
             "stop": list(self.stop),
             "seed": self.seed,
         }
+
+    @classmethod
+    def of(cls, request: Request | None, settings: Mapping[str, Any]) -> Request:
+        """Return the request that is given as one object or else by its parts; raise `TypeError` for both."""
+        if request is not None and settings:
+            raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
+        return cls.from_dict(settings) if request is None else request
+
+    @classmethod
+    def from_file(cls, values: Mapping[str, Any]) -> Request:
+        """Return the request of a file; version 0.1 wrote ``most`` where a draft length's limit has a name now."""
+        length = values.get("num_speculative_tokens")
+        if isinstance(length, str):
+            values = {**values, "num_speculative_tokens": re.sub(r"\bmost=", "max_draft_tokens=", length)}
+        return cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:

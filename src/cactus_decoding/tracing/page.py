@@ -12,10 +12,10 @@ from unicodedata import category
 
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.generation.request import Request
-from cactus_decoding.rules import RelaxedGreedy
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.tracing.codec import to_json
 from cactus_decoding.tracing.trace import Trace, TraceHeader
+from cactus_decoding.types import judges_untempered
 
 PAGE = Path(__file__).parent / "page"
 """Where template, style and script are; ``answer.js`` and ``answer.css`` are a component that other pages can use."""
@@ -130,7 +130,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + (step.target_seconds or 0.0) for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)
-    greedy = isinstance(trace.header.request.rule, RelaxedGreedy)
+    greedy = judges_untempered(trace.header.request.rule)
     timed = all(step.target_seconds is not None for step in trace.steps)
     fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
     return [

@@ -107,10 +107,7 @@ def stream_trace(
         True
     """
     check_integer("top_candidates", top_candidates, 1)
-    if request is None:
-        request = Request.from_dict(settings)
-    elif settings:
-        raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
+    request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
     vocabulary = vocabulary_size(pair.target.model)

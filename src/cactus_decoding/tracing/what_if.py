@@ -11,10 +11,10 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding.auditing import audit, judge_every_token
 from cactus_decoding.budgets.metering import JudgedOn, kl_of_rows
-from cactus_decoding.rules import Lossless, RelaxedGreedy, as_rule
+from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.sampling.sparse_probs import SparseProbs
-from cactus_decoding.types import AcceptanceRule, Visit
+from cactus_decoding.types import AcceptanceRule, Visit, judges_untempered
 
 _SUM_TOLERANCE = 1e-4
 """How far from 1 the sum of h may be, as rows made in float32 are."""
@@ -107,11 +107,10 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     rule = as_rule(rule)
     target, law, drafted = rows.target.dense().double(), rows.draft_law(), torch.tensor([rows.drafted_id])
     judge = rule
-    if isinstance(rule, RelaxedGreedy):
+    if judges_untempered(rule):
         if rows.untempered is None:
-            raise ValueError(
-                "relaxed_greedy is a rule for temperature 0 (greedy decoding), but these rows are not of it"
-            )
+            name = str(rule).partition(":")[0]
+            raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")
         judge = JudgedOn(rule, rows.untempered.dense().double())
     draft = None if rows.draft is None else law
     relaxed_prob, scale = (number.item() for number in judge.judge(target, draft, drafted))

@@ -80,9 +80,9 @@ def verify_logits(
     used = [width] * batch if num_draft_tokens is None else num_draft_tokens.tolist()
     num_accepted, next_token, relaxed = [], [], torch.zeros(batch, width, dtype=torch.bool)
     for row, count in enumerate(used):
-        laws = LazyRows(target_logits[row, : count + 1], sampling)
+        rows = LazyRows(target_logits[row, : count + 1], sampling)
         draft = None if draft_probs is None else draft_probs[row, :count]
-        accepted, token = _verify_one(rule, laws, draft, draft_token_ids[row, :count], uniforms[row], relaxed[row])
+        accepted, token = _verify_one(rule, rows, draft, draft_token_ids[row, :count], uniforms[row], relaxed[row])
         num_accepted.append(accepted)
         next_token.append(token)
     return Verification(torch.tensor(num_accepted), torch.tensor(next_token), relaxed)
@@ -90,7 +90,7 @@ def verify_logits(
 
 def _verify_one(
     rule: AcceptanceRule,
-    laws: LazyRows,
+    rows: LazyRows,
     draft_probs: Tensor | None,
     draft_token_ids: Tensor,
     uniforms: Tensor,
@@ -103,24 +103,24 @@ def _verify_one(
         drafted = draft_probs.gather(1, draft_token_ids.long().unsqueeze(1)).squeeze(1).tolist()
     lossless_first = getattr(rule, "never_stricter_than_lossless", False)
     for position, token in enumerate(proposals):
-        law = laws.at(position)
+        row_probs = rows.at(position)
         needed = numbers[position] * drafted[position]
-        lossless = needed < law.probability(token)
+        lossless = needed < row_probs.probability(token)
         if lossless and lossless_first:
             continue
         if getattr(rule, "needs_support_only", False):
-            law, place = law.including(token)
+            row_probs, place = row_probs.including(token)
         else:
-            law, place = SparseProbs(law.vocabulary, law.dense()), token
+            row_probs, place = SparseProbs(row_probs.vocabulary, row_probs.dense()), token
         candidate = torch.tensor([place])
-        draft = None if draft_probs is None else law.restrict(draft_probs[position])
-        relaxed_prob, scale = rule.judge(law.probs, draft, candidate)
+        draft = None if draft_probs is None else row_probs.restrict(draft_probs[position])
+        relaxed_prob, scale = rule.judge(row_probs.probs, draft, candidate)
         if needed < relaxed_prob.item():
             relaxed[position] = not lossless
             continue
         if draft is None:
-            draft = torch.zeros_like(law.probs).index_fill_(0, candidate, 1.0)
-        weights = residual(rule.recovery_target(law.probs).double(), draft.double(), scale[0])
-        return position, law.draw(weights, uniforms[-1])
-    law = laws.at(len(proposals))
-    return len(proposals), law.draw(law.probs, uniforms[-1])
+            draft = torch.zeros_like(row_probs.probs).index_fill_(0, candidate, 1.0)
+        weights = residual(rule.recovery_target(row_probs.probs).double(), draft.double(), scale[0])
+        return position, row_probs.draw(weights, uniforms[-1])
+    row_probs = rows.at(len(proposals))
+    return len(proposals), row_probs.draw(row_probs.probs, uniforms[-1])

@@ -13,8 +13,7 @@ from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
-from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, relaxation
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
+from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, ServerConfig, request_of
 from cactus_decoding.models.cached import check_fits
 from cactus_decoding.rules import Lossless
 
@@ -34,7 +33,6 @@ class VllmEngine:
     """
 
     def __init__(self, target: str, draft: str, given: Mapping[str, Any]) -> None:
-        """Keep the names; the engine starts with the first answer."""
         self._target, self._draft, self._given = target, draft, dict(given)
         self._counts = offline.StepCounts()
         self._configs: dict[int, Any] = {}
@@ -67,9 +65,7 @@ class VllmEngine:
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
         if request.sampling.min_p > 0 and _proposals(request):
             raise ValueError(f"vLLM has no min_p under speculation, but it is {request.sampling.min_p}")
-        asked = relaxation(_asked(request))
-        if asked is not None:
-            ServerConfig.of(self._config(_proposals(request))).check(asked)
+        ServerConfig.of(self._config(_proposals(request))).check(request_of(_asked(request)))
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cactus_decoding.integrations.vllm.patching import replace
-from cactus_decoding.integrations.vllm.request import RULE_KEY, relaxation
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
+from cactus_decoding.integrations.vllm.request import RULE_KEY, ServerConfig, request_of
 
 
 def install() -> None:
@@ -28,9 +27,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             from vllm.exceptions import VLLMValidationError
 
             try:
-                asked = relaxation(params.extra_args, config.default)
-                if asked is not None:
-                    config.check(asked)
+                config.check(request_of(params.extra_args, config.default))
             except (TypeError, ValueError) as error:
                 raise VLLMValidationError(str(error), parameter=RULE_KEY) from error
             check(params)

@@ -12,7 +12,7 @@ from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.integrations.vllm.server import speculative_config
 
 OURS = {"model", "speculative_config", "worker_extension_cls", "disable_log_stats", "max_num_seqs"}
-"""Arguments of vLLM's engine that are not a user's to give: a cell says some, and counting needs the others."""
+"""Arguments of vLLM's engine that are not a user's to give: a run says some, and counting needs the others."""
 _DEFAULTS: dict[str, Any] = {
     "generation_config": "vllm",  # otherwise vLLM takes sampling defaults from the model's generation_config.json
     "enable_prefix_caching": False,  # what an earlier answer left cached would cut this one's time

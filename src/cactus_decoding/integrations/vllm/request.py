@@ -1,4 +1,4 @@
-"""What a request or the server asks for: an acceptance rule, and a budget in nats for the whole response."""
+"""What a request asks for by its extra arguments, what the server was started with, and what may go with what."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from cactus_decoding.arguments.checks import check_number
-from cactus_decoding.rules import parse_rule
+from cactus_decoding.generation.request import Request
+from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
 
 logger = logging.getLogger("vllm.cactus_decoding")
@@ -18,42 +19,25 @@ logger = logging.getLogger("vllm.cactus_decoding")
 GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
-EXPRESSIBLE = ("lossless", "cactus", "ensemble", "lenience", "clamped")
-"""Rules that vLLM's own sampler follows when it is given other logits: what they recover from never holds n itself."""
+METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 
 
-@dataclass(frozen=True)
-class Relaxation:
-    """A rule, and how many nats a response may spend on it.
-
-    Attributes:
-        rule: the acceptance rule.
-        budget: in nats, over all verified positions of a response; infinite by default.
-    """
-
-    rule: Rule
-    budget: float = math.inf
-
-    @property
-    def lossless(self) -> bool:
-        """Whether vLLM can do without us."""
-        return self.rule.name == "lossless" or self.budget == 0
-
-
-def relaxation(asked: Mapping[str, Any] | None, default: Relaxation | None = None) -> Relaxation | None:
+def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) -> Request | None:
     """Return what is asked for by ``acceptance_rule`` and ``budget`` among other keys, completed from a default.
+
+    Sampling, limits and seed are vLLM's own: the request that is returned says nothing of them.
 
     Raises:
         TypeError: for a value of the wrong type.
-        ValueError: for an unknown rule, one that vLLM's sampler cannot express, a parameter out of range, or a budget
+        ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, or a budget
             without a rule.
 
     Example:
-        >>> relaxation({"acceptance_rule": "cactus:delta=0.5", "top_n": 3})
-        Relaxation(rule=Cactus(delta=0.5, solver='taylor', divergence='kl', max_ratio=inf), budget=inf)
-        >>> relaxation({"acceptance_rule": "top_k:k=5"})
+        >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
+        Budget(nats=2, max_shift=None, expected_tokens=None)
+        >>> request_of({"acceptance_rule": "top_k:k=5"})
         Traceback (most recent call last):
-        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM: it recovers ... clamped
+        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
     rule, budget = asked.get(RULE_KEY), asked.get(BUDGET_KEY)
@@ -61,23 +45,28 @@ def relaxation(asked: Mapping[str, Any] | None, default: Relaxation | None = Non
         return default
     if budget is not None:
         check_number(BUDGET_KEY, budget, 0, math.inf)
-        if rule is None and default is None:
+    if rule is None:
+        if default is None:
             raise ValueError(
                 f"{BUDGET_KEY} is given ({budget!r}) without {RULE_KEY}, and the server has no default rule"
             )
-    elif default is not None:
-        budget = default.budget
-    if rule is not None:
-        if not isinstance(rule, str):  # before the cache, which takes hashable values only
-            raise TypeError(f"{RULE_KEY} must be a string such as 'cactus:delta=1.0', but is {rule!r}")
-        parsed = _parse(rule)
-    else:
-        assert default is not None
-        parsed = default.rule
-    return Relaxation(parsed, math.inf if budget is None else float(budget))
+        return Request(default.rule, budget)
+    if not isinstance(rule, str):  # before the cache, which takes hashable values only
+        raise TypeError(f"{RULE_KEY} must be a string such as 'cactus:delta=1.0', but is {rule!r}")
+    return Request(_parse(rule), default.budget if budget is None and default is not None else budget)
 
 
-def admitted(params: Any, default: Relaxation | None) -> Relaxation | None:
+def nats_of(request: Request) -> float:
+    """Return how many nats a request may spend; infinite without a budget."""
+    return math.inf if request.budget is None else request.budget.limit
+
+
+def is_lossless(request: Request) -> bool:
+    """Say whether vLLM can do without us."""
+    return isinstance(request.rule, Lossless) or nats_of(request) == 0
+
+
+def admitted(params: Any, default: Request | None) -> Request | None:
     """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
 
     The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
@@ -90,11 +79,11 @@ def admitted(params: Any, default: Relaxation | None) -> Relaxation | None:
     if params.temperature < GREEDY_BELOW:
         return None
     try:
-        asked = relaxation(params.extra_args, default)
+        asked = request_of(params.extra_args, default)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
-    return None if asked is None or asked.lossless else asked
+    return None if asked is None or is_lossless(asked) else asked
 
 
 @lru_cache(maxsize=1024)
@@ -103,9 +92,67 @@ def _parse(spelling: str) -> Rule:
         rule = parse_rule(spelling)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{RULE_KEY}: {error}") from None
-    if rule.name not in EXPRESSIBLE:
+    if not rule.recovers_from_relaxed_target:
+        known = ", ".join(name for name, one in RULES.items() if one.recovers_from_relaxed_target)
         raise ValueError(
-            f"{RULE_KEY} {str(rule)!r} does not work in vLLM: it recovers from a draw that vLLM's sampler does not "
-            f"make; rules that do are {', '.join(EXPRESSIBLE)}"
+            f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; "
+            f"rules that do are {known}"
         )
     return rule
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Our part of vLLM's configuration; the keys are those of ``--additional-config``.
+
+    Attributes:
+        speculates: whether there is a draft at all.
+        method: vLLM's ``rejection_sample_method``; rules work with ``standard`` only.
+        watermarks: whether tokens are watermarked, which the rules leave no room for.
+        default: for requests that ask for nothing (``acceptance_rule``, ``budget``).
+        metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
+        audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
+    """
+
+    speculates: bool
+    method: str
+    watermarks: bool
+    default: Request | None
+    metrics: bool
+    audit_fraction: float
+
+    @classmethod
+    def of(cls, vllm_config: Any) -> ServerConfig:
+        """Read vLLM's configuration.
+
+        Raises:
+            TypeError: for a value of the wrong type.
+            ValueError: for one out of range, or a default rule that the server cannot follow.
+        """
+        speculative = vllm_config.speculative_config
+        keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
+        metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
+        if not isinstance(metrics, bool):
+            raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
+        check_number(AUDIT_KEY, fraction, 0, 1)
+        config = cls(
+            speculates=speculative is not None,
+            method="standard" if speculative is None else speculative.rejection_sample_method,
+            watermarks=getattr(vllm_config, "watermark_config", None) is not None,
+            default=request_of(keys),
+            metrics=metrics,
+            audit_fraction=float(fraction),
+        )
+        config.check(config.default)
+        return config
+
+    def check(self, asked: Request | None) -> None:
+        """Raise `ValueError` unless the server can do what is asked."""
+        if asked is None or is_lossless(asked):
+            return
+        if not self.speculates:
+            raise ValueError(f"{RULE_KEY} needs a draft, and the server runs without --speculative-config")
+        if self.method != "standard":
+            raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
+        if self.watermarks:
+            raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")

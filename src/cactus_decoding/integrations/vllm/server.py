@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from cactus_decoding import zoo
-from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, Relaxation
-from cactus_decoding.integrations.vllm.server_config import AUDIT_KEY
+from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.vllm.request import AUDIT_KEY, BUDGET_KEY, RULE_KEY, nats_of
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
@@ -46,7 +46,7 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
 def server_command(
     target: str | None,
     speculation: dict[str, object],
-    default: Relaxation | None,
+    default: Request | None,
     audit_fraction: float,
     engine_arguments: Sequence[str],
 ) -> list[str]:
@@ -70,8 +70,8 @@ def server_command(
     ours: dict[str, object] = {}
     if default is not None:
         ours[RULE_KEY] = str(default.rule)
-        if math.isfinite(default.budget):
-            ours[BUDGET_KEY] = default.budget
+        if math.isfinite(nats := nats_of(default)):
+            ours[BUDGET_KEY] = nats
     if audit_fraction:
         ours[AUDIT_KEY] = audit_fraction
     if ours:

@@ -1,18 +1,31 @@
-"""The seam to vLLM's V2 model runner: the same idea as for V1, with what depends on a request kept on the device."""
+"""The seam to vLLM's V2 model runner: the same step as for V1, with what depends on a request kept on the device.
+
+The host does not know the order of a step's rows there, so each rule in the batch gets all rows, and those of its
+requests are selected on the device. Row i holds the logits behind the drafted token ``draft_sampled[i + 1]``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from cactus_decoding.integrations.vllm import slots
-from cactus_decoding.integrations.vllm.counters import Counters
+from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.common.counters import Counters
+from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
 from cactus_decoding.integrations.vllm.patching import replace
-from cactus_decoding.integrations.vllm.server_config import ServerConfig
-from cactus_decoding.integrations.vllm.slot_step import SlotStep, rows_of_step
-from cactus_decoding.integrations.vllm.v1 import is_first_rank
+from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
+from cactus_decoding.rules.base import Rule
+
+NO_RULE = -1
+_MAX_ELEMENTS = 1 << 25
+"""Of float64 rows that are worked on at once."""
 
 
 def install() -> None:
@@ -33,15 +46,132 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
         from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
         replace(rejection_sampler, "rejection_sample", with_relaxation)
-        counters = Counters(config.metrics and is_first_rank(), config.audit_fraction, req_states.device)
 
         def begun(slot: int) -> bool:
             return bool(req_states.prefill_len.np[slot] > req_states.prompt_len.np[slot])
 
-        rules = slots.SlotRules(config.default, req_states.device, req_states.max_num_reqs, begun, counters)
-        return [*processors, rules]
+        device = req_states.device
+        counters = counters_of(config, device)
+        return [*processors, SlotRules(config.default, device, req_states.max_num_reqs, counters, begun)]
 
     return build
+
+
+class SlotRules(RequestRules):
+    """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
+
+    Args:
+        default, device, max_num_requests, counters: see `RequestRules`.
+        begun: says of a slot whether its request already has tokens when it is added: it was taken out and is back.
+
+    Attributes:
+        codes: of each slot's rule, ``[slots]``; `NO_RULE` without one.
+        budgets: in nats, infinite without one, ``[slots]``.
+        meter_slots: where the meter keeps what a slot's request has spent, ``[slots]``.
+        present: the requests of this step that have a rule.
+    """
+
+    def __init__(
+        self,
+        default: Request | None,
+        device: torch.device,
+        max_num_requests: int,
+        counters: Counters | None = None,
+        begun: Callable[[int], bool] = lambda slot: False,
+    ) -> None:
+        super().__init__(default, device, max_num_requests, counters)
+        self.codes = torch.full((max_num_requests,), NO_RULE, dtype=torch.int64, device=device)
+        self.budgets = torch.full((max_num_requests,), math.inf, dtype=torch.float64, device=device)
+        self.meter_slots = torch.zeros(max_num_requests, dtype=torch.int64, device=device)
+        self.present: list[RelaxedRequest] = []
+        self._begun = begun
+        self._codes: dict[Rule, int] = {}
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        """Take note of a request's rule and budget; say whether it has a rule."""
+        self.requests.pop(req_idx, None)
+        request = self.admit(sampling_params, self._begun(req_idx))
+        if request is None:
+            self.codes[req_idx], self.budgets[req_idx] = NO_RULE, math.inf
+            return False
+        self.requests[req_idx] = request
+        self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
+        self.meter_slots[req_idx] = request.meter_slot or 0
+        return True
+
+    def _code(self, rule: Rule) -> int:
+        return self._codes.setdefault(rule, len(self._codes))
+
+    def apply_staged_writes(self) -> None:
+        """Do nothing: what concerns a slot is written when its request is added."""
+
+    def apply(self, logits: Tensor, ctx: Any) -> Tensor:
+        """Note which rules this step's requests have, and return the logits as they are."""
+        global _current
+        self.present = [self.requests[slot] for slot in ctx.idx_mapping_np.tolist() if slot in self.requests]
+        _current = self
+        return logits
+
+    def layout(self, slots: Tensor, local_pos: Tensor, num_speculative_tokens: int) -> Layout:
+        """Return where the rows of a step are: each row's slot, and its place among those of its request."""
+        codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
+        rules = dict.fromkeys(request.rule for request in self.present)
+        metered = any(request.meter_slot is not None for request in self.present)
+        return Layout(
+            groups=[Group(rule, rows, codes == self._code(rule)) for rule in rules],
+            requests=slots,
+            depths=local_pos,
+            width=num_speculative_tokens + 1,
+            budgets=self.budgets if metered else None,
+            meter_slots=self.meter_slots,
+        )
+
+
+_current: SlotRules | None = None
+"""Whose `apply` ran last: vLLM calls the sampler next, and does not hand it the processors. Which rows are relaxed does
+not depend on it, for the slots say that."""
+
+
+def take() -> SlotRules | None:
+    """Return the state of the step that is being sampled, once: the next step without a rule does not call `apply`."""
+    global _current
+    taken, _current = _current, None
+    return taken
+
+
+@dataclass(frozen=True, eq=False)
+class DraftLogits:
+    """The draft's logits, before temperature.
+
+    Attributes:
+        logits: ``[slots, num_speculative_tokens, vocabulary]``.
+        width: of the shorter vocabulary, which is what the sampler looks at.
+        slots: of each row's request, ``[rows]``.
+        local_pos: its place among those of its request, ``[rows]``.
+        drafted: whether a row is about a drafted token, ``[rows]``.
+        temperature: by slot.
+    """
+
+    logits: Tensor
+    width: int
+    slots: Tensor
+    local_pos: Tensor
+    drafted: Tensor
+    temperature: Tensor
+
+    def rows(self, some: Tensor) -> Tensor:
+        """Return the probabilities of some rows in float64; uniform where a row is about no drafted token."""
+        slots, position = self.slots[some], self.local_pos[some].clamp(max=self.logits.shape[1] - 1)
+        temperature = self.temperature[slots].double()
+        scaled = self.logits[slots, position, : self.width].double()
+        scaled = scaled / torch.where(temperature > 0, temperature, 1.0).unsqueeze(1)
+        return torch.where(self.drafted[some].unsqueeze(1), scaled.softmax(-1), 1 / self.width)
+
+    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
+        """Return what these give one token each, a part of the rows at a time."""
+        size = max(1, _MAX_ELEMENTS // self.width)
+        parts = zip(some.split(size), token_ids.unsqueeze(1).split(size), strict=True)
+        return torch.cat([self.rows(rows).gather(1, tokens).squeeze(1) for rows, tokens in parts])
 
 
 def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -62,36 +192,52 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        rules, step, logits = slots.take(), None, target_logits
-        if rules is not None and rules.present:
-            rows = rows_of_step(
-                rules,
+        def sample() -> tuple[Tensor, Tensor]:
+            return stock(
                 target_logits,
                 draft_logits,
                 draft_sampled,
-                expanded_idx_mapping.long(),
-                expanded_local_pos.long(),
+                cu_num_logits,
+                pos,
+                idx_mapping,
+                expanded_idx_mapping,
+                expanded_local_pos,
                 temperature,
+                seeds,
+                num_speculative_steps,
+                *args,
+                **kwargs,
             )
-            step = SlotStep(rules, rows, num_speculative_steps)
-            logits = step.logits
-        sampled, num_sampled = stock(
-            logits,
-            draft_logits,
-            draft_sampled,
-            cu_num_logits,
-            pos,
-            idx_mapping,
-            expanded_idx_mapping,
-            expanded_local_pos,
-            temperature,
-            seeds,
-            num_speculative_steps,
-            *args,
-            **kwargs,
-        )
-        if step is not None:
-            step.settle(idx_mapping, num_sampled)
+
+        rules = take()
+        if rules is None or not rules.present:
+            return sample()
+        slots, local_pos = expanded_idx_mapping.long(), expanded_local_pos.long()
+        token_ids = drafted_tokens(draft_sampled, slots)
+        draft = None
+        if draft_logits is not None:
+            width = min(target_logits.shape[-1], draft_logits.shape[-1])
+            draft = DraftLogits(draft_logits, width, slots, local_pos, token_ids >= 0, temperature)
+        layout = rules.layout(slots, local_pos, num_speculative_steps)
+        step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, token_ids, draft)
+        with step.relaxed_logits():
+            sampled, num_sampled = sample()
+        step.settle(torch.zeros_like(rules.codes).index_copy_(0, idx_mapping.long(), num_sampled.long()))
         return sampled, num_sampled
 
     return rejection_sample
+
+
+def drafted_tokens(draft_sampled: Tensor, slots: Tensor) -> Tensor:
+    """Return the drafted token that each row is about, negative where there is none.
+
+    Args:
+        draft_sampled: the token fed in at each row, negative where it is padding.
+        slots: of its request.
+
+    Example:
+        >>> drafted_tokens(torch.tensor([0, 7, 5, 0, 9]), torch.tensor([4, 4, 4, 1, 1]))
+        tensor([ 7,  5, -1,  9, -1])
+    """
+    token_ids = pad(draft_sampled[1:].long(), (0, 1), value=-1)
+    return torch.where(pad(slots[1:] == slots[:-1], (0, 1), value=False), token_ids, -1)

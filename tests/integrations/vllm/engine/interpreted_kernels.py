@@ -47,7 +47,6 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding.integrations.vllm import v2
-    from cactus_decoding.integrations.vllm.slots import SlotRules
 
     kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
     target, draft = problem()
@@ -56,7 +55,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     drafted = torch.multinomial(draft.softmax(-1), REQUESTS, replacement=True)
     if one_hot:
         drafted = target.argsort(descending=True)[1].expand(REQUESTS)
-    rules = SlotRules(None, torch.device("cpu"), REQUESTS)
+    rules = v2.SlotRules(None, torch.device("cpu"), REQUESTS)
     for place, slot in enumerate(slots.tolist()):
         asked = None if rule is None or place % 2 else {"acceptance_rule": rule}
         rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
@@ -87,14 +86,14 @@ def run_metered(rule: str) -> dict[str, list]:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding import parse_rule
+    from cactus_decoding.integrations.common.counters import COUNTERS, Counters
     from cactus_decoding.integrations.vllm import v2
-    from cactus_decoding.integrations.vllm.counters import COUNTERS, Counters
-    from cactus_decoding.integrations.vllm.slots import SlotRules
 
     target, draft = problem()
     torch.manual_seed(7)
     slots, begun = torch.randperm(METERED), set()
-    rules = SlotRules(None, torch.device("cpu"), METERED, begun.__contains__, Counters(True, 1.0, torch.device("cpu")))
+    cpu = torch.device("cpu")
+    rules = v2.SlotRules(None, cpu, METERED, Counters(1.0, cpu), begun.__contains__)
     asked = [{"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET}) for place in range(METERED)]
     params = [SimpleNamespace(temperature=1.0, extra_args=one) for one in asked]
     for slot, one in zip(slots.tolist(), params, strict=True):
@@ -124,7 +123,7 @@ def run_metered(rule: str) -> dict[str, list]:
     label = {"rule": str(parse_rule(rule))}
     return {
         "got": got,
-        "spent": rules.meter.spent[rules.places[slots]].tolist(),
+        "spent": rules.meter.spent[rules.meter_slots[slots]].tolist(),
         "counted": {name: REGISTRY.get_sample_value(f"{name}_total", label) for name in COUNTERS},
     }
 

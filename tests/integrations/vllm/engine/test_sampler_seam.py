@@ -11,6 +11,7 @@ from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
 
 from cactus_decoding.auditing import audit
+from cactus_decoding.budgets import metering
 from cactus_decoding.integrations.vllm.patching import STOCK
 from cactus_decoding.integrations.vllm.v1 import batch_rules
 
@@ -110,9 +111,10 @@ def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str,
         else:
             costs = audit(rule, target, probs.double() / probs.double().sum(-1, keepdim=True)).kl
         tokens = sample(logits, None if one_hot else probs, drafted, sampling)
-        affordable = expected.unsqueeze(1) + costs.cumsum(1) <= budget
+        pairs = zip(costs.clamp(min=0).tolist(), expected.tolist(), strict=True)
+        admitted = torch.tensor([metering.admit(nats, budget, before) for nats, before in pairs])
         visited = torch.arange(DRAFTED) < (tokens >= 0).sum(1, keepdim=True)
-        expected += torch.where(affordable & visited, costs, 0.0).sum(1)
+        expected += torch.where(admitted & visited, costs, 0.0).sum(1)
         assert torch.allclose(spent(sampling), expected, atol=1e-5)
         assert (spent(sampling) <= budget).all()
     assert (expected > 0.5 * budget).any()  # it comes into play
@@ -128,12 +130,12 @@ def test_a_spent_budget_is_lossless_and_survives_a_pause() -> None:
         rules.update_state(BatchUpdate(1, **({"removed": [], "added": [], "moved": []} | changes)))
 
     update(added=[(0, metered, [1], [])])
-    rules.meter.spent[rules.requests[0].slot] = 0.9
+    rules.meter.spent[rules.requests[0].meter_slot] = 0.9
     update(removed=[0])
     update(added=[(0, metered, [1], [5])])
-    assert rules.meter.spent[rules.requests[0].slot] == 0.9
+    assert rules.meter.spent[rules.requests[0].meter_slot] == 0.9
     update(added=[(0, params("cactus:delta=1", budget=1.0), [1], [5])])  # begun, but nobody knows what it has spent
-    assert rules.meter.spent[rules.requests[0].slot] == float("inf")
+    assert rules.meter.spent[rules.requests[0].meter_slot] == float("inf")
     one = metadata(logitsprocs, [Cut()], {0: torch.Generator().manual_seed(3)})
     stock = metadata(LogitsProcessors(), [Cut()], {0: torch.Generator().manual_seed(3)})
     assert torch.equal(sample(logits[:1], None, drafted[:1], one), sample(logits[:1], None, drafted[:1], stock))
@@ -145,16 +147,16 @@ def test_rules_follow_their_requests_through_the_batch() -> None:
     admit(logitsprocs, [params(rule) for rule in ("cactus:delta=1", None, "lenience:lenience=0.5")])
     moves = [(2, 0, MoveDirectionality.UNIDIRECTIONAL)]
     rules.update_state(BatchUpdate(2, removed=[0], added=[], moved=moves))
-    assert {index: entry.relaxation.rule.name for index, entry in rules.requests.items()} == {0: "lenience"}
-    assert rules.layout([2, 1], 2).groups[0][1].tolist() == [0, 1]
+    assert {index: entry.rule.name for index, entry in rules.requests.items()} == {0: "lenience"}
+    assert rules.layout([2, 1], 2).groups[0].rows.tolist() == [0, 1]
     assert rules.layout([0, 1], 2) is None
 
 
 def test_a_bad_value_in_a_worker_is_lossless_and_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
     rules = batch_rules(metadata(processors(), [Cut()]))
-    assert rules.admit(params("cactus:delta=x"), [1], []) is None
-    assert rules.admit(params("cactus:delta=1", budget="much"), [1], []) is None
-    assert rules.admit(params("cactus:delta=1", temperature=0.0), [1], []) is None
+    assert rules.admit(params("cactus:delta=x"), begun=False) is None
+    assert rules.admit(params("cactus:delta=1", budget="much"), begun=False) is None
+    assert rules.admit(params("cactus:delta=1", temperature=0.0), begun=False) is None
 
 
 def test_a_default_that_the_server_cannot_follow_is_refused() -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cactus_decoding.integrations.common.costs import Costs
 from cactus_decoding.rules.base import Rule
-
-if TYPE_CHECKING:
-    from cactus_decoding.integrations.vllm.nats import Spending
 
 COUNTERS = {
     "cactus_verified_positions": "Drafted positions that were looked at under a rule",
@@ -25,7 +22,7 @@ COUNTERS = {
     "cactus_audited_positions": "Positions that were audited",
 }
 """What is counted, by rule."""
-MOST_RULES = 50
+MAX_RULES = 50
 """Spellings that get a label of their own: requests choose them, and a label lasts as long as the server."""
 OTHER = "other"
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -35,22 +32,19 @@ class Counters:
     """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
 
     Args:
-        enabled: whether to count at all.
         audit_fraction: which part of the positions is audited, from 0 to 1; spread evenly, not drawn.
         device: of the logits.
         seconds: how long sums wait before they are read.
     """
 
-    def __init__(self, enabled: bool, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
-        """Begin at zero."""
-        self.enabled = enabled
+    def __init__(self, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
         self._fraction, self._offered = audit_fraction, 0
         self._device, self._seconds, self._last = device, seconds, time.monotonic()
         self._sums: dict[str, Tensor] = {}
         self._labels: set[str] = set()
         self._prometheus: list[Any] | None = None
 
-    def audited(self, positions: int) -> Tensor | None:
+    def sample(self, positions: int) -> Tensor | None:
         """Return the indices of the next positions that are to be audited, or None if there are none."""
         if not self._fraction:
             return None
@@ -64,35 +58,32 @@ class Counters:
             chosen = chosen.pin_memory()  # so that nothing waits for the device
         return chosen.to(self._device, non_blocking=True)
 
-    def add(
-        self, rules: Sequence[Rule], spent: Sequence[Spending], left: Sequence[Tensor], allowed: Sequence[Tensor | None]
-    ) -> None:
-        """Count a step.
+    def add(self, rule: Rule, costs: Costs, left: Tensor, sample: Tensor | None) -> None:
+        """Count what one rule did in a step.
 
         Args:
-            rules: of each group.
-            spent: what its positions cost.
-            left: positive at its accepted positions, 0 at a rejected one that was looked at, negative after that.
-            allowed: which positions were relaxed; all, if None.
+            rule: the rule.
+            costs: of its positions.
+            left: positive at the accepted ones, 0 at a rejected one that was looked at, negative at all others.
+            sample: indices of those that were to be audited.
         """
-        for rule, one, fate, part in zip(rules, spent, left, allowed, strict=True):
-            looked_at = fate >= 0 if part is None else (fate >= 0) & part
-            accepted = looked_at & (fate > 0)
-            relaxed = 1 - one.lossless_acceptance / one.acceptance.clamp(min=1e-300)
-            numbers = [
-                looked_at.sum().double(),
-                accepted.sum().double(),
-                torch.where(accepted, relaxed.clamp(0, 1), 0.0).sum(),
-                torch.where(looked_at, one.conditional, 0.0).sum(),
-            ]
-            if one.audited is None:
-                numbers += [numbers[0].new_zeros(())] * 2
-            else:
-                seen = looked_at[one.audited] & one.emitted[one.audited].isfinite()
-                numbers += [torch.where(seen, one.emitted[one.audited], 0.0).sum(), seen.sum().double()]
-            label = self._label(str(rule))
-            sums, step = self._sums.get(label), torch.stack(numbers)
-            self._sums[label] = step if sums is None else sums + step
+        visited, accepted = left >= 0, left > 0
+        relaxed = 1 - costs.lossless_acceptance / costs.acceptance.clamp(min=1e-300)
+        numbers = [
+            visited.sum().double(),
+            accepted.sum().double(),
+            torch.where(accepted, relaxed.clamp(0, 1), 0.0).sum(),
+            torch.where(visited, costs.conditional, 0.0).sum(),
+        ]
+        if sample is None:
+            numbers += [numbers[0].new_zeros(())] * 2
+        else:
+            emitted = costs.emitted[sample]
+            audited = visited[sample] & emitted.isfinite()
+            numbers += [torch.where(audited, emitted, 0.0).sum(), audited.sum().double()]
+        label, step = self._label(str(rule)), torch.stack(numbers)
+        sums = self._sums.get(label)
+        self._sums[label] = step if sums is None else sums + step
         if time.monotonic() - self._last >= self._seconds:
             self.flush()
 
@@ -108,7 +99,7 @@ class Counters:
 
     def _label(self, spelling: str) -> str:
         if spelling not in self._labels:
-            if len(self._labels) >= MOST_RULES:
+            if len(self._labels) >= MAX_RULES:
                 return OTHER
             self._labels.add(spelling)
         return spelling

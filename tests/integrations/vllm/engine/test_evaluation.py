@@ -134,7 +134,7 @@ def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest
         (["--draft", "ngram", "--num-speculative-tokens", "adaptive"], "a fixed number of proposals"),
         (["--verification", "block"], "must be 'token'"),
         (["--min-p", "0.1"], "no min_p under speculation"),
-        (["--rule", "cactus:delta=1", "--budget", "1", "--expected-tokens", "9"], "cannot be paced"),
+        (["--rule", "clamped:width=1", "--budget", "1", "--expected-tokens", "9"], "cannot be paced"),
         (["--engine-args", "{"], "is no JSON"),
         (["--engine-args", '{"no_such": 1}'], "no argument no_such"),
         (["--engine-args", '{"model": "x"}'], "may not hold model"),

@@ -127,7 +127,7 @@ def run(logits: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, sam
 def spent(sampling: SamplingMetadata) -> Tensor:
     """Return the nats that each metered request of the batch has spent."""
     rules = batch_rules(sampling)
-    slots = [rules.requests[index].slot for index in sorted(rules.requests)]
+    slots = [rules.requests[index].meter_slot for index in sorted(rules.requests)]
     return rules.meter.spent[torch.tensor(slots)]
 
 

@@ -1,0 +1,94 @@
+"""Budgets per response: what each has spent, and which positions the rest allows."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class BudgetMeter:
+    """Nats spent by each response that has a budget, on the device, so that a step need not wait for a number.
+
+    A response keeps its slot when the engine takes it out of the batch for a while, as long as the engine passes the
+    same object for it. One that comes back unknown counts as having spent everything: the budget holds all the same.
+
+    Args:
+        device: of the logits.
+        slots: how many responses are remembered.
+    """
+
+    def __init__(self, device: torch.device, slots: int) -> None:
+        self.spent = torch.zeros(slots, dtype=torch.float64, device=device)
+        self._slots: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # by identity, which holding the object secures
+
+    def slot_of(
+        self, response: Any, budget: float, begun: bool, in_use: Callable[[], Collection[int | None]]
+    ) -> int | None:
+        """Return the slot of a response, a new one where it is not known; None for an infinite budget.
+
+        Args:
+            response: the object that identifies it.
+            budget: in nats.
+            begun: whether it already has tokens.
+            in_use: tells the slots of responses in the batch; others are reused, the longest unused one first.
+        """
+        if math.isinf(budget):
+            return None
+        if (known := self._slots.get(id(response))) is not None:
+            self._slots.move_to_end(id(response))
+            return known[1]
+        slot = len(self._slots)
+        if slot == len(self.spent):
+            kept = in_use()
+            oldest = next(key for key, (_, taken) in self._slots.items() if taken not in kept)
+            slot = self._slots.pop(oldest)[1]
+        self._slots[id(response)] = response, slot
+        self.spent[slot] = math.inf if begun else 0.0
+        return slot
+
+    def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
+        """Add what a step spent, position after position as `admit_positions` did: the same rounding.
+
+        Args:
+            slots: of the requests, ``[requests]``; any slot for a request that costs nothing.
+            costs: nats of their positions, ``[requests, positions]``.
+            visited: which of those were admitted and then looked at, same shape.
+
+        Example:
+            >>> meter = BudgetMeter(torch.device("cpu"), slots=2)
+            >>> costs = torch.tensor([[0.25, 0.5, 0.5]]).double()
+            >>> meter.charge(torch.tensor([1]), costs, torch.tensor([[True, True, False]]))
+            >>> meter.spent
+            tensor([0.0000, 0.7500], dtype=torch.float64)
+        """
+        for cost in torch.where(visited, costs, 0.0).unbind(1):
+            self.spent.index_add_(0, slots, cost)
+
+
+def admit_positions(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
+    """Return which positions the budgets pay for: `cactus_decoding.budgets` admits the same, one response at a time.
+
+    Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
+    cost, infinite or NaN. Nothing waits for the device.
+
+    Args:
+        costs: nats of each position if it is relaxed, ``[requests, positions]`` in float64.
+        spent: nats before this step, ``[requests]``.
+        budgets: in nats, ``[requests]``; infinite where nothing is metered.
+
+    Example:
+        >>> one = torch.tensor([1.0])
+        >>> admit_positions(torch.tensor([[0.25, 0.75, 0.5]]), 0.25 * one, one)
+        tensor([[ True, False,  True]])
+    """
+    admitted = []
+    for cost in costs.unbind(1):
+        fits = cost.isfinite() & (spent + cost <= budgets)
+        spent = spent + torch.where(fits, cost, 0.0)
+        admitted.append(fits)
+    return torch.stack(admitted, 1)

@@ -1,0 +1,230 @@
+"""One verification step with some positions relaxed: change the logits, let the engine sample, change them back, count.
+
+A step's rows are the positions at which a drafted token is verified, of all requests. An engine whose host does not
+know which row is whose gives a rule all rows, and says on the device which of them are the rule's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.integrations.common.costs import Costs, audited_nats, costs_of
+from cactus_decoding.integrations.common.counters import Counters
+from cactus_decoding.integrations.common.meter import BudgetMeter, admit_positions
+from cactus_decoding.integrations.common.relaxed_logits import Relaxed, relax_rows, relax_tokens
+from cactus_decoding.rules.base import Rule
+
+_MAX_RELAXED, _MAX_AUDITED = 1 << 25, 1 << 23
+"""Elements of float64 rows that are worked on at once."""
+
+
+class Group(NamedTuple):
+    """The rows of one rule.
+
+    Attributes:
+        rule: it recovers from its relaxed target.
+        rows: which of the step's, ``[positions]``.
+        chosen: which of those are the rule's, ``[positions]``; all, if None.
+    """
+
+    rule: Rule
+    rows: Tensor
+    chosen: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the rows of a step are.
+
+    Attributes:
+        groups: of the rules in the step.
+        requests: each row's request, an index into ``budgets``, ``[rows]``.
+        depths: how many drafted tokens of the request precede it, ``[rows]``.
+        width: larger than every depth.
+        budgets: in nats, ``[requests]``; infinite without one. None if no request has one.
+        meter_slots: where the meter keeps what a request has spent, ``[requests]``; anything without a budget.
+    """
+
+    groups: list[Group]
+    requests: Tensor
+    depths: Tensor
+    width: int
+    budgets: Tensor | None
+    meter_slots: Tensor
+
+
+class DraftRows(Protocol):
+    """What the draft drew its tokens from."""
+
+    @property
+    def width(self) -> int:
+        """Of its vocabulary; no larger than the target's."""
+        ...
+
+    def rows(self, some: Tensor) -> Tensor:
+        """Return its probabilities in some rows of the step, ``[positions, width]``."""
+        ...
+
+    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
+        """Return what these give one token each, ``[positions]``."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """What one rule does to its rows.
+
+    Attributes:
+        group: the rule and the rows.
+        token_ids: the drafted tokens, 0 in rows that are not the rule's, ``[positions]``.
+        allowed: the rows that are relaxed, ``[positions]``.
+        relaxed: the new logits.
+        costs: None if nobody asks.
+        sample: indices of positions that are audited for the counters.
+    """
+
+    group: Group
+    token_ids: Tensor
+    allowed: Tensor
+    relaxed: Relaxed
+    costs: Costs | None = None
+    sample: Tensor | None = None
+
+
+class RelaxedStep:
+    """A step whose positions are relaxed as their requests ask for.
+
+    No random number is drawn here, and without budgets, audits and root-finding nothing waits for the device.
+
+    Args:
+        layout: which rows are relaxed, and by which rule.
+        meter: of the budgets.
+        counters: what to count, or None.
+        logits: the target's as they are sampled from, ``[rows, vocabulary]``.
+        token_ids: the drafted tokens, ``[rows]``; negative where there is none.
+        draft: None if it is deterministic.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        meter: BudgetMeter,
+        counters: Counters | None,
+        logits: Tensor,
+        token_ids: Tensor,
+        draft: DraftRows | None,
+    ) -> None:
+        self._layout, self._meter, self._counters = layout, meter, counters
+        self._logits, self._draft = logits, draft
+        self._totals: Tensor | None = None
+        self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
+        if counters is not None or layout.budgets is not None:
+            self._changes = [self._with_costs(change) for change in self._changes]
+        if layout.budgets is not None:
+            self._table = self._table_of_costs(layout.budgets)
+            self._admitted = admit_positions(self._table, meter.spent[layout.meter_slots], layout.budgets)
+            self._changes = [
+                replace(change, allowed=change.allowed & self._admitted[self._places(change)])
+                for change in self._changes
+            ]
+
+    @contextmanager
+    def relaxed_logits(self) -> Iterator[None]:
+        """Have the logits relaxed while the engine samples from them, and afterwards as they were, to the last bit."""
+        undo = []
+        for change in self._changes:
+            logits, new, allowed = self._logits, change.relaxed.logits, change.allowed
+            where: tuple[Tensor, ...] = (change.group.rows, change.token_ids)
+            if new.dim() == 2:
+                logits, where, allowed = logits[:, : new.shape[1]], where[:1], allowed.unsqueeze(1)
+            before = logits[where]
+            undo.append((logits, where, before))
+            logits.index_put_(where, torch.where(allowed, new, before))
+        try:
+            yield
+        finally:
+            for logits, where, before in reversed(undo):  # groups may have rows in common
+                logits.index_put_(where, before)
+
+    def settle(self, num_sampled: Tensor) -> None:
+        """Charge and count what was looked at.
+
+        Args:
+            num_sampled: how many tokens each request of the layout got, ``[requests]``.
+        """
+        layout = self._layout
+        if layout.budgets is not None:
+            depths = torch.arange(layout.width, device=num_sampled.device)
+            visited = self._admitted & (depths < num_sampled.unsqueeze(1))
+            self._meter.charge(layout.meter_slots, self._table, visited)
+        if self._counters is None:
+            return
+        for change in self._changes:
+            assert change.costs is not None
+            requests, depths = self._places(change)
+            left = num_sampled[requests] - 1 - depths  # 0 at the rejected position, less after it
+            self._counters.add(change.group.rule, change.costs, torch.where(change.allowed, left, -1), change.sample)
+
+    def _places(self, change: _Change) -> tuple[Tensor, Tensor]:
+        return self._layout.requests[change.group.rows], self._layout.depths[change.group.rows]
+
+    def _change(self, group: Group, token_ids: Tensor) -> _Change:
+        rule, rows, chosen = group
+        drafted = token_ids[rows]
+        allowed = drafted >= 0 if chosen is None else chosen & (drafted >= 0)
+        drafted = torch.where(allowed, drafted, 0)
+        if self._draft is None or rule.lifts_one_token:
+            if self._totals is None:
+                self._totals = self._logits.logsumexp(-1)
+            return _Change(group, drafted, allowed, relax_tokens(rule, self._logits[rows, drafted], self._totals[rows]))
+        draft, width = self._draft, self._draft.width
+        size = max(1, _MAX_RELAXED // width)
+        parts = zip(rows.split(size), drafted.split(size), strict=True)
+        relaxed = [relax_rows(rule, self._logits[some, :width], draft.rows(some), tokens) for some, tokens in parts]
+        return _Change(group, drafted, allowed, _joined(relaxed))
+
+    def _with_costs(self, change: _Change) -> _Change:
+        """Return a change with what it costs; where that takes an audit, this waits for the device."""
+        rows, draft, budgets = change.group.rows, self._draft, self._layout.budgets
+        sample = None if self._counters is None else self._counters.sample(len(rows))
+        if draft is None:
+            return replace(change, costs=costs_of(change.relaxed, None, None), sample=sample)
+        audited = None
+        if change.relaxed.logits.dim() == 1 and (budgets is not None or sample is not None):
+            needed = torch.zeros_like(change.allowed)
+            if budgets is not None:
+                needed |= budgets[self._layout.requests[rows]].isfinite()
+            if sample is not None:
+                needed[sample] = True
+            needed = (needed & change.allowed).nonzero().squeeze(1)
+            parts = [
+                audited_nats(change.group.rule, self._logits[some, : draft.width], draft.rows(some))
+                for some in rows[needed].split(max(1, _MAX_AUDITED // draft.width))
+            ]
+            audited = needed, torch.cat(parts)
+        drafted = draft.of_tokens(rows, change.token_ids).double()
+        return replace(change, costs=costs_of(change.relaxed, drafted, audited), sample=sample)
+
+    def _table_of_costs(self, budgets: Tensor) -> Tensor:
+        """Return the nats of each request's positions, ``[requests, width]``; 0 where nothing is metered."""
+        table = torch.zeros(len(budgets) * self._layout.width, dtype=torch.float64, device=budgets.device)
+        for change in self._changes:
+            assert change.costs is not None
+            requests, depths = self._places(change)
+            metered = change.allowed & budgets[requests].isfinite()
+            emitted = torch.where(metered, change.costs.emitted, 0.0)
+            table.index_add_(0, requests * self._layout.width + depths, emitted)
+        return table.view(len(budgets), self._layout.width)
+
+
+def _joined(parts: list[Relaxed]) -> Relaxed:
+    if len(parts) == 1:
+        return parts[0]
+    fields = zip(*((one.logits, one.target_prob, one.relaxed_prob, one.conditional) for one in parts), strict=True)
+    return Relaxed(*map(torch.cat, fields))

@@ -1,0 +1,152 @@
+"""One relaxed step: what the engine samples from, what is charged and counted, and that the logits come back."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from support.engine_rules import SPELLINGS
+
+from cactus_decoding import audit, parse_rule
+from cactus_decoding.integrations.common.meter import BudgetMeter
+from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
+from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
+from cactus_decoding.integrations.vllm.v1 import DraftProbs
+
+CPU = torch.device("cpu")
+REQUESTS, DEPTH, VOCABULARY = 5, 3, 7
+ROWS = REQUESTS * DEPTH
+kinds_of_draft = pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logits, the draft's probabilities and drafted tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(ROWS, VOCABULARY, generator=generator) * 2
+    probs = torch.randn(ROWS, VOCABULARY, generator=generator).softmax(-1)
+    return logits, probs, torch.multinomial(probs, 1, generator=generator).squeeze(1)
+
+
+def layout(rules: list[str], budgets: list[float] | None = None, by_mask: bool = False) -> Layout:
+    """Return the layout of requests with these rules, in turns."""
+    requests, groups = torch.arange(REQUESTS).repeat_interleave(DEPTH), []
+    for number, spelling in enumerate(rules):
+        chosen = requests % len(rules) == number
+        rows = torch.arange(ROWS) if by_mask else chosen.nonzero().squeeze(1)
+        groups.append(Group(parse_rule(spelling), rows, chosen if by_mask else None))
+    nats = None if budgets is None else torch.tensor(budgets, dtype=torch.float64)
+    depths = torch.arange(DEPTH).repeat(REQUESTS)
+    return Layout(groups, requests, depths, DEPTH, nats, torch.arange(REQUESTS).flip(0))
+
+
+class Tally:
+    """Stands for the counters."""
+
+    def __init__(self) -> None:
+        self.added: dict[str, torch.Tensor] = {}
+
+    def sample(self, positions: int) -> None:
+        return None
+
+    def add(self, rule, costs, left, sample) -> None:
+        self.added[str(rule)] = torch.stack([(left >= 0).sum(), (left > 0).sum(), costs.conditional[left >= 0].sum()])
+
+
+def relaxed_logits(step: RelaxedStep, logits: torch.Tensor) -> torch.Tensor:
+    with step.relaxed_logits():
+        return logits.clone()
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_its_rows_are_those_of_the_rule_and_the_others_the_target_s(spelling: str, one_hot: bool) -> None:
+    logits, probs, drafted = batch()
+    given, rule = logits.clone(), parse_rule(spelling)
+    where = layout([spelling, "lossless"])
+    where.groups.pop()
+    step = RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs))
+    relaxed = relaxed_logits(step, logits)
+    for row, request in enumerate(where.requests.tolist()):
+        expected, token = given[row].clone(), drafted[row]
+        if request % 2:
+            pass
+        elif one_hot or rule.lifts_one_token:
+            expected[token] = relax_tokens(rule, expected[token], expected.logsumexp(-1)).logits
+        else:
+            expected = relax_rows(rule, given[row : row + 1], probs[row : row + 1], token.view(1)).logits[0]
+        assert torch.equal(relaxed[row], expected)
+    assert torch.equal(logits, given)  # to the last bit
+
+
+@kinds_of_draft
+def test_rows_by_index_and_rows_by_mask_come_to_the_same(one_hot: bool) -> None:
+    outcomes = []
+    for by_mask in (False, True):
+        logits, probs, drafted = batch()
+        drafted[4] = -1  # nobody drafted here
+        meter, tally = BudgetMeter(CPU, REQUESTS), Tally()
+        rules = ["cactus:delta=0.5", "clamped:width=1", "ensemble:weight=0.5"]
+        where = layout(rules, [0.7, math.inf, 0.3, 0.5, 0.2], by_mask)
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        relaxed = relaxed_logits(step, logits)
+        step.settle(torch.tensor([1, 2, 3, 4, 2]))
+        assert torch.equal(logits, batch()[0])
+        assert torch.equal(relaxed[4], logits[4])
+        outcomes.append((relaxed, meter.spent, torch.stack([tally.added[str(parse_rule(rule))] for rule in rules])))
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(outcomes[0][0], batch()[0])
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("rule", ["cactus:delta=1", "clamped:width=2", "ensemble:weight=0.7"])
+def test_a_position_that_a_budget_cannot_afford_is_passed_over(rule: str, one_hot: bool) -> None:
+    passed_over_and_went_on = 0
+    for seed in range(10):
+        logits, probs, drafted = batch(seed)
+        target = logits.double().softmax(-1)
+        draft = probs.double() / probs.double().sum(-1, keepdim=True)
+        audited = audit(rule, target, draft_token_ids=drafted) if one_hot else audit(rule, target, draft)
+        costs = audited.kl.clamp(min=0).view(REQUESTS, DEPTH)
+        meter, budget = BudgetMeter(CPU, REQUESTS), 0.5
+        step = RelaxedStep(
+            layout([rule], [budget] * REQUESTS), meter, None, logits, drafted, None if one_hot else DraftProbs(probs)
+        )
+        changed = (relaxed_logits(step, logits) != logits).any(1).view(REQUESTS, DEPTH)
+        num_sampled = torch.tensor([1, 2, 3, 4, 4])
+        step.settle(num_sampled)
+        for request in range(REQUESTS):
+            left, spent = budget, 0.0
+            admitted = []
+            for depth, cost in enumerate(costs[request].tolist()):
+                admitted.append(cost <= left)
+                left -= cost if admitted[-1] else 0.0
+                spent += cost if admitted[-1] and depth < num_sampled[request] else 0.0
+                assert admitted[-1] or not changed[request, depth]
+            passed_over_and_went_on += any(not one and two for one, two in pairwise(admitted))
+            assert meter.spent[REQUESTS - 1 - request].item() == pytest.approx(spent, abs=1e-5)
+    assert passed_over_and_went_on > 0
+
+
+def test_what_is_counted_was_looked_at_and_relaxed() -> None:
+    logits, _, drafted = batch()
+    tally = Tally()
+    where = layout(["cactus:delta=0.01"], [math.inf] * 4 + [0.0])
+    step = RelaxedStep(where, BudgetMeter(CPU, REQUESTS), tally, logits, drafted, None)
+    step.settle(torch.tensor([1, 2, 3, 4, 4]))
+    visited, accepted, _ = tally.added[str(parse_rule("cactus:delta=0.01"))].tolist()
+    assert (visited, accepted) == (1 + 2 + 3 + 3, 0 + 1 + 2 + 3)  # the last request has no nat to spend
+
+
+def test_the_logits_come_back_when_the_sampler_fails() -> None:
+    logits, probs, drafted = batch()
+    step = RelaxedStep(
+        layout(["cactus:delta=1", "clamped:width=1"]), BudgetMeter(CPU, 1), None, logits, drafted, DraftProbs(probs)
+    )
+    with contextlib.suppress(RuntimeError), step.relaxed_logits():
+        assert not torch.equal(logits, batch()[0])
+        raise RuntimeError("no sampler")
+    assert torch.equal(logits, batch()[0])

@@ -1,0 +1,80 @@
+"""What requests and servers may ask for, and what vLLM can follow."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from support.engine_rules import SPELLINGS
+
+from cactus_decoding import RULES, Budget, Request, parse_rule
+from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, is_lossless, request_of
+
+
+def test_what_a_request_may_ask_for() -> None:
+    default = Request("cactus:delta=1", 2.0)
+    assert request_of(None) is None
+    assert request_of({"other": 1}, default) is default
+    assert is_lossless(request_of({"acceptance_rule": "lossless"}, default))
+    assert request_of({"budget": 0.5}, default) == Request(default.rule, 0.5)
+    assert request_of({"acceptance_rule": "clamped:width=1"}, default) == Request("clamped:width=1", Budget(nats=2.0))
+    followed = {name for name, rule in RULES.items() if rule.recovers_from_relaxed_target}
+    assert {parse_rule(text).name for text in SPELLINGS} == followed
+    assert followed == {"lossless", "cactus", "ensemble", "lenience", "clamped"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"acceptance_rule": 3}, "must be a string"),
+        ({"acceptance_rule": ["cactus:delta=1"]}, "must be a string"),
+        ({"acceptance_rule": "cactus"}, "lacks delta"),
+        ({"acceptance_rule": "top_k:k=3"}, "'top_k:k=3' does not work in vLLM"),
+        ({"acceptance_rule": "typical"}, "'typical' does not work in vLLM"),
+        ({"acceptance_rule": "relaxed_greedy:margin=1"}, "'relaxed_greedy:margin=1.0' does not work in vLLM"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": -1}, "budget must be in"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": "1"}, "budget must be a number"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": True}, "budget must be a number"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": float("nan")}, "budget must be in"),
+        ({"budget": 1}, "without acceptance_rule"),
+    ],
+)
+def test_what_it_may_not(asked: dict, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        request_of(asked)
+
+
+def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:
+    def of(asked: dict, temperature: float = 1.0) -> Request | None:
+        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), None)
+
+    assert of({"acceptance_rule": "cactus:delta=1"}) == Request("cactus:delta=1")
+    assert of({"acceptance_rule": "cactus:delta=1"}, temperature=0.0) is None
+    for asked in ({"acceptance_rule": "lossless"}, {"acceptance_rule": "cactus:delta=1", "budget": 0}, {}, None):
+        assert of(asked) is None
+    for asked in ({"acceptance_rule": "cactus:delta=x"}, {"acceptance_rule": "cactus:delta=1", "budget": "much"}):
+        assert of(asked) is None  # an exception would end the server
+
+
+def config(**changes: object) -> SimpleNamespace:
+    speculative = SimpleNamespace(rejection_sample_method="standard")
+    return SimpleNamespace(**({"speculative_config": speculative, "additional_config": {}} | changes))
+
+
+def test_what_a_server_can_follow() -> None:
+    asked = Request("cactus:delta=1")
+    ServerConfig.of(config()).check(asked)
+    for changes, said in (
+        ({"speculative_config": None}, "without --speculative-config"),
+        ({"speculative_config": SimpleNamespace(rejection_sample_method="block")}, "'block'"),
+        ({"watermark_config": object()}, "watermarks"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ServerConfig.of(config(**changes)).check(asked)
+        ServerConfig.of(config(**changes)).check(Request("lossless"))
+        with pytest.raises(ValueError, match=said):
+            ServerConfig.of(config(**changes, additional_config={"acceptance_rule": "cactus:delta=1"}))
+    with pytest.raises(TypeError, match="acceptance_metrics must be true or false"):
+        ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
+    with pytest.raises(ValueError, match="audit_fraction must be in"):
+        ServerConfig.of(config(additional_config={"audit_fraction": 2}))

@@ -1,0 +1,42 @@
+"""Which requests are followed, and that their budgets outlast a pause."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import torch
+
+from cactus_decoding import Request
+from cactus_decoding.integrations.vllm.state import RequestRules
+
+
+def asking(**asked: object) -> SimpleNamespace:
+    return SimpleNamespace(temperature=1.0, extra_args=asked)
+
+
+def test_requests_get_their_rule_or_the_default() -> None:
+    rules = RequestRules(Request("cactus:delta=1", 2.0), torch.device("cpu"), 1)
+    one = rules.admit(asking(), begun=False)
+    assert (str(one.rule), one.budget, one.meter_slot) == ("cactus:delta=1.0", 2.0, 0)
+    other = rules.admit(asking(acceptance_rule="lenience:lenience=0.5"), begun=False)
+    assert (str(other.rule), other.budget, other.meter_slot) == ("lenience:lenience=0.5", 2.0, 1)
+    assert rules.admit(asking(acceptance_rule="lossless"), begun=False) is None
+    unmetered = RequestRules(Request("cactus:delta=1"), torch.device("cpu"), 1).admit(asking(), begun=True)
+    assert (unmetered.budget, unmetered.meter_slot) == (math.inf, None)
+
+
+def test_what_was_spent_outlasts_a_pause_and_slots_in_the_batch_are_kept() -> None:
+    rules = RequestRules(None, torch.device("cpu"), 1)
+    params = [asking(acceptance_rule="cactus:delta=1", budget=1.0) for _ in range(20)]
+    rules.requests[0] = rules.admit(params[0], begun=False)
+    rules.meter.spent[0] = 0.5
+    for one in params[1:]:  # more than the meter remembers
+        assert rules.admit(one, begun=False).meter_slot != 0
+    del rules.requests[0]
+    assert rules.admit(params[0], begun=True).meter_slot == 0
+    assert rules.meter.spent[0] == 0.5
+    for one in params[1:9]:
+        rules.admit(one, begun=False)
+    back = rules.admit(params[0], begun=True)  # forgotten: nobody knows what it has spent
+    assert rules.meter.spent[back.meter_slot] == math.inf

@@ -1,0 +1,38 @@
+"""Rules that an engine's own rejection sampler can follow, rows to try them on, and that sampler's law."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from support.exact_enumeration import paired_rows
+
+SPELLINGS = (
+    "lossless",
+    "cactus:delta=0.05",
+    "cactus:delta=1",
+    "cactus:delta=0.5,solver=exact",
+    "cactus:delta=0.3,solver=exact,divergence=jensen_shannon",
+    "cactus:delta=2,max_ratio=1.5",
+    "ensemble:weight=0.4",
+    "ensemble:weight=1",
+    "lenience:lenience=0.5",
+    "lenience:lenience=0.01",
+    "clamped:width=0.8",
+    "clamped:max_kl=0.05",
+)
+ROWS = [
+    (t.double(), d.double() / d.double().sum()) for ts, ds in paired_rows() for t, d in zip(ts[:4], ds[:4], strict=True)
+]
+"""Pairs of a target's and a draft's row."""
+
+
+def engine_s_sampler(row: Tensor, draft: Tensor, drafted: int) -> Tensor:
+    """Return the law of the token that a rejection sampler emits for a drafted one, from its two formulas."""
+    h = row.double().softmax(-1)
+    kept = (h[drafted] / draft[drafted]).clamp(max=1.0)
+    residual = (h - draft).clamp(min=0)
+    law = torch.zeros_like(h)
+    law[drafted] = kept
+    total = residual.sum()
+    return law + (1 - kept) * residual / total if total > 0 else law  # nothing left up to rounding
