@@ -17,7 +17,7 @@ def test_names_are_imported_from_where_type_checkers_see_them():
     seen = {alias.name: node.module for node in block.body for alias in node.names}
     assert seen.pop("*") == "cactus_decoding.rules"
     seen |= dict.fromkeys(["RULES", "Rule", "parse_rule", *RULE_CLASSES], "cactus_decoding.rules")
-    homes = {name: f"cactus_decoding.{home}" for name, home in cactus_decoding._HOMES.items()}
+    homes = {name: f"cactus_decoding.{home}" for name, home in cactus_decoding._homes().items()}
     assert homes == seen
     assert sorted(cactus_decoding.__all__) == sorted(homes)
     assert set(homes) <= set(dir(cactus_decoding))

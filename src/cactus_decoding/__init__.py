@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from cactus_decoding.rules import RULE_CLASSES
-
 TYPE_CHECKING = False  # as `typing` has it: only type checkers and the documentation's build see these imports
 if TYPE_CHECKING:
     from cactus_decoding.auditing import Audit as Audit
@@ -54,27 +52,35 @@ _NAMES = {
     "generation.pair": "Pair load_pair",
     "generation.request": "Request",
     "integrations.transformers.generate": "speculative_generate",
-    "rules": f"RULES Rule parse_rule {' '.join(RULE_CLASSES)}",
+    "rules": "RULES Rule parse_rule",  # and its classes
     "sampling.params": "SamplingParams",
     "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
     "verification.block": "verify_block",
     "verification.plain": "verify",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+
+def _homes() -> dict[str, str]:
+    """Return where each public name comes from."""
+    from cactus_decoding.rules import RULE_CLASSES
+
+    homes = {name: home for home, names in _NAMES.items() for name in names.split()}
+    return homes | dict.fromkeys(RULE_CLASSES, "rules")
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: what needs none of them does not wait for torch."""
     from importlib import import_module
 
+    homes = _homes()
     if name == "__all__":  # no plain list, which type checkers would have to read rule by rule
-        return [*_HOMES]
-    if name not in _HOMES:
+        return [*homes]
+    if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{homes[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_homes()})

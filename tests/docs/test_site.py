@@ -11,6 +11,7 @@ import sys
 import zlib
 from html import unescape
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support.code_blocks import ROOT
@@ -23,16 +24,22 @@ STYLED = re.compile(r"""<link[^>]+rel=["']?(?:stylesheet|preconnect|preload|icon
 
 
 def public_names() -> set[str]:
-    """Return the full name of everything that the package and its sub-packages list as theirs."""
-    modules = [cactus_decoding, *_modules()]
-    return {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}
+    """Return where everything is defined that the package and its sub-packages list as theirs, by full names."""
+    found = {cactus_decoding.__name__, *(each.name for each in _walk() if each.ispkg)}
+    modules = [importlib.import_module(name) for name in found - {"cactus_decoding.cli"}]  # has a page of its own
+    return {_home(module, name) for module in modules for name in getattr(module, "__all__", ())}
 
 
-def _modules() -> list:
-    found = pkgutil.walk_packages(cactus_decoding.__path__, "cactus_decoding.")
-    # the command line's reference is made from its commands
-    names = [each.name for each in found if each.ispkg and each.name != "cactus_decoding.cli"]
-    return [importlib.import_module(name) for name in names]
+def _home(module: ModuleType, name: str) -> str:
+    value = getattr(module, name)
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    home = f"cactus_decoding.{cactus_decoding._homes()[name]}" if module is cactus_decoding else module.__name__
+    return f"{home}.{name}"
+
+
+def _walk() -> list[pkgutil.ModuleInfo]:
+    return list(pkgutil.walk_packages(cactus_decoding.__path__, "cactus_decoding."))
 
 
 def inventory(path: Path) -> set[str]:
@@ -51,12 +58,10 @@ def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
     assert "WARNING" not in build.stderr
 
     described = inventory(site / "objects.inv")
-    # a function with the name of its module is hidden by it in the inventory under the package's name
-    described |= {name.rpartition(".")[0] for name in described if name.split(".")[-2:] == [name.split(".")[-1]] * 2}
     assert public_names() <= described
     reference = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))
     shown = set(re.findall(r'<h2 id="[^"]*">([\w.]+)<', reference))
-    modules = {each.name for each in pkgutil.walk_packages(cactus_decoding.__path__, "cactus_decoding.")}
+    modules = {each.name for each in _walk()}
     assert {name.partition(".")[2] for name in modules if not name.startswith("cactus_decoding.cli")} <= shown
 
     pages = list(site.rglob("*.html"))
