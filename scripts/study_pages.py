@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from marked_page import insert
 
-from cactus_decoding.evaluation import charts
 from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
+from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.report import name_of, number, sigma_band
 from cactus_decoding.evaluation.reporting.report_text import escape
 from cactus_decoding.evaluation.runs.results import read_results

@@ -33,82 +33,50 @@ Threads = Annotated[
 
 
 def _option(
-    name: str, kind: Any, default: Any, text: str, metavar: str, *spelled: str, panel: str | None = None, **more: Any
+    name: str, kind: Any, default: Any, metavar: str, text: str, *spelled: str, **more: Any
 ) -> inspect.Parameter:
-    made = typer.Option(*spelled, help=text, metavar=metavar, rich_help_panel=panel, **more)
+    made = typer.Option(*spelled, help=text, metavar=metavar, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 
-_OPTIONS = {
-    "rule": [
-        _option("rule", str, "lossless", "Acceptance rule, such as cactus:delta=0.5; 'cactus rules' lists all.", "RULE")
-    ],
-    "budget": [
-        _option(
-            "budget_nats", float | None, None,
-            "Limit on how far the distribution of a whole answer may move from the target's; 'inf' only "
-            "measures. With relaxed_greedy: on the log-probability given up.",
-            "NATS", "--budget", min=0, show_default="none", panel=BUDGET,
-        ),
-        _option(
-            "max_shift", float | None, None,
-            "The same by its consequence: no event's probability moves by more than P.",
-            "P", min=0, max=1, show_default="none", panel=BUDGET,
-        ),
-        _option(
-            "expected_tokens", int | None, None,
-            "Spread the budget over this many tokens by moving the width of clamped:width=…",
-            "N", min=1, show_default="none", panel=BUDGET,
-        ),
-    ],
-    "num_speculative_tokens": [
-        _option(
-            "num_speculative_tokens", str, "6",
+_BUDGET: Settings = {"rich_help_panel": BUDGET, "show_default": "none"}
+_SAMPLING: Settings = {"rich_help_panel": SAMPLING}
+_RUNNING: Settings = {"rich_help_panel": RUNNING}
+_OPTIONS = {each.name: each for each in (
+    _option("rule", str, "lossless", "RULE",
+            "Acceptance rule, such as cactus:delta=0.5; 'cactus rules' lists all."),
+    _option("budget_nats", float | None, None, "NATS",
+            "Limit on how far the distribution of a whole answer may move from the target's; 'inf' only measures. With "
+            "relaxed_greedy: on the log-probability given up.", "--budget", min=0, **_BUDGET),
+    _option("max_shift", float | None, None, "P",
+            "The same by its consequence: no event's probability moves by more than P.", min=0, max=1, **_BUDGET),
+    _option("expected_tokens", int | None, None, "N",
+            "Spread the budget over this many tokens by moving the width of clamped:width=…", min=1, **_BUDGET),
+    _option("num_speculative_tokens", str, "6", "N",
             "Tokens that the draft proposes per step; or 'confidence:threshold=0.4' to stop where it is unsure, or "
-            "'adaptive' to propose as many as are worth their time.",
-            "N", panel=RUNNING,
-        )
-    ],
-    "verification": [
-        _option(
-            "verification", str, "token",
+            "'adaptive' to propose as many as are worth their time.", **_RUNNING),
+    _option("verification", str, "token", "HOW",
             "'token': one proposal after another; 'block': all of a step jointly, which accepts more (for lossless, "
-            "clamped and ensemble).",
-            "HOW", panel=RUNNING,
-        )
-    ],
-    "temperature": [
-        _option(
-            "temperature", float, 1.0,
-            "0 takes the most likely token; 1 leaves the model's probabilities as they are.", "T", panel=SAMPLING,
-        )
-    ],
-    "top_k": [_option("top_k", int, 0, "Keep the K most likely tokens; 0 keeps all.", "K", min=0, panel=SAMPLING)],
-    "top_p": [
-        _option("top_p", float, 1.0, "Keep the most likely tokens with mass P, in (0, 1].", "P", panel=SAMPLING)
-    ],
-    "min_p": [
-        _option(
-            "min_p", float, 0.0,
-            "Drop tokens less than P times as likely as the most likely, in [0, 1].", "P", panel=SAMPLING,
-        )
-    ],
-    "max_new_tokens": [
-        _option("max_new_tokens", int, 256, "Upper limit of an answer's length.", "N", min=1, panel=SAMPLING)
-    ],
-    "seed": [
-        _option(
-            "seed", int | None, None, "The same seed gives the same text.", "S",
-            min=0, show_default="drawn", panel=SAMPLING,
-        )
-    ],
-    "stop": [
-        _option(
-            "stop", list[str] | None, None, "End before this text; may be given several times.", "TEXT", panel=SAMPLING
-        )
-    ],
-}  # fmt: skip
-_OPTIONS["sampling"] = [option for name in ("temperature", "top_k", "top_p", "min_p") for option in _OPTIONS[name]]
+            "clamped and ensemble).", **_RUNNING),
+    _option("temperature", float, 1.0, "T",
+            "0 takes the most likely token; 1 leaves the model's probabilities as they are.", **_SAMPLING),
+    _option("top_k", int, 0, "K",
+            "Keep the K most likely tokens; 0 keeps all.", min=0, **_SAMPLING),
+    _option("top_p", float, 1.0, "P",
+            "Keep the most likely tokens with mass P, in (0, 1].", **_SAMPLING),
+    _option("min_p", float, 0.0, "P",
+            "Drop tokens less than P times as likely as the most likely, in [0, 1].", **_SAMPLING),
+    _option("max_new_tokens", int, 256, "N",
+            "Upper limit of an answer's length.", min=1, **_SAMPLING),
+    _option("seed", int | None, None, "S",
+            "The same seed gives the same text.", min=0, show_default="drawn", **_SAMPLING),
+    _option("stop", list[str] | None, None, "TEXT",
+            "End before this text; may be given several times.", **_SAMPLING),
+)}  # fmt: skip
+_GROUPS = {
+    "budget": ("budget_nats", "max_shift", "expected_tokens"),
+    "sampling": ("temperature", "top_k", "top_p", "min_p"),
+}
 
 
 def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -119,8 +87,8 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
 
     Args:
         groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
-            ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p,
-            which may also be named one by one), ``max_new_tokens``, ``seed``, ``stop``.
+            ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p),
+            ``max_new_tokens``, ``seed``, ``stop``; those of a group may be named one by one.
         defaults: other defaults than the usual ones.
 
     Example:
@@ -129,7 +97,7 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         >>> list(inspect.signature(command).parameters)
         ['prompt', 'temperature', 'top_k', 'top_p', 'min_p', 'seed']
     """
-    chosen = [option for group in groups for option in _OPTIONS[group]]
+    chosen = [_OPTIONS[name] for group in groups for name in _GROUPS.get(group, (group,))]
     chosen = [option.replace(default=defaults.get(option.name, option.default)) for option in chosen]
 
     def extend(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -119,8 +119,8 @@ def generate(pair: Pair, prompt: str, request: Request | None = None, **settings
         pair: models from `load_pair`.
         prompt: the text to continue.
         request: what is asked for, as one object; or else
-        settings: its parts, by the names of `Request`'s attributes, but ``temperature``, ``top_k``, ``top_p`` and
-            ``min_p`` in the place of ``sampling``.
+        settings: its parts, by the names of `Request`'s attributes, but those of `SamplingParams` in the place of
+            ``sampling``.
 
     Raises:
         TypeError: for an argument of the wrong type or an unknown name.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.recorded_rows import some_rows
 
+from cactus_decoding.evaluation.frontier.frontier import Frontier
 from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
 
 
@@ -34,3 +36,14 @@ def test_files_of_rows_say_what_is_wrong_with_them(tmp_path):
     save_file(tensors | {"step": tensors["step"][1:].clone()}, path, {"cactus_rows": json.dumps(about)})
     with pytest.raises(ValueError, match="parts of different lengths"):
         read_rows(path)
+
+
+def test_rows_of_the_version_before_are_read(tmp_path):
+    rows = read_rows(Path(__file__).parents[2] / "data" / "version_0_1" / "rows.safetensors")
+    assert rows.positions == 12
+    assert rows.target.sparse
+    again = tmp_path / "again.safetensors"
+    rows.save(again)
+    count = len(rows.target)
+    assert torch.equal(read_rows(again).target.dense(0, count), rows.target.dense(0, count))
+    assert Frontier(rows).measure("lossless").acceptance.value > 0.9
