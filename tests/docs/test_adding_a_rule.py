@@ -49,6 +49,7 @@ def edits() -> dict[str, dict[str, str]]:
             '    "ensemble:weight=0"': '    "boosted:factor=1",\n    "boosted:factor=3",\n',
             '        case "ensemble":': SECOND_HAND,
             '"ensemble", "lenience", "clamped")': '"boosted", ',
+            '    "clamped:max_kl=0",\n)': '    "boosted:factor=1",\n',
         },
         "CHANGELOG.md": {"- Acceptance rules with": "- `boosted`, a rule.\n"},
     }
@@ -102,8 +103,21 @@ def test_the_command_line_the_playground_and_studies_know_the_rule(copy: Path) -
 @pytest.mark.slow
 def test_the_tests_take_the_rule_in(copy: Path) -> None:
     files = ["tests/rules", "tests/arguments", "tests/verification", "tests/test_auditing.py"]
-    files += ["tests/docs/test_rule_pages.py", "tests/playground/test_form.py"]
-    told = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "boosted", *files)
+    files += ["tests/docs/test_rule_pages.py", "tests/playground/test_form.py", "tests/integrations"]
+    files += ["tests/evaluation/reporting/test_pictures.py"]
+    told = run(
+        copy,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        "-k",
+        "boosted or families_cover",
+        *files,
+    )
     assert re.search(r"^\d{2,} passed", told, re.MULTILINE), told
 
 

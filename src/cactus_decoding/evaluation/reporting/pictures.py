@@ -6,6 +6,10 @@ import warnings
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cactus_decoding.arguments.knobs import parameters
+from cactus_decoding.evaluation.frontier.families import FAMILIES
+from cactus_decoding.rules import RULES, Rule, parse_rule
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -46,26 +50,32 @@ STYLES = {
     "top_k_mask": Style("#595959", "h", hollow=True),
 }
 """Of Okabe and Ito's colours those that can be seen on white; the same family looks the same in every picture."""
+_SPARE = (Style("#882255", "<"), Style("#332288", ">"), Style("#882255", "8", hollow=True), Style("#332288", "H"))
+STYLES |= zip((name for name in FAMILIES if name not in STYLES), _SPARE, strict=False)
 OTHER = Style("#999999", ".")
 
 
 def family_of(rule: str) -> str:
-    """Return the family that a rule's spelling belongs to.
+    """Return the family that a rule's spelling belongs to: of its rule's families the one of the most equal words.
 
-    >>> [family_of(rule) for rule in ("cactus:delta=1.0,solver=exact", "top_k:k=2", "lossless")]
-    ['cactus_exact', 'top_k', 'lossless']
+    >>> [family_of(rule) for rule in ("cactus:delta=1.0,solver=exact", "clamped:max_kl=1", "top_k:k=2", "lossless")]
+    ['cactus_exact', 'clamped_max_kl', 'top_k', 'lossless']
     """
-    name, _, rest = rule.partition(":")
-    given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
-    variants = {
-        ("cactus", "solver", "exact"): "cactus_exact",
-        ("typical", "recovery", "sample"): "typical_sample",
-        ("top_k", "residual", "mask"): "top_k_mask",
+    name = rule.partition(":")[0].strip()
+    try:
+        words, families = _words(parse_rule(rule)), RULES[name].families
+    except ValueError:  # of another version
+        return name
+    likeness = {each.name: len(words & _words(parse_rule(each.spell(each.strict)))) for each in families}
+    return max(likeness, key=lambda family: likeness[family], default=name)
+
+
+def _words(rule: Rule) -> set[tuple[str, object]]:
+    """Return the words that a rule was given, and which of its knobs are left open."""
+    given = {each: getattr(rule, each.name) for each in parameters(type(rule))}
+    return {
+        (each.name, value if each.choices else None) for each, value in given.items() if each.choices or value is None
     }
-    for (rule_name, key, value), family in variants.items():
-        if name == rule_name and given.get(key) == value:
-            return family
-    return "clamped_max_kl" if name == "clamped" and "max_kl" in given else name
 
 
 def style_of(rule: str) -> Style:
