@@ -11,7 +11,7 @@ from support.tiny_architectures import LEAN_CONFIGS, perturbed, plain_logits, ra
 from transformers import LlamaForCausalLM
 
 from cactus_decoding import generate, load_pair, zoo
-from cactus_decoding.models import lean, static_cache
+from cactus_decoding.models import lean
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward
 from cactus_decoding.models.weights import read_weights
@@ -30,7 +30,7 @@ PATHS = {
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("config", LEAN_CONFIGS.values(), ids=LEAN_CONFIGS)
 def test_the_lean_pass_gives_transformers_logits(config, path, monkeypatch):
-    monkeypatch.setattr(static_cache.StaticCache, "MIN_CAPACITY", 4)  # it grows several times
+    monkeypatch.setattr(lean.StaticCache, "MIN_CAPACITY", 4)  # it grows several times
     monkeypatch.setattr(lean, "CHUNK", 16)
     model, ids = perturbed(config), random_tokens(60)
     expected, cached = plain_logits(model, ids), CachedModel(model)

@@ -21,8 +21,7 @@ from transformers import (
 
 from cactus_decoding.models import lean
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.models.lean import LeanForward
-from cactus_decoding.models.static_cache import StaticCache
+from cactus_decoding.models.lean import LeanForward, StaticCache
 from cactus_decoding.models.transformers import GeneralForward
 
 SIZES = {

@@ -54,7 +54,6 @@ class Budget:
     ] = None
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         if (self.nats is None) == (self.max_shift is None):
             raise ValueError(
                 f"give either nats or max_shift, but nats is {self.nats} and max_shift is {self.max_shift}"

@@ -42,7 +42,6 @@ class RequestLaw(LogitsProcessor):
     """
 
     def __init__(self) -> None:
-        """Wait for `begin`."""
         self.vocabulary: int | None = None
 
     def begin(self, token_ids: list[int], to_probs: LogitsToProbs) -> None:

@@ -29,7 +29,6 @@ class Limits:
     runs: int = 24
 
     def __post_init__(self) -> None:
-        """Check the limits."""
         for name, value in vars(self).items():
             check_integer(name, value, 1)
 

@@ -47,7 +47,6 @@ class SamplingParams:
     min_p: Annotated[float, Knob("least probability kept, relative to the likeliest token's", ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         check_knobs(self)
 
     def __call__(self, logits: Tensor) -> Tensor:

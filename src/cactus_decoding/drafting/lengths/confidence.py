@@ -43,7 +43,6 @@ class ConfidenceStop(FixedLength):
         return spell("confidence", self)
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         check_integer("max_draft_tokens", self.max_draft_tokens, 0)
         check_number("threshold", self.threshold, 0, 1)
 

@@ -24,7 +24,6 @@ class StepCosts:
     """
 
     def __init__(self, given: tuple[float, float] | None, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Know nothing yet."""
         self._given, self._clock = given, clock
         self._reads_prompt = True
         self._num_drafted = 0

@@ -31,7 +31,6 @@ class FixedLength:
         return str(self.max_draft_tokens)
 
     def __post_init__(self) -> None:
-        """Check the number."""
         check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
 
     def begin_response(self) -> None:

@@ -63,7 +63,6 @@ class Frontier:
     """
 
     def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY) -> None:
-        """Keep the rows; the intervals of all rules are over the same draws of problems."""
         self.rows, self.memory = rows, memory
         problems = rows.problems
         self._problem_of_proposal = rows.problem[rows.step]

@@ -46,7 +46,6 @@ class WordProblems:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         check_choice("split", self.split, ("train", "validation", "test"))
         check_integer("seed", self.seed, 0)
 
@@ -142,7 +141,6 @@ class JsonLines:
     stop: str = ""
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         self._extractor()
         if "{prompt}" not in self.template:
             raise ValueError(f"template must contain {{prompt}}, but is {self.template!r}")

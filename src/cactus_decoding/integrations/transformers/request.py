@@ -65,7 +65,6 @@ class ProcessedProbs:
         *,
         greedy: bool | None = None,
     ) -> None:
-        """Keep the processors and the padding."""
         self._processors = [(type(processor) in _ROW_WISE, processor) for processor in processors]
         self._padding = input_ids[0, :padding].tolist()
         self._sampling = SamplingParams(
@@ -126,7 +125,6 @@ class StoppingCheck:
     def __init__(
         self, criteria: StoppingCriteriaList, config: GenerationConfig, input_ids: Tensor, padding: int
     ) -> None:
-        """Sort the criteria by what they need."""
         lengths = [criterion.max_length for criterion in criteria if type(criterion) is MaxLengthCriteria]
         self.max_length = int(min(lengths, default=config.max_length)) - padding
         ends = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]

@@ -46,7 +46,6 @@ class StepCounts:
     """
 
     def __init__(self) -> None:
-        """Begin at zero."""
         self._metrics = Metrics()
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
