@@ -60,11 +60,9 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 class SlotRules(RequestRules):
     """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
 
+    Other arguments are those of `RequestRules`.
+
     Args:
-        default: as `RequestRules` takes it.
-        device: likewise.
-        max_num_requests: likewise.
-        counters: likewise.
         begun: says of a slot whether its request already has tokens when it is added: it was taken out and is back.
 
     Attributes:
