@@ -96,7 +96,7 @@ def audit(
 
 def _columns_in_doubt(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
     """Return the tokens that may be rejected in some row; the rule need not be asked about the others."""
-    least = rule.least_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
+    least = rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
     return (draft > least).reshape(-1, draft.shape[-1]).any(0).nonzero().squeeze(1)
 
 

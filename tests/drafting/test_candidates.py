@@ -16,6 +16,7 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from cactus_decoding import (
     CandidateGeneratorDrafter,
+    Drafter,
     Metrics,
     ModelDrafter,
     Pair,
@@ -155,7 +156,7 @@ def test_lossless_emits_the_target_law_of_two_tokens(target, draft, kind):
     assert law_is_emitted(target, make(kind, draft), CUT if kind == "threshold" else SamplingParams())
 
 
-class OnceOnly:
+class OnceOnly(Drafter):
     """Makes a greedy generator by hand for each response; with ``lie`` it calls its likeliest tokens draws."""
 
     def __init__(self, draft, lie: bool) -> None:

@@ -98,7 +98,7 @@ class Rule(ABC):
         """Whether the rule lifts tokens that the target finds absurd, unless truncation (top-p, ...) excludes them."""
         return False
 
-    def least_relaxed_prob(self, target_probs: Tensor) -> Tensor:
+    def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
         """Return a bound that is cheap to have: no token that is drafted less often than this is ever rejected.
 
         It is q for rules that are never stricter than lossless, and 0 for the others; ``[..., vocabulary]``.

@@ -103,7 +103,7 @@ class Cactus(Rule):
             g = torch.minimum(g, self.max_ratio * q)
         return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
 
-    def least_relaxed_prob(self, target_probs: Tensor) -> Tensor:
+    def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
         """Return a lower bound of g: the closed form, which keeps the budget while it is at most 1/2."""
         if self.solver != "exact" or self.divergence != "kl" or self.max_ratio < math.inf:
             return target_probs

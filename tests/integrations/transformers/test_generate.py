@@ -35,6 +35,7 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 
 from cactus_decoding import (
     CandidateGeneratorDrafter,
+    Drafter,
     Metrics,
     ModelDrafter,
     NgramDrafter,
@@ -104,14 +105,14 @@ def test_the_target_s_window_limits_the_length():
 # --- the sampled law -------------------------------------------------------------------------------------------------
 
 
-class LyingDrafter:
+class LyingDrafter(Drafter):
     """Draws from the draft but reports a flatter row."""
 
     def __init__(self, honest: ModelDrafter) -> None:
         self.honest = honest
 
     def propose(self, *arguments):
-        token_ids, probs = self.honest.propose(*arguments)
+        token_ids, probs, _ = self.honest.propose(*arguments)
         return Proposal(token_ids, None if probs is None else probs.sqrt() / probs.sqrt().sum(-1, keepdim=True))
 
 
