@@ -88,7 +88,24 @@ def test_files_of_the_first_version_are_read():
         Request.from_dict(FLAT | {"num_speculative_tokens": "confidence:most=5"})
 
 
+def test_equal_numbers_are_written_alike():
+    assert Request.from_dict({"temperature": 1, "top_p": 1}).as_dict() == Request().as_dict()
+    assert str(Request.from_dict({"temperature": 0}).as_dict()["temperature"]) == "0.0"
+
+
+def test_strings_to_stop_at_may_come_from_any_iterable():
+    assert Request(stop=(text for text in ["a", "b"])).stop == ("a", "b")
+
+
+def test_an_infinite_budget_survives_a_file():
+    request = Request(rule="cactus:delta=1", budget=math.inf)
+    assert Request.from_file(request.as_dict() | {"budget_nats": "inf"}) == request
+
+
 def test_a_request_or_its_parts_but_not_both():
+    for given in ("cactus:delta=1", {"seed": 3}):
+        with pytest.raises(TypeError, match="request must be a Request"):
+            Request.of(given, {})
     request = Request(seed=3)
     assert Request.of(request, {}) is request
     assert Request.of(None, {"seed": 3}) == request
@@ -106,6 +123,10 @@ REFUSED = {
     "no verification": ({"verification": "tree"}, ValueError, "verification must be one of token, block"),
     "no temperature": ({"temperature": -1}, ValueError, "temperature must be in"),
     "no tokens": ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1"),
+    "two ways to give a budget": ({"budget": 0.5, "budget_nats": 0.1}, TypeError, "budget and budget_nats exclude"),
+    "a budget and its pace": ({"budget": 0.5, "expected_tokens": 9}, TypeError, "budget and expected_tokens exclude"),
+    "nats and another shift": ({"budget_nats": 5, "max_shift": 0.1}, ValueError, "either nats or max_shift"),
+    "no stop": ({"stop": None}, ValueError, "stop must be a sequence"),
     "one stop": ({"stop": "a"}, ValueError, "stop must be a sequence"),
     "empty stop": ({"stop": [""]}, ValueError, "stop must be a sequence"),
     "no seed": ({"seed": -1}, ValueError, "seed must be between"),
@@ -150,5 +171,7 @@ def test_lossless_blocks_may_vary_in_length():
 def test_blocks_of_a_relaxed_rule_need_a_drafter_that_proposes_as_many_as_it_is_asked_for():
     Request(verification="block").check_drafter(NgramDrafter())
     Request(rule="clamped:width=1").check_drafter(NgramDrafter())
+    with pytest.raises(TypeError, match="must be a subclass of"):
+        Request().check_drafter(object())
     with pytest.raises(ValueError, match="needs a draft model"):
         Request(rule="clamped:width=1", verification="block").check_drafter(NgramDrafter())

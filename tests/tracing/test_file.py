@@ -89,6 +89,13 @@ def test_a_finished_response_leaves_nothing_but_its_file(tmp_path):
     assert read_trace(path).steps == steps
 
 
+def test_a_draft_length_as_the_version_before_spelled_it_is_read(tmp_path):
+    lines = VERSION_0_1.read_text().splitlines()
+    old = tmp_path / "old.jsonl"
+    old.write_text("\n".join([altered(lines[0], num_speculative_tokens="confidence:most=8"), *lines[1:]]) + "\n")
+    assert read_trace(old).header.request.num_speculative_tokens.max_draft_tokens == 8
+
+
 def test_what_the_version_before_wrote_is_read():
     trace = read_trace(VERSION_0_1)
     request = trace.header.request

@@ -6,7 +6,18 @@ import pytest
 import torch
 from support.tiny_pair import rows_after, tiny_pair
 
-from cactus_decoding import Budget, ClampedRatio, Fate, Lossless, SamplingParams, audit, parse_rule, stream
+from cactus_decoding import (
+    Budget,
+    ClampedRatio,
+    Fate,
+    Lossless,
+    Proposal,
+    Request,
+    SamplingParams,
+    audit,
+    parse_rule,
+    stream,
+)
 
 PROMPT = "Tom has 4 pens and gets 2 more."
 
@@ -92,6 +103,15 @@ def test_a_paced_step_names_the_width_of_its_moment():
             if not visit.fell_back:
                 cost = audit(visit.rule, visit.target_probs, visit.draft_probs).kl.clamp(min=0).item()
                 assert visit.nats == pytest.approx(cost, abs=1e-9)
+
+
+def test_a_tree_of_proposals_is_refused_rather_than_taken_for_a_chain():
+    verifier = Request().verifier(lambda logits, _: logits.softmax(-1), lambda logits, _: logits.softmax(-1))
+    logits, ids = torch.zeros(3, 5), [1, 3, 4]
+    with pytest.raises(ValueError, match="must be a chain"):
+        verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, [-1, -1]), None)
+    _, outcome = verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, [-1, 0]), None)
+    assert outcome.num_drafted == 2
 
 
 def test_emitted_tokens_are_cut_where_the_response_ends():

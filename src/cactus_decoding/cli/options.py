@@ -137,7 +137,7 @@ def check_budget(settings: Settings, *rules: str) -> None:
     if settings["budget_nats"] is None and settings["max_shift"] is None:
         if settings["expected_tokens"] is not None:
             raise ValueError("--expected-tokens spreads a budget: give --budget or --max-shift too")
-    elif all(rule.strip() == "lossless" for rule in rules):
+    elif all(rule.strip().rstrip(":") == "lossless" for rule in rules):
         raise ValueError("the lossless rule spends nothing of a budget: give --rule, such as --rule clamped:width=1")
     elif settings["budget_nats"] is not None and settings["max_shift"] is not None:
         raise ValueError("--budget and --max-shift exclude each other: give one of them")

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.generation.request import Request
+from cactus_decoding.rules import as_rule
 
 _OWN = ("task", "target", "draft", "engine", "problems")
 _NOT_OF_A_RUN = ("max_shift", "stop")
@@ -185,7 +186,7 @@ def grid(
         asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed}
         if length == 0:
             asked |= {"rule": "lossless", "verification": "token"}
-        if asked["rule"] == "lossless":
+        if str(as_rule(rule)) == "lossless" or length == 0:
             asked |= unlimited
         config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked))
         if config not in seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,6 +14,7 @@ from cactus_decoding.budgets.budget import Budget, as_budget
 from cactus_decoding.budgets.metering import check_paced
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.files.jsonl import number_of
 from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
@@ -22,6 +23,7 @@ from cactus_decoding.verification.verifiers import VERIFICATIONS, Verifier
 
 MAX_SEED = 2**63 - 1
 _SAMPLING = tuple(one.name for one in fields(SamplingParams))
+_KINDS = {name: type(value) for name, value in vars(SamplingParams()).items()}
 _BUDGET = {"budget_nats": "nats", "max_shift": "max_shift", "expected_tokens": "expected_tokens"}
 
 
@@ -55,7 +57,8 @@ class Request:
         sampling: temperature and truncation.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         stop: strings that end the response.
-        seed: the same seed gives the same response on the same machine; None draws one.
+        seed: the same seed gives the same response on the same machine; None draws one. A draft length that learns
+            goes on learning from response to response, and then proposes other tokens.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -103,9 +106,11 @@ class Request:
             raise TypeError(f"sampling must be SamplingParams, but is {self.sampling!r}")
         check_choice("verification", self.verification, VERIFICATIONS)
         check_integer("max_new_tokens", self.max_new_tokens, 1)
-        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
+        if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {self.stop!r}")
         object.__setattr__(self, "stop", tuple(self.stop))
+        if not all(isinstance(s, str) and s for s in self.stop):
+            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {list(self.stop)!r}")
         if self.seed is not None:
             check_integer("seed", self.seed, 0, MAX_SEED)
         self._check_together()
@@ -133,7 +138,9 @@ class Request:
             check_paced(rule)
 
     def check_drafter(self, drafter: Drafter) -> None:
-        """Raise `ValueError` for a drafter with which verification would not keep what it promises."""
+        """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
+        if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+            raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {drafter!r}")
         if self.verification == "block" and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
             raise ValueError(_FIXED_BLOCKS)
 
@@ -153,7 +160,7 @@ class Request:
             "expected_tokens": None if budget is None else budget.expected_tokens,
             "verification": self.verification,
             "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
-            **{name: getattr(self.sampling, name) for name in _SAMPLING},
+            **{name: _KINDS[name](getattr(self.sampling, name)) for name in _SAMPLING},
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "seed": self.seed,
@@ -164,15 +171,21 @@ class Request:
         """Return the request that is given as one object or else by its parts; raise `TypeError` for both."""
         if request is not None and settings:
             raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
-        return cls.from_dict(settings) if request is None else request
+        if request is None:
+            return cls.from_dict(settings)
+        if not isinstance(request, Request):
+            raise TypeError(f"request must be a Request, but is {request!r}; give its parts by name: rule='lossless'")
+        return request
 
     @classmethod
     def from_file(cls, values: Mapping[str, Any]) -> Request:
-        """Return the request of a file; version 0.1 wrote ``most`` where a draft length's limit has a name now."""
-        length = values.get("num_speculative_tokens")
-        if isinstance(length, str):
-            values = {**values, "num_speculative_tokens": re.sub(r"\bmost=", "max_draft_tokens=", length)}
-        return cls.from_dict(values)
+        """Return the request of a file: infinity is a text there, and version 0.1 limited draft lengths by ``most``."""
+        read = dict(values)
+        if isinstance(length := read.get("num_speculative_tokens"), str):
+            read["num_speculative_tokens"] = re.sub(r"\bmost=", "max_draft_tokens=", length)
+        if read.get("budget_nats") is not None:
+            read["budget_nats"] = number_of(read["budget_nats"])
+        return cls.from_dict(read)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:
@@ -187,13 +200,19 @@ class Request:
         if unknown := [name for name in values if name not in known]:
             raise TypeError(f"a request has no {unknown[0]!r}; known are {', '.join(known)}")
         given = {name: value for name, value in values.items() if name in own}
-        if any(values.get(name) is not None for name in _BUDGET):
-            parts = {part: values.get(name) for name, part in _BUDGET.items()}
-            if parts["max_shift"] is not None:
-                parts["nats"] = None  # which its limit in nats follows from
-            given["budget"] = Budget(**parts)
+        if spread := [name for name in _BUDGET if values.get(name) is not None]:
+            if values.get("budget") is not None:
+                raise TypeError(f"budget and {spread[0]} exclude each other: give a Budget that holds both")
+            given["budget"] = _budget(**{part: values.get(name) for name, part in _BUDGET.items()})
         sampling = SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})
         return cls(**given, sampling=sampling)
+
+
+def _budget(nats: float | None, max_shift: float | None, expected_tokens: int | None) -> Budget:
+    """Return the budget of its parts; of nats and max_shift, `Request.as_dict` gives one and what follows from it."""
+    if nats is not None and max_shift is not None and nats == Budget(max_shift=max_shift).limit:
+        nats = None
+    return Budget(nats, max_shift, expected_tokens)
 
 
 _FIXED_BLOCKS = (

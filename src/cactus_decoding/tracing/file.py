@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
+from cactus_decoding.files.jsonl import objects_in, whole_lines
 from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
@@ -124,9 +124,8 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
         raise ValueError(f"{where}: schema is {schema!r}, but this version reads schema {SCHEMA}")
     own = {field.name for field in fields(TraceHeader)}
     asked = {name: value.pop(name) for name in list(value) if name not in own}
-    asked |= {name: INFINITIES[each] for name, each in asked.items() if isinstance(each, str) and each in INFINITIES}
     try:
-        request = Request.from_dict(asked)
+        request = Request.from_file(asked)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
     return build(TraceHeader, value, where, request=request)

@@ -72,6 +72,8 @@ class Verifier:
             proposal: what the drafter proposes.
             generator: source of the random numbers, on the target's device.
         """
+        if proposal.parents is not None and proposal.parents != list(range(-1, len(proposal.token_ids) - 1)):
+            raise ValueError(f"proposals must be a chain, whose parents are -1, 0, 1, ..., but are {proposal.parents}")
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.untempered)
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
         if self.budget is None and not judges_untempered(self.rule):

@@ -29,6 +29,7 @@ MORE = {
     "another kind": [WARM, processors.RepetitionPenaltyLogitsProcessor(1.2)],
     "a subclass": [type("Own", (processors.TopKLogitsWarper,), {})(20)],
     "more kept": [processors.TopPLogitsWarper(0.9, min_tokens_to_keep=3)],
+    "what only transformers allows": [processors.TopPLogitsWarper(0.0)],
     "another filler": [processors.TopKLogitsWarper(20, filter_value=-1e4)],
 }
 

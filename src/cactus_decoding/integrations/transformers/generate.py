@@ -186,7 +186,10 @@ def _choose_drafter(
         return CandidateGeneratorDrafter(drafter)
     if drafter is not None:
         if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-            raise TypeError(f"drafter must be a Drafter or a candidate generator, but is {drafter!r}")
+            raise TypeError(
+                f"drafter must be a Drafter (a subclass of cactus_decoding.Drafter) or a candidate generator, but is "
+                f"{drafter!r}"
+            )
         if isinstance(drafter, ModelDrafter):
             _check_vocabulary(model, drafter.vocabulary)
         return drafter

@@ -112,7 +112,10 @@ def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> Sa
         if getattr(processor, "filter_value", -math.inf) != -math.inf:
             return None
         given[name] = getattr(processor, name)
-    return SamplingParams(**given)
+    try:
+        return SamplingParams(**given)
+    except ValueError:  # transformers allows more, such as a top-p of 0
+        return None
 
 
 class StoppingCheck:
