@@ -122,20 +122,24 @@ class StepRows:
     def target(self, count: int | None = None) -> Tensor:
         """Return the first ``count`` of the target's rows as they are sampled from, or all, ``[count, vocabulary]``."""
         count = len(self.logits) if count is None else count
-        if self._target_probs is None or len(self._target_probs) < count:
-            self._target_probs = self._rows(self._to_probs, count)
-        return self._target_probs[:count]
+        known = self._target_probs
+        if known is None:
+            known = self._rows(self._to_probs, 0, count)
+        elif len(known) < count:  # visits may be read one after another
+            known = torch.cat([known, self._rows(self._to_probs, len(known), count)])
+        self._target_probs = known
+        return known[:count]
 
     def untempered(self, count: int | None = None) -> Tensor:
         """Return the same before temperature and truncation."""
-        return self._rows(self._untempered, len(self.logits) if count is None else count)
+        return self._rows(self._untempered, 0, len(self.logits) if count is None else count)
 
     def draft(self, node: int) -> Tensor | None:
         """Return the row that a proposal was drawn from, ``[vocabulary]``; None where it is deterministic."""
         return None if self.proposal.probs is None else self.proposal.probs[node]
 
-    def _rows(self, to_probs: LogitsToProbs, count: int) -> Tensor:
-        return to_probs(self.logits[:count], self._token_ids[: len(self._token_ids) - len(self.logits) + count])
+    def _rows(self, to_probs: LogitsToProbs, start: int, stop: int) -> Tensor:
+        return to_probs(self.logits[start:stop], self._token_ids[: len(self._token_ids) - len(self.logits) + stop])
 
 
 class Visit(NamedTuple):

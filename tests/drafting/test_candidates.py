@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from support.chi_square import rejects
-from support.loop_runs import decided
+from support.loop_runs import PROMPT, begin, decided, run, tokens
 from support.tiny_architectures import tiny_dflash, tiny_gemma4_pair, tiny_gpt2, tiny_mistral, tiny_mtp, word_tokenizer
 from support.tiny_models import tiny_llama
 from transformers import GenerationConfig, GenerationMixin, Glm4MoeForCausalLM
@@ -23,15 +23,11 @@ from cactus_decoding import (
     Proposal,
     SamplingParams,
     generate,
-    parse_rule,
     speculative_generate,
 )
 from cactus_decoding.drafting.lengths.fixed import FixedLength
-from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.verification.verifiers import Verifier
 
-PROMPT = [1, 2, 3]
 LETTERS = "a b c d e f g h"
 
 
@@ -43,33 +39,6 @@ def target() -> CachedModel:
 @pytest.fixture(scope="module")
 def draft():
     return tiny_llama(1)
-
-
-def begin(target, drafter, *, sampling=None, rule="lossless", k=4, seed=0, length=24):
-    sampling = sampling or SamplingParams()
-
-    def to_probs(logits, _):
-        return sampling(logits)
-
-    return decode(
-        target,
-        drafter,
-        PROMPT,
-        Verifier(parse_rule(rule), to_probs, to_probs),
-        to_probs,
-        length=FixedLength(k),
-        max_length=length,
-        stopping_criteria=lambda ids: False,
-        generator=torch.Generator().manual_seed(seed),
-    )
-
-
-def run(target, drafter, **given):
-    return list(begin(target, drafter, **given))
-
-
-def tokens(steps) -> list[int]:
-    return [token for step in steps for token in step.token_ids]
 
 
 def greedy(model, prompt, length=24):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from cactus_decoding import SamplingParams, parse_rule
@@ -16,28 +18,31 @@ FALSE_ALARM = 1e-6
 DRAWS = 3000
 
 
-def run(
+def begin(
     target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False
-) -> list[Outcome]:
-    """Return the steps of a response."""
+) -> Iterator[Outcome]:
+    """Return the steps of a response, none of them taken yet."""
     sampling = sampling or SamplingParams()
 
     def to_probs(logits, _):
         return sampling(logits)
 
-    return list(
-        decode(
-            target,
-            drafter,
-            PROMPT,
-            Verifier(parse_rule(rule), to_probs, to_probs),
-            to_probs,
-            length=as_draft_length(k),
-            max_length=length,
-            stopping_criteria=stop,
-            generator=torch.Generator().manual_seed(seed),
-        )
+    return decode(
+        target,
+        drafter,
+        PROMPT,
+        Verifier(parse_rule(rule), to_probs, to_probs),
+        to_probs,
+        length=as_draft_length(k),
+        max_length=length,
+        stopping_criteria=stop,
+        generator=torch.Generator().manual_seed(seed),
     )
+
+
+def run(target, drafter, *given, **settings) -> list[Outcome]:
+    """Return the steps of a response; the arguments are those of `begin`."""
+    return list(begin(target, drafter, *given, **settings))
 
 
 def decided(steps: list[Outcome]) -> list[tuple]:
