@@ -1,0 +1,122 @@
+"""Protected tokens: positions at which the target is about to write one of them are judged losslessly."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.budgets.vocabulary import Vocabulary
+
+PATTERNS = {
+    "digits": r"\d",
+    "numbers_and_operators": r"\d|[-+*/=<>^%×÷±≤≥≠]",
+    "json": r'[{}\[\]":,\\]|\b(?:true|false|null)\b|\d',
+    "code": r"[(){}\[\]<>=;:+\-*/%&|^~!@#$\\.,'\"`_]|\n|^\s+$|\d",
+    "negation": r"\b(?i:no|not|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['’]t\b",
+}
+"""Named sets of tokens, each a pattern that is searched for in a token's text."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    r"""Positions to judge losslessly, because the target may write a token there that must not change.
+
+    A position is protected where the target's row q puts more than ``threshold`` on the tokens whose text matches:
+
+    .. math:: \sum_{x\ \text{matches}} q(x) > \text{threshold}
+
+    It looks at the target's row only and never at the drafted token, so a protected rule still has its relaxed target,
+    and every guarantee of the rule and of a budget holds. The text of a token is the one it adds behind another one,
+    its leading space included; control tokens, such as the end of a text, have none.
+
+    Attributes:
+        pattern: a name out of `PATTERNS`, several joined by ``|``, or a regular expression that is searched for in the
+            text of each token.
+        threshold: the largest probability of such tokens at which a position may be relaxed, in [0, 1].
+
+    Raises:
+        TypeError: for a pattern that is no text, or a threshold that is no number.
+        ValueError: for a pattern that is empty or no regular expression, or a threshold out of range.
+
+    Sources: design of this project; the idea that few tokens matter is that of AutoJudge (arXiv 2504.20039).
+
+    Example:
+        >>> Protection("digits")
+        Protection(pattern='digits', threshold=0.01)
+        >>> words = Vocabulary((" cats", " 3", "4", " or"))
+        >>> Protection("digits").mask(words)
+        tensor([False,  True,  True, False])
+    """
+
+    pattern: Annotated[str, Knob("a named set of tokens, or a regular expression over their text")]
+    threshold: Annotated[float, Knob("their largest probability where a position may be relaxed", ge=0, le=1)] = 0.01
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise TypeError(
+                f"protect must be a text, one of {', '.join(PATTERNS)} or a regular expression, but is {self.pattern!r}"
+            )
+        if not self.pattern.strip():
+            raise ValueError(f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but is empty")
+        check_knobs(self)
+        try:
+            re.compile(self.regular_expression)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but {self.pattern!r} is "
+                f"neither: {error}"
+            ) from error
+
+    @property
+    def regular_expression(self) -> str:
+        """What is searched for in the tokens' texts."""
+        names = self.pattern.split("|")
+        if all(name.strip() in PATTERNS for name in names):
+            return "|".join(f"(?:{PATTERNS[name.strip()]})" for name in names)
+        return self.pattern
+
+    def mask(self, vocabulary: Vocabulary) -> Tensor:
+        """Return which tokens are protected, ``[vocabulary]``.
+
+        Raises:
+            ValueError: if there are none, or no others.
+        """
+        return _mask(self, vocabulary)
+
+
+@lru_cache(maxsize=32)
+def _mask(protection: Protection, vocabulary: Vocabulary) -> Tensor:
+    search = re.compile(protection.regular_expression).search
+    texts = {token: text for token, text in enumerate(vocabulary.texts) if text and token not in vocabulary.control}
+    found = [token for token, text in texts.items() if search(text)]
+    if len(found) in (0, len(texts)):
+        all_or_none = "all" if found else "none of the"
+        raise ValueError(
+            f"protect {protection.pattern!r} matches {all_or_none} {len(texts)} tokens of this vocabulary, so "
+            f"{'nothing would be relaxed (the rule lossless does that)' if found else 'it would protect nothing'}"
+        )
+    mask = torch.zeros(len(vocabulary.texts), dtype=torch.bool)
+    mask[found] = True
+    return mask
+
+
+def protected_mass(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return the probability that rows put on protected tokens, ``[...]``.
+
+    Args:
+        rows: ``[..., vocabulary]``.
+        mask: which tokens are protected, ``[vocabulary]``.
+
+    Example:
+        >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([True, False, True]))
+        tensor([0.5000])
+    """
+    return rows @ mask.to(rows)
+
+

@@ -1,0 +1,139 @@
+"""Where a response may be relaxed at all: what is protected, and in which phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.budgets.phases import Phases, PhaseState
+from cactus_decoding.budgets.protection import Protection, protected_mass
+from cactus_decoding.budgets.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class SpendingPolicy:
+    """Where a rule may relax; everywhere else positions are judged losslessly, and cost nothing.
+
+    It looks at the target's row and at the tokens before a position, never at the drafted token: the rule that it
+    makes of another one has a relaxed target wherever that one has, and no guarantee is touched.
+
+    Attributes:
+        protection: which tokens must not be relaxed away; None protects none.
+        phases: in which part of a response.
+
+    Example:
+        >>> SpendingPolicy().everywhere
+        True
+    """
+
+    protection: Protection | None = None
+    phases: Phases = Phases()
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it forbids nothing."""
+        return self.protection is None and self.phases == Phases()
+
+    def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
+        """Return the policy for a model's tokens; None where it forbids nothing.
+
+        Args:
+            tokenizer: of transformers.
+            size: of the target's rows.
+
+        Raises:
+            ValueError: if a pattern matches no token of the vocabulary, or all.
+        """
+        if self.everywhere:
+            return None
+        vocabulary = Vocabulary.of(tokenizer, size)
+        mask = None if self.protection is None else self.protection.mask(vocabulary)
+        return FittedPolicy(self, vocabulary, mask)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPolicy:
+    """A spending policy that knows what the tokens say.
+
+    Attributes:
+        policy: what is asked for.
+        vocabulary: the tokens' texts.
+        mask: which tokens are protected, ``[vocabulary]``; None if none are.
+    """
+
+    policy: SpendingPolicy
+    vocabulary: Vocabulary
+    mask: Tensor | None
+
+    def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
+        """Return the state behind a prompt."""
+        return self.policy.phases.begin(prompt_ids, self.vocabulary)
+
+    def after(self, state: PhaseState, token_ids: Sequence[int]) -> PhaseState:
+        """Return the state behind further tokens."""
+        return self.policy.phases.after(state, token_ids, self.vocabulary)
+
+    def relaxable(self, state: PhaseState, target_probs: Tensor, draft_token_ids: Sequence[int]) -> Tensor:
+        """Return which of a step's drafted positions may be relaxed, ``[k]``.
+
+        Args:
+            state: behind the tokens before the step.
+            target_probs: the target's rows at these positions, ``[k, vocabulary]``.
+            draft_token_ids: drafted tokens, ``[k]``: each is looked at for the positions behind it.
+        """
+        allowed = torch.tensor(
+            self.policy.phases.relaxable(state, draft_token_ids, self.vocabulary),
+            dtype=torch.bool,
+            device=target_probs.device,
+        )
+        if self.mask is not None and self.policy.protection is not None:
+            mask = self.mask.to(target_probs.device)
+            allowed &= protected_mass(target_probs, mask) <= self.policy.protection.threshold
+        return allowed
+
+
+def spending_policy(
+    protect: str | Protection | None = None,
+    protect_threshold: float | None = None,
+    lossless_tokens: int = 0,
+    relax_within: Sequence[str] | None = None,
+) -> SpendingPolicy:
+    """Return the policy that the flat names of a request ask for.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for one out of range, or a threshold without a pattern.
+
+    Example:
+        >>> spending_policy("digits", lossless_tokens=10).protection
+        Protection(pattern='digits', threshold=0.01)
+    """
+    if protect_threshold is not None:
+        if not isinstance(protect, str):
+            raise ValueError(f"protect_threshold is that of a pattern in protect, but protect is {protect!r}")
+        protection: Protection | None = Protection(protect, protect_threshold)
+    elif protect is None or isinstance(protect, Protection):
+        protection = protect
+    else:
+        protection = Protection(protect)
+    check_integer("lossless_tokens", lossless_tokens, 0)
+    return SpendingPolicy(protection, Phases(lossless_tokens, _marks(relax_within)))
+
+
+def _marks(given: object) -> tuple[str, str] | None:
+    if given is None:
+        return None
+    wrong = f"relax_within must be two different texts, an opening and a closing mark, but is {given!r}"
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(wrong)
+    marks = tuple(given)
+    if not all(isinstance(mark, str) for mark in marks):
+        raise TypeError(wrong)
+    if len(marks) != 2 or not all(marks) or marks[0] == marks[1]:
+        raise ValueError(wrong)
+    return marks[0], marks[1]

@@ -1,0 +1,128 @@
+"""Which tokens a pattern protects, in vocabularies of several kinds, and what is refused."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cactus_decoding import load_pair
+from cactus_decoding.budgets.protection import PATTERNS, Protection, protected_mass
+from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from tests.support.tiny_tokenizers import TOKENIZERS, tiny_tokenizer
+
+SAID = {
+    "digits": ("7", " 12", "x3", "٣"),
+    "numbers_and_operators": ("7", " +", "*", "<=", "÷"),
+    "json": ("{", '"', " true", ":", "0", "],"),
+    "code": ("(", "_", "\n", "    ", "==", "3"),
+    "negation": (" not", "No", " never", "n't", "cannot", "don’t"),
+}
+UNSAID = {
+    "digits": (" cats", "", "-", "five"),
+    "numbers_and_operators": (" plus", ".", ","),
+    "json": (" truest", "word", " a"),
+    "code": (" word", "ab"),
+    "negation": (" note", "nowhere", "knot", " nevertheless"),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_named_set_protects_what_it_says(name: str) -> None:
+    words = Vocabulary((*SAID[name], *UNSAID[name]))
+    assert Protection(name).mask(words).tolist() == [True] * len(SAID[name]) + [False] * len(UNSAID[name])
+
+
+def test_named_sets_join() -> None:
+    words = Vocabulary(("7", " not", "cat"))
+    assert Protection("digits|negation").mask(words).tolist() == [True, True, False]
+    assert Protection("digits|cat").mask(words).tolist() == [False, False, True]  # an expression, "digits" a word in it
+
+
+def test_control_tokens_are_never_protected() -> None:
+    words = Vocabulary(("<eos>", "<b>", "x"), control=frozenset({0}))
+    assert Protection("<").mask(words).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_digits_are_found_in_tokenizers_of_each_kind(kind: str) -> None:
+    tokenizer = tiny_tokenizer(kind)
+    mask = Protection("digits").mask(Vocabulary.of(tokenizer, len(tokenizer) + 3))
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    control = set(tokenizer.all_special_ids)
+    byte = re.compile(r"<0x3[0-9]>")  # how some vocabularies spell the bytes of digits
+    expected = [
+        token not in control
+        and (bool(byte.fullmatch(name)) or (any(c in "0123456789" for c in name) and not re.fullmatch(r"<0x..>", name)))
+        for token, name in enumerate(names)
+    ]
+    assert mask.tolist() == [*expected, False, False, False]
+    assert any(expected)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace", "byte_fallback"])
+def test_a_leading_space_is_part_of_a_tokens_text(kind: str) -> None:
+    tokenizer = tiny_tokenizer(kind)
+    texts = Vocabulary.of(tokenizer, len(tokenizer)).texts
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    spaced = [token for token, name in enumerate(names) if name[0] in "Ġ▁" and name[1:].isascii()]
+    assert spaced
+    assert all(texts[token] == f" {names[token][1:]}".replace("▁", " ") for token in spaced)
+
+
+def test_the_texts_are_made_once() -> None:
+    tokenizer = load_pair().tokenizer
+    assert Vocabulary.of(tokenizer, 700) is Vocabulary.of(tokenizer, 700)
+    assert Vocabulary.of(tokenizer, 700) is not Vocabulary.of(tokenizer, 701)
+    words = Vocabulary.of(tokenizer, 700)
+    assert Protection("digits").mask(words) is Protection("digits").mask(words)
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda row: sum(row) > 0), st.integers(1, 6))
+def test_the_mass_is_the_sum_over_protected_tokens(row: list[float], bits: int) -> None:
+    probs = torch.tensor(row, dtype=torch.float64)
+    probs /= probs.sum()
+    mask = torch.tensor([bool(bits >> i & 1) for i in range(3)])
+    expected = sum(p for p, chosen in zip(probs.tolist(), mask.tolist(), strict=True) if chosen)
+    assert protected_mass(probs, mask).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"protect": ""}, ValueError, "is empty"),
+        ({"protect": "  "}, ValueError, "is empty"),
+        ({"protect": "(["}, ValueError, "neither"),
+        ({"protect": "a{99999999999}"}, ValueError, "neither"),
+        ({"protect": 3}, TypeError, "must be a text"),
+        ({"protect": "digits", "protect_threshold": 1.5}, ValueError, r"threshold must be in \[0, 1\]"),
+        ({"protect": "digits", "protect_threshold": -0.1}, ValueError, r"threshold must be in \[0, 1\]"),
+        ({"protect": "digits", "protect_threshold": float("nan")}, ValueError, "threshold"),
+        ({"protect": "digits", "protect_threshold": "x"}, TypeError, "threshold must be a number"),
+        ({"protect_threshold": 0.1}, ValueError, "protect is None"),
+        ({"lossless_tokens": -1}, ValueError, "at least 0"),
+        ({"lossless_tokens": 1.5}, TypeError, "integer"),
+        ({"relax_within": "<think>"}, TypeError, "two different texts"),
+        ({"relax_within": ["<think>"]}, ValueError, "two different texts"),
+        ({"relax_within": ["<a>", "<a>"]}, ValueError, "two different texts"),
+        ({"relax_within": ["<a>", ""]}, ValueError, "two different texts"),
+        ({"relax_within": ["<a>", 3]}, TypeError, "two different texts"),
+    ],
+)
+def test_bad_input_is_refused(given: dict, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        spending_policy(**given)
+
+
+@pytest.mark.parametrize(("pattern", "said"), [("zebra", "none of the 2"), (".", "all 2 tokens")])
+def test_a_pattern_that_protects_nothing_or_all_is_refused(pattern: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Protection(pattern).mask(Vocabulary(("a", "b", "")))
+
+
+def test_a_policy_that_forbids_nothing_needs_no_tokenizer() -> None:
+    assert SpendingPolicy().fit(None, 3) is None
+    with pytest.raises(TypeError, match="tokenizer"):
+        spending_policy("digits").fit(None, 3)
