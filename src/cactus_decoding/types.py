@@ -148,12 +148,13 @@ class Visit(NamedTuple):
     Attributes:
         node: its place in the proposal.
         token_id: the drafted token.
-        rule: what judged it: the lossless rule where a budget could not afford the request's, and the rule of this
-            moment where a budget paces it.
+        rule: what judged it: the lossless rule where a budget could not afford the request's or a policy did not let
+            it, and the rule of this moment where a budget paces it.
         accepted: whether it was kept.
         relaxed: whether it was kept though the lossless test would have rejected it.
         nats: what the position cost; None where nobody measured.
         fell_back: whether the budget could not afford the rule here.
+        protected: whether the request's policy did not let the rule judge here.
         rows: of both models in this step.
     """
 
@@ -164,6 +165,7 @@ class Visit(NamedTuple):
     relaxed: bool
     nats: float | None
     fell_back: bool
+    protected: bool
     rows: StepRows
 
     @property
@@ -247,6 +249,11 @@ class Outcome:
     def num_fell_back(self) -> int:
         """Visited positions where the budget could not afford the rule."""
         return sum(visit.fell_back for visit in self.visits)
+
+    @property
+    def num_protected(self) -> int:
+        """Visited positions where the request's policy did not let the rule judge."""
+        return sum(visit.protected for visit in self.visits)
 
     @property
     def nats(self) -> list[float]:

@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from cactus_decoding.auditing import audit
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.pacing import Pace
+from cactus_decoding.budgets.phases import PhaseState
 from cactus_decoding.rules import ClampedRatio
 from cactus_decoding.rules.base import probability_of
 from cactus_decoding.rules.relaxed_greedy import given_up
@@ -27,11 +28,13 @@ class BudgetState(NamedTuple):
         limit: the budget in nats; infinite where it only measures.
         spent: nats so far; never above the limit.
         pace: where the budget is spread over the tokens expected.
+        phase: of the response, for a policy that asks.
     """
 
     limit: float = math.inf
     spent: float = 0.0
     pace: Pace | None = None
+    phase: PhaseState = PhaseState()
 
 
 def begin(budget: Budget | None, rule: AcceptanceRule) -> BudgetState:
@@ -41,8 +44,8 @@ def begin(budget: Budget | None, rule: AcceptanceRule) -> BudgetState:
         ValueError: for a budget that is to be paced with a rule that has no width.
 
     Example:
-        >>> begin(Budget(nats=0.5), ClampedRatio(width=1.0))
-        BudgetState(limit=0.5, spent=0.0, pace=None)
+        >>> begin(Budget(nats=0.5), ClampedRatio(width=1.0)).limit
+        0.5
     """
     if budget is None:
         return BudgetState()
@@ -72,13 +75,15 @@ class Plan:
 
     Attributes:
         rule: judges the step's positions: the metered rule where it was admitted, the lossless rule elsewhere.
-        costs: what the metered rule would cost at each position, in nats.
+        costs: what the metered rule would cost at each position, in nats; nothing where a policy keeps it away.
         fell_back: the positions where that could not be afforded, which therefore cost nothing.
+        protected: the positions where a policy keeps it away.
     """
 
     rule: AcceptanceRule
     costs: list[float]
     fell_back: list[bool]
+    protected: list[bool]
 
 
 def plan_step(
@@ -89,11 +94,13 @@ def plan_step(
     *,
     limit: float,
     spent: float = 0.0,
+    relaxable: Tensor | None = None,
 ) -> Plan:
     """Admit a step's positions one after another while the budget lasts.
 
-    A position is admitted if what was spent, the positions admitted before it, and its own cost are within the limit.
-    That depends only on the tokens before it, as the proof needs.
+    A position that may not be relaxed is judged losslessly and costs nothing. Another one is admitted if what was
+    spent, the positions admitted before it, and its own cost are within the limit. That depends only on the tokens
+    before it, as the proof needs.
 
     Args:
         rule: the rule that spends.
@@ -102,6 +109,7 @@ def plan_step(
         draft_token_ids: drafted tokens, ``[k]``.
         limit: the budget in nats.
         spent: nats that earlier steps have cost.
+        relaxable: which positions a policy lets the rule judge, ``[k]``; all, if None.
 
     Example:
         >>> q, p = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
@@ -112,19 +120,54 @@ def plan_step(
         draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     relaxed = rule.relaxed_target(target_probs, draft_probs)
     costs = audit(rule, target_probs, draft_probs).kl if relaxed is None else kl_of_rows(relaxed, target_probs)
-    nats: list[float] = costs.clamp(min=0).tolist()  # rounding can take a KL of zero below zero
+    costs = costs.clamp(min=0)  # rounding can take a KL of zero below zero
+    nats: list[float] = (costs if relaxable is None else torch.where(relaxable, costs, 0.0)).tolist()
     admitted = admit(nats, limit, spent)
-    where = torch.tensor(admitted, dtype=torch.bool, device=target_probs.device).unsqueeze(-1)
-    judge: AcceptanceRule
+    where = _both(admitted, relaxable, target_probs.device)
+    return Plan(
+        _where(rule, where, relaxed, target_probs), nats, [not fits for fits in admitted], _protected(nats, relaxable)
+    )
+
+
+def confine(rule: AcceptanceRule, relaxable: Tensor, target_probs: Tensor, draft_probs: Tensor | None) -> Plan:
+    """Plan a step that nobody meters: a rule judges some positions, the lossless rule the others.
+
+    Args:
+        rule: the rule.
+        relaxable: where a policy lets it judge, ``[k]``.
+        target_probs: the target's rows at these positions, ``[k, vocabulary]``.
+        draft_probs: the draft's rows likewise, or None for a deterministic draft.
+    """
+    relaxed = None if draft_probs is None else rule.relaxed_target(target_probs, draft_probs)
+    nothing = [0.0] * len(relaxable)
+    judge = _where(rule, relaxable, relaxed, target_probs)
+    return Plan(judge, nothing, [False] * len(relaxable), _protected(nothing, relaxable))
+
+
+def _where(rule: AcceptanceRule, where: Tensor, relaxed: Tensor | None, target_probs: Tensor) -> AcceptanceRule:
+    """Return the rule that judges some positions by a rule, whose h is given if it has one, the others losslessly."""
     if relaxed is not None:
-        judge = EmittedRows(torch.where(where, relaxed, target_probs.double()))
-    else:
-        judge = rule if all(admitted) else WhereAdmitted(rule, where)
-    return Plan(judge, nats, [not fits for fits in admitted])
+        return EmittedRows(torch.where(where.unsqueeze(-1), relaxed, target_probs.double()))
+    return rule if bool(where.all()) else WhereAdmitted(rule, where.unsqueeze(-1))
+
+
+def _both(admitted: list[bool], relaxable: Tensor | None, device: torch.device) -> Tensor:
+    where = torch.tensor(admitted, dtype=torch.bool, device=device)
+    return where if relaxable is None else where & relaxable
+
+
+def _protected(positions: list[float], relaxable: Tensor | None) -> list[bool]:
+    return [False] * len(positions) if relaxable is None else (~relaxable).tolist()
 
 
 def plan_greedy_step(
-    rule: AcceptanceRule, untempered: Tensor, draft_token_ids: Tensor, *, limit: float, spent: float = 0.0
+    rule: AcceptanceRule,
+    untempered: Tensor,
+    draft_token_ids: Tensor,
+    *,
+    limit: float,
+    spent: float = 0.0,
+    relaxable: Tensor | None = None,
 ) -> Plan:
     """Admit a step's positions for a rule for temperature 0, which spends log-probability of kept tokens.
 
@@ -134,13 +177,17 @@ def plan_greedy_step(
         draft_token_ids: drafted tokens, ``[k]``.
         limit: the budget in nats of log-probability.
         spent: what earlier steps have given up.
+        relaxable: which positions a policy lets the rule judge, ``[k]``; all, if None.
     """
     drafted = draft_token_ids.unsqueeze(-1)
     kept = rule.judge(untempered, None, drafted).relaxed_prob > 0
+    if relaxable is not None:
+        kept &= relaxable.unsqueeze(-1)
     costs: list[float] = torch.where(kept, given_up(untempered, drafted), 0.0).squeeze(-1).tolist()
     admitted = admit(costs, limit, spent)
-    where = torch.tensor(admitted, dtype=torch.bool, device=untempered.device).unsqueeze(-1)
-    return Plan(WhereAdmitted(JudgedOn(rule, untempered), where), costs, [not fits for fits in admitted])
+    where = _both(admitted, relaxable, untempered.device)
+    judge = WhereAdmitted(JudgedOn(rule, untempered), where.unsqueeze(-1))
+    return Plan(judge, costs, [not fits for fits in admitted], _protected(costs, relaxable))
 
 
 def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
@@ -176,7 +223,7 @@ def charge(
     pace = state.pace
     if pace is not None:
         pace = pace.after(costs[:visited], pace.width(state.limit - state.spent), visited)
-    return BudgetState(state.limit, spent, pace), nats
+    return state._replace(spent=spent, pace=pace), nats
 
 
 def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:

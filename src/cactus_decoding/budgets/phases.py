@@ -59,7 +59,9 @@ class Phases:
             opened, closed = tail.rfind(opening), tail.rfind(closing)
             if max(opened, closed) >= 0:
                 inside = opened > closed
-                tail = tail[max(opened + len(opening) if opened >= 0 else 0, closed + len(closing) if closed >= 0 else 0) :]
+                tail = tail[
+                    max(opened + len(opening) if opened >= 0 else 0, closed + len(closing) if closed >= 0 else 0) :
+                ]
             tail = tail[-max(len(opening), len(closing)) :]
         return PhaseState(num_emitted, inside, tail)
 

@@ -118,5 +118,3 @@ def protected_mass(rows: Tensor, mask: Tensor) -> Tensor:
         tensor([0.5000])
     """
     return rows @ mask.to(rows)
-
-

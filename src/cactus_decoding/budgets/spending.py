@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,12 +32,22 @@ class SpendingPolicy:
     """
 
     protection: Protection | None = None
-    phases: Phases = Phases()
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def everywhere(self) -> bool:
         """Whether it forbids nothing."""
         return self.protection is None and self.phases == Phases()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the policy as flat names and plain values: the arguments of `spending_policy`."""
+        protection, phases = self.protection, self.phases
+        return {
+            "protect": None if protection is None else protection.pattern,
+            "protect_threshold": None if protection is None else protection.threshold,
+            "lossless_tokens": phases.lossless_tokens,
+            "relax_within": None if phases.relax_within is None else list(phases.relax_within),
+        }
 
     def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
         """Return the policy for a model's tokens; None where it forbids nothing.
@@ -49,9 +59,10 @@ class SpendingPolicy:
         Raises:
             ValueError: if a pattern matches no token of the vocabulary, or all.
         """
-        if self.everywhere:
-            return None
-        vocabulary = Vocabulary.of(tokenizer, size)
+        return None if self.everywhere else self.fit_vocabulary(Vocabulary.of(tokenizer, size))
+
+    def fit_vocabulary(self, vocabulary: Vocabulary) -> FittedPolicy:
+        """Return the policy for tokens that say what a vocabulary says."""
         mask = None if self.protection is None else self.protection.mask(vocabulary)
         return FittedPolicy(self, vocabulary, mask)
 

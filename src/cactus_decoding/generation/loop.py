@@ -39,7 +39,7 @@ def decode(
     target.reset()
     length.begin_response()
     drafter.begin_response(target, length)
-    state, finish_reason, clock = verifier.begin(), None, time.perf_counter
+    state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
     while finish_reason is None:
         began = clock()
         limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token

@@ -23,6 +23,7 @@ class Metrics:
         metered: verified positions whose cost a budget measured.
         nats: what they cost: KL to the target, or for ``relaxed_greedy`` the log-probability given up.
         fell_back: those among them where the budget could not afford the rule, and the lossless rule decided.
+        protected: verified positions where a spending policy did not let the rule decide.
         seconds: wall time.
 
     Example:
@@ -40,6 +41,7 @@ class Metrics:
     metered: int = 0
     nats: float = 0.0
     fell_back: int = 0
+    protected: int = 0
     seconds: float = 0.0
 
     @classmethod
@@ -57,6 +59,7 @@ class Metrics:
             metered=len(nats),
             nats=sum(nats),
             fell_back=outcome.num_fell_back,
+            protected=outcome.num_protected,
         )
 
     def __add__(self, other: Metrics) -> Metrics:

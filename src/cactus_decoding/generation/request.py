@@ -12,6 +12,8 @@ import torch
 from cactus_decoding.arguments.checks import check_choice, check_integer
 from cactus_decoding.budgets.budget import Budget, as_budget
 from cactus_decoding.budgets.metering import check_paced
+from cactus_decoding.budgets.protection import Protection
+from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy, spending_policy
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.lengths.fixed import FixedLength
 from cactus_decoding.files.jsonl import number_of
@@ -24,6 +26,7 @@ from cactus_decoding.verification.verifiers import VERIFICATIONS, Verifier
 MAX_SEED = 2**63 - 1
 _SAMPLING = tuple(one.name for one in fields(SamplingParams))
 _KINDS = {name: type(value) for name, value in vars(SamplingParams()).items()}
+_SPENDING = tuple(SpendingPolicy().as_dict())
 _BUDGET = {"budget_nats": "nats", "max_shift": "max_shift", "expected_tokens": "expected_tokens"}
 
 
@@ -32,6 +35,10 @@ class Settings(TypedDict, total=False):
 
     rule: AcceptanceRule | str
     budget: Budget | float | None
+    protect: str | Protection | None
+    protect_threshold: float | None
+    lossless_tokens: int
+    relax_within: Sequence[str] | None
     verification: str
     num_speculative_tokens: DraftLength | int | str
     temperature: float
@@ -59,6 +66,7 @@ class Request:
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine; None draws one. A draft length that learns
             goes on learning from response to response, and then proposes other tokens.
+        spending: where the rule may relax at all: not where a protected token may be written, and only in some phases.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -80,6 +88,7 @@ class Request:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    spending: SpendingPolicy = field(default_factory=SpendingPolicy)
 
     if TYPE_CHECKING:  # what the constructor takes is wider than what the attributes hold
 
@@ -93,6 +102,7 @@ class Request:
             max_new_tokens: int = ...,
             stop: Sequence[str] = ...,
             seed: int | None = ...,
+            spending: SpendingPolicy = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -102,6 +112,8 @@ class Request:
             ("num_speculative_tokens", as_draft_length(self.num_speculative_tokens)),
         ):
             object.__setattr__(self, name, value)
+        if not isinstance(self.spending, SpendingPolicy):
+            raise TypeError(f"spending must be a SpendingPolicy, but is {self.spending!r}")
         if not isinstance(self.sampling, SamplingParams):
             raise TypeError(f"sampling must be SamplingParams, but is {self.sampling!r}")
         check_choice("verification", self.verification, VERIFICATIONS)
@@ -145,10 +157,14 @@ class Request:
             raise ValueError(_FIXED_BLOCKS)
 
     def verifier(
-        self, to_probs: LogitsToProbs, untempered: LogitsToProbs, sampling: SamplingParams | None = None
+        self,
+        to_probs: LogitsToProbs,
+        untempered: LogitsToProbs,
+        sampling: SamplingParams | None = None,
+        policy: FittedPolicy | None = None,
     ) -> Verifier:
         """Return what decides on the steps of this response; its arguments are those of `Verifier`."""
-        return Verifier(self.rule, to_probs, untempered, sampling, self.budget, self.verification)
+        return Verifier(self.rule, to_probs, untempered, sampling, self.budget, self.verification, policy)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
@@ -158,6 +174,7 @@ class Request:
             "budget_nats": None if budget is None else budget.limit,
             "max_shift": None if budget is None else budget.max_shift,
             "expected_tokens": None if budget is None else budget.expected_tokens,
+            **self.spending.as_dict(),
             "verification": self.verification,
             "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
             **{name: _KINDS[name](getattr(self.sampling, name)) for name in _SAMPLING},
@@ -195,8 +212,8 @@ class Request:
             TypeError: for an unknown name, or a value of the wrong type.
             ValueError: for a value out of range, or a combination that would not keep what it promises.
         """
-        own = [one.name for one in fields(cls) if one.name != "sampling"]
-        known = [*own, *_SAMPLING, *_BUDGET]
+        own = [one.name for one in fields(cls) if one.name not in ("sampling", "spending")]
+        known = [*own, *_SAMPLING, *_BUDGET, *_SPENDING]
         if unknown := [name for name in values if name not in known]:
             raise TypeError(f"a request has no {unknown[0]!r}; known are {', '.join(known)}")
         given = {name: value for name, value in values.items() if name in own}
@@ -205,7 +222,8 @@ class Request:
                 raise TypeError(f"budget and {spread[0]} exclude each other: give a Budget that holds both")
             given["budget"] = _budget(**{part: values.get(name) for name, part in _BUDGET.items()})
         sampling = SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})
-        return cls(**given, sampling=sampling)
+        spending = spending_policy(**{name: values[name] for name in _SPENDING if values.get(name) is not None})
+        return cls(**given, sampling=sampling, spending=spending)
 
 
 def _budget(nats: float | None, max_shift: float | None, expected_tokens: int | None) -> Budget:

@@ -10,7 +10,8 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding.budgets import metering
 from cactus_decoding.budgets.budget import Budget
-from cactus_decoding.budgets.metering import BudgetState
+from cactus_decoding.budgets.metering import BudgetState, Plan
+from cactus_decoding.budgets.spending import FittedPolicy
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import (
@@ -42,6 +43,7 @@ class Verifier:
         sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
         budget: limits, or measures, how far the response's distribution moves.
         verification: ``token`` or ``block``.
+        policy: where the rule may relax; None for everywhere.
     """
 
     rule: AcceptanceRule
@@ -50,10 +52,12 @@ class Verifier:
     sampling: SamplingParams | None = None
     budget: Budget | None = None
     verification: str = "token"
+    policy: FittedPolicy | None = None
 
-    def begin(self) -> BudgetState:
-        """Return the state of a response that has spent nothing."""
-        return metering.begin(self.budget, self.rule)
+    def begin(self, prompt_ids: list[int]) -> BudgetState:
+        """Return the state of a response to a prompt that has spent nothing."""
+        state = metering.begin(self.budget, self.rule)
+        return state if self.policy is None else state._replace(phase=self.policy.begin(prompt_ids))
 
     def __call__(
         self,
@@ -76,21 +80,38 @@ class Verifier:
             raise ValueError(f"proposals must be a chain, whose parents are -1, 0, 1, ..., but are {proposal.parents}")
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.untempered)
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
-        if self.budget is None and not judges_untempered(self.rule):
-            return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule)
+        if self.budget is None and self.policy is None and not judges_untempered(self.rule):
+            return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule, None, None)
+        rule, target_probs, plan = self._plan(state, rows, drafted)
+        scheme = verify_block if self.verification == "block" else verify
+        result = scheme(plan.rule, target_probs, proposal.probs, drafted, generator, validate=False)
+        nats = None
+        if self.budget is not None:
+            state, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
+        outcome = _outcome(result, rows, rule, plan, nats)
+        if self.policy is not None:
+            state = state._replace(phase=self.policy.after(state.phase, outcome.all_token_ids))
+        return state, outcome
+
+    def _plan(self, state: BudgetState, rows: StepRows, drafted: Tensor) -> tuple[AcceptanceRule, Tensor, Plan]:
+        """Return the rule that spends in this step, the rows that are sampled from, and where it may."""
         rule = metering.rule_of_step(self.rule, state)
         limits = {"limit": state.limit, "spent": state.spent}
         if judges_untempered(rule):
-            untempered = rows.untempered()
-            target_probs = one_hot(untempered.argmax(-1), untempered.shape[-1]).to(untempered.dtype)
-            plan = metering.plan_greedy_step(rule, untempered[:-1], drafted, **limits)
+            judged = rows.untempered()
+            target_probs = one_hot(judged.argmax(-1), judged.shape[-1]).to(judged.dtype)
         else:
-            target_probs = rows.target()
-            plan = metering.plan_step(rule, target_probs[:-1], proposal.probs, drafted, **limits)
-        scheme = verify_block if self.verification == "block" else verify
-        result = scheme(plan.rule, target_probs, proposal.probs, drafted, generator, validate=False)
-        after, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
-        return after, _outcome(result, rows, rule, nats, plan.fell_back)
+            judged = target_probs = rows.target()
+        before, proposal, relaxable = judged[:-1], rows.proposal, None
+        if self.policy is not None:
+            relaxable = self.policy.relaxable(state.phase, before, proposal.token_ids)
+        if judges_untempered(rule):
+            plan = metering.plan_greedy_step(rule, before, drafted, **limits, relaxable=relaxable)
+        elif self.budget is None and relaxable is not None:
+            plan = metering.confine(rule, relaxable, before, proposal.probs)
+        else:
+            plan = metering.plan_step(rule, before, proposal.probs, drafted, **limits, relaxable=relaxable)
+        return rule, target_probs, plan
 
     def _verify(self, rows: StepRows, drafted: Tensor, generator: torch.Generator | None) -> Verification:
         """Verify by one rule at every position, straight from the logits where that is possible."""
@@ -109,24 +130,26 @@ def _outcome(
     result: Verification,
     rows: StepRows,
     rule: AcceptanceRule,
-    nats: list[float] | None = None,
-    fell_back: list[bool] | None = None,
+    plan: Plan | None,
+    nats: list[float] | None,
 ) -> Outcome:
     """Return what was decided on one sequence, with a record of each position that was visited."""
     drafted, num_accepted = rows.proposal.token_ids, int(result.num_accepted)
     relaxed = result.relaxed.tolist()
     visits = []
     for node, token_id in enumerate(drafted[: num_accepted + 1]):
-        over = fell_back is not None and fell_back[node]
+        over = plan is not None and plan.fell_back[node]
+        protected = plan is not None and plan.protected[node]
         visits.append(
             Visit(
                 node,
                 token_id,
-                _LOSSLESS if over else rule,
+                _LOSSLESS if over or protected else rule,
                 accepted=node < num_accepted,
                 relaxed=node < num_accepted and relaxed[node],
                 nats=None if nats is None else nats[node],
                 fell_back=over,
+                protected=protected,
                 rows=rows,
             )
         )
