@@ -39,6 +39,18 @@ class SpendingPolicy:
         """Whether it forbids nothing."""
         return self.protection is None and self.phases == Phases()
 
+    def __str__(self) -> str:
+        """The policy for people, such as ``protecting digits``; empty if it forbids nothing."""
+        said = []
+        if self.protection is not None:
+            above = "" if self.protection.threshold == 0.01 else f" above {self.protection.threshold:g}"
+            said.append(f"protecting {self.protection.pattern}{above}")
+        if self.phases.lossless_tokens:
+            said.append(f"after {self.phases.lossless_tokens} tokens")
+        if self.phases.relax_within is not None:
+            said.append("within {} {}".format(*self.phases.relax_within))
+        return ", ".join(said)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the policy as flat names and plain values: the arguments of `spending_policy`."""
         protection, phases = self.protection, self.phases

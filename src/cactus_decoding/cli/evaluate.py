@@ -33,7 +33,7 @@ INTERRUPTED = 130
 Value = TypeVar("Value")
 
 
-@options.request_options("budget", "verification", "sampling", "max_new_tokens")
+@options.request_options("budget", "protection", "verification", "sampling", "max_new_tokens")
 def evaluate(
     *,
     out: Annotated[

@@ -34,7 +34,15 @@ MODELS = "Models"
 
 
 @options.request_options(
-    "rule", "budget", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed", "stop"
+    "rule",
+    "budget",
+    "protection",
+    "num_speculative_tokens",
+    "verification",
+    "sampling",
+    "max_new_tokens",
+    "seed",
+    "stop",
 )
 def generate(
     *,

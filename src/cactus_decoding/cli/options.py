@@ -13,7 +13,7 @@ from cactus_decoding.cli import raise_when_interrupted
 if TYPE_CHECKING:
     from cactus_decoding.generation.request import Request
 
-SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget", "Running", "Output"
+SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Running", "Output"
 Settings = dict[str, Any]
 """What the options of a request say, by the names that `Request.from_dict` takes."""
 
@@ -52,6 +52,16 @@ _OPTIONS = {each.name: each for each in (
             "The same by its consequence: no event's probability moves by more than P.", min=0, max=1, **_BUDGET),
     _option("expected_tokens", int | None, None, "N",
             "Spread the budget over this many tokens by moving the width of clamped:width=…", min=1, **_BUDGET),
+    _option("protect", str | None, None, "PATTERN",
+            "Judge losslessly where the target may write a token of this kind: digits, numbers_and_operators, json, "
+            "code, negation, several joined by '|', or a regular expression over a token's text.", **_BUDGET),
+    _option("protect_threshold", float | None, None, "P",
+            "The largest probability of such tokens at which a position may be relaxed.", min=0, max=1,
+            rich_help_panel=BUDGET, show_default="0.01"),
+    _option("lossless_tokens", int, 0, "N",
+            "The first N tokens of an answer are lossless.", min=0, rich_help_panel=BUDGET),
+    _option("relax_within", tuple[str, str] | None, None, "OPEN CLOSE",
+            "Relax only between these marks, such as '<think>' '</think>'.", **_BUDGET),
     _option("num_speculative_tokens", str, "6", "N",
             "Tokens that the draft proposes per step; or 'confidence:threshold=0.4' to stop where it is unsure, or "
             "'adaptive' to propose as many as are worth their time.", **_RUNNING),
@@ -75,6 +85,7 @@ _OPTIONS = {each.name: each for each in (
 )}  # fmt: skip
 _GROUPS = {
     "budget": ("budget_nats", "max_shift", "expected_tokens"),
+    "protection": ("protect", "protect_threshold", "lossless_tokens", "relax_within"),
     "sampling": ("temperature", "top_k", "top_p", "min_p"),
 }
 
@@ -87,6 +98,7 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
 
     Args:
         groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
+            ``protection`` (--protect, --protect-threshold, --lossless-tokens and --relax-within),
             ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p),
             ``max_new_tokens``, ``seed``, ``stop``; those of a group may be named one by one.
         defaults: other defaults than the usual ones.

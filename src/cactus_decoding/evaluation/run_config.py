@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import as_rule
 
@@ -71,6 +72,7 @@ class RunConfig:
             TypeError: for a value of the wrong type.
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
+        values = SpendingPolicy().as_dict() | dict(values)  # files of version 0.1 know of no policy
         names = set(cls("", "", "").as_dict())
         if names != set(values):
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
@@ -115,7 +117,8 @@ class RunConfig:
         """The rule, the budget, the way to verify and the draft length, for people."""
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
         block = " block" if self.request.verification == "block" else ""
-        return f"{self.rule}{budget}{block} ×{self.num_speculative_tokens}"
+        policy = f" {self.request.spending}" if not self.request.spending.everywhere else ""
+        return f"{self.rule}{policy}{budget}{block} ×{self.num_speculative_tokens}"
 
     @property
     def comparable(self) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import (
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
 from transformers.generation import GenerateDecoderOnlyOutput
@@ -19,6 +21,8 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
 from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.budgets.protection import Protection
+from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -56,6 +60,11 @@ def speculative_generate(
     drafter: Drafter | CandidateGenerator | None = None,
     generator: torch.Generator | None = None,
     seed: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    protect: str | Protection | None = None,
+    protect_threshold: float | None = None,
+    lossless_tokens: int = 0,
+    relax_within: Sequence[str] | None = None,
     metrics: Metrics | None = None,
     streamer: BaseStreamer | None = None,
     **model_kwargs: Any,
@@ -86,6 +95,11 @@ def speculative_generate(
             ``use_mtp``.
         generator: source of the random numbers, on the model's device; torch's default one if None.
         seed: makes a generator.
+        tokenizer: the target's, needed by ``protect`` and ``relax_within``, which look at the text of tokens.
+        protect: a `Protection` or its pattern: positions where the target may write such a token are judged losslessly.
+        protect_threshold: how likely such tokens may be where a position is relaxed; 0.01 if None.
+        lossless_tokens: so are the first tokens of the response.
+        relax_within: and all that does not stand between these two marks.
         metrics: counts and seconds are added to this object.
         streamer: gets tokens one by one.
         model_kwargs: what `generate` adds for a text-only model.
@@ -126,7 +140,10 @@ def speculative_generate(
         num_speculative_tokens,
         plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0),
         seed=seed,
+        spending=spending_policy(protect, protect_threshold, lossless_tokens, relax_within),
     )
+    tokenizer = named.get("tokenizer") if tokenizer is None else tokenizer
+    policy = request.spending.fit(tokenizer, vocabulary_size(model))
     check_call(model, input_ids, logits_processor, generation_config, model_kwargs)
 
     padding = left_padding(input_ids, model_kwargs)
@@ -149,7 +166,7 @@ def speculative_generate(
         target,
         proposer,
         prompt_ids,
-        request.verifier(to_probs, untempered, plain),
+        request.verifier(to_probs, untempered, plain, policy),
         to_probs,
         length=request.num_speculative_tokens,
         max_length=min(stop.max_length, target.max_length or stop.max_length),
