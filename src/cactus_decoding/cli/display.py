@@ -97,12 +97,18 @@ def metrics_table(response: Response) -> Table:
         ("recovered tokens", metrics.recovered, "drawn after a rejection"),
         ("bonus tokens", metrics.bonus, "drawn when all proposals were kept"),
         ("generated tokens", metrics.generated, f"handed out; finish_reason: {response.finish_reason}"),
+        *_protected(response),
         *_spending(response),
         ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
         ("seed", str(response.request.seed), "the same seed gives the same text"),
     ):
         table.add_row(name, value if isinstance(value, str) else number(value), meaning)
     return table
+
+
+def _protected(response: Response) -> list[tuple[str, float | str, str]]:
+    policy = response.request.spending
+    return [] if policy.everywhere else [("protected", response.metrics.protected, f"lossless positions: {policy}")]
 
 
 def _spending(response: Response) -> list[tuple[str, float | str, str]]:

@@ -61,7 +61,8 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and those of the request side by side, for JSON."""
-        asked = {name: value for name, value in self.request.as_dict().items() if name not in _NOT_OF_A_RUN}
+        left_out = (*_NOT_OF_A_RUN, *(SpendingPolicy().as_dict() if self.request.spending.everywhere else ()))
+        asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
         return {name: getattr(self, name) for name in _OWN} | asked
 
     @classmethod
@@ -72,9 +73,8 @@ class RunConfig:
             TypeError: for a value of the wrong type.
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
-        values = SpendingPolicy().as_dict() | dict(values)  # files of version 0.1 know of no policy
         names = set(cls("", "", "").as_dict())
-        if names != set(values):
+        if names != set(values) - set(SpendingPolicy().as_dict()):
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in _OWN}

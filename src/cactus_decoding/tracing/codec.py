@@ -56,7 +56,7 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
 
 def position_from(value: object, where: str) -> TracedPosition:
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
-    given = _object(value, where)
+    given = {"protected": False} | _object(value, where)  # version 0.1 knew of no policy
     rows = None if given.get("rows") is None else _rows(given["rows"], where)
     candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
     return build(TracedPosition, given, where, candidates=candidates, rows=rows)

@@ -147,4 +147,8 @@ def _end(value: dict[str, Any], where: str) -> tuple[str, str | None, Metrics]:
     if not isinstance(text, str) or not isinstance(reason, (str, type(None))) or not isinstance(counts, dict):
         raise ValueError(f"{where}: the end of a trace has a text, a finish_reason and metrics")
     names = {field.name for field in fields(Metrics)}
-    return text, reason, build(Metrics, {name: number for name, number in counts.items() if name in names}, where)
+    return (
+        text,
+        reason,
+        build(Metrics, {"protected": 0} | {name: number for name, number in counts.items() if name in names}, where),
+    )

@@ -99,6 +99,7 @@ class PositionReader:
             tv=seen.tv,
             max_log_ratio=max(seen.max_log_ratio, 0.0),
             fell_back=visit.fell_back,
+            protected=visit.protected,
             budget_left=self._budget_left(),
             candidates=self._candidates(drafted, untempered, target, seen.emitted, draft, seen.relaxed),
             rows=rows if self._keep_rows else None,

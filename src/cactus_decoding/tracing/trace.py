@@ -66,6 +66,7 @@ class TracedPosition:
         tv: total variation between the emitted law and q, in [0, 1].
         max_log_ratio: log of the largest emitted(x) / q(x), in nats.
         fell_back: whether the budget could not afford the rule here, so that the lossless rule decided.
+        protected: whether the request's policy kept the rule away here, so that the lossless rule decided.
         budget_left: nats that are left behind this position; None without a budget.
         candidates: the likeliest tokens under either model, the drafted and the emitted one among them; the likeliest
             under the target first.
@@ -92,6 +93,7 @@ class TracedPosition:
     tv: float = 0.0
     max_log_ratio: float = 0.0
     fell_back: bool = False
+    protected: bool = False
     budget_left: float | None = None
     candidates: tuple[Candidate, ...] = ()
     rows: PositionRows | None = field(default=None, compare=False, repr=False)
@@ -147,6 +149,7 @@ class TracedStep:
             metered=self.metered,
             nats=sum(position.emitted_nats for position in self.positions) if self.metered else 0.0,
             fell_back=sum(position.fell_back for position in self.positions),
+            protected=sum(position.protected for position in self.positions),
             seconds=self.seconds,
         )
 

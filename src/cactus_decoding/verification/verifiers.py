@@ -86,7 +86,7 @@ class Verifier:
         scheme = verify_block if self.verification == "block" else verify
         result = scheme(plan.rule, target_probs, proposal.probs, drafted, generator, validate=False)
         nats = None
-        if self.budget is not None:
+        if self.budget is not None or judges_untempered(self.rule):
             state, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
         outcome = _outcome(result, rows, rule, plan, nats)
         if self.policy is not None:

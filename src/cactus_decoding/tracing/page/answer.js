@@ -403,6 +403,7 @@
       if (position.fate === "relaxed") story += " It was kept; with the same random number, lossless would have rejected it.";
       if (position.fate === "recovered") story += " It was rejected, and this token was drawn instead.";
       if (position.fell_back) story += " The budget could not afford the rule here, so the lossless rule decided.";
+      if (position.protected) story += " This position is protected: the lossless rule decided.";
       return story;
     }
 
