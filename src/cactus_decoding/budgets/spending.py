@@ -69,9 +69,13 @@ class SpendingPolicy:
             size: of the target's rows.
 
         Raises:
+            TypeError: if tokens' texts must be known, and there is no tokenizer.
             ValueError: if a pattern matches no token of the vocabulary, or all.
         """
-        return None if self.everywhere else self.fit_vocabulary(Vocabulary.of(tokenizer, size))
+        if self.everywhere:
+            return None
+        reads_texts = self.protection is not None or self.phases.relax_within is not None
+        return self.fit_vocabulary(Vocabulary.of(tokenizer, size) if reads_texts else Vocabulary(()))
 
     def fit_vocabulary(self, vocabulary: Vocabulary) -> FittedPolicy:
         """Return the policy for tokens that say what a vocabulary says."""

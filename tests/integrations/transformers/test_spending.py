@@ -1,0 +1,51 @@
+"""Protection and phases in transformers' `generate`."""
+
+from functools import partial
+
+import pytest
+
+from cactus_decoding import load_pair, stream
+from cactus_decoding.generation.metrics import Metrics
+from cactus_decoding.integrations.transformers.generate import speculative_generate
+
+PROMPT = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+def answer(pair, tokenizer=None, **settings):
+    inputs = pair.tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    ours = partial(speculative_generate, tokenizer=tokenizer)  # `generate` keeps a tokenizer to itself
+    given = {"do_sample": True, "top_k": 0, "max_new_tokens": 60, "seed": 3, "assistant_model": pair.drafter.model}
+    output = pair.target.model.generate(**inputs, custom_generate=ours, **(given | settings))
+    return output[0, inputs.input_ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"protect": "digits"},
+        {"protect": "digits", "protect_threshold": 0.2},
+        {"lossless_tokens": 9},  # needs no tokenizer
+        {"relax_within": ["\n", "="]},
+    ],
+    ids=str,
+)
+def test_it_gives_the_tokens_of_our_own_entry(pair, policy):
+    metrics = Metrics()
+    given = answer(pair, rule="cactus:delta=1", tokenizer=pair.tokenizer, metrics=metrics, **policy)
+    response = stream(pair, PROMPT, rule="cactus:delta=1", max_new_tokens=60, seed=3, **policy)
+    for _ in response:
+        pass
+    assert given == response.token_ids
+    assert metrics.protected == response.metrics.protected > 0
+
+
+def test_a_pattern_without_a_tokenizer_is_refused(pair):
+    with pytest.raises(TypeError, match="tokenizer"):
+        answer(pair, protect="digits")
+    with pytest.raises(ValueError, match="none of the"):
+        answer(pair, protect="zebra", tokenizer=pair.tokenizer)
