@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
+from weakref import ref
 
 import torch
 from safetensors import SafetensorError
@@ -15,6 +17,17 @@ from cactus_decoding.drafting.registry import parse_drafter
 from cactus_decoding.models.cached import CachedModel, vocabulary_size
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.types import Drafter
+
+
+@dataclass(eq=False)
+class Turn:
+    """What the response that runs on a pair holds; the pair has no more than a weak reference to it.
+
+    Attributes:
+        lasts: whether the response may take further steps.
+    """
+
+    lasts: bool = True
 
 
 @dataclass(eq=False)
@@ -32,6 +45,25 @@ class Pair:
     drafter: Drafter
     tokenizer: PreTrainedTokenizerBase
     bundled: bool = False
+    _turns: list[ref[Turn]] = field(default_factory=list, init=False, repr=False)
+
+    def take_turn(self) -> Turn:
+        """Have the pair for one response, whose tokens are in both models' caches, until the turn is over or lost.
+
+        Raises:
+            RuntimeError: while another response has it.
+        """
+        turn = Turn()
+        # no lock, which an interruption could leave locked: threads agree on who was the first to append
+        self._turns.append(ref(turn, self._turns.remove))
+        earlier = takewhile(lambda each: each is not turn, [each() for each in self._turns[:]])
+        if any(each.lasts for each in earlier if each is not None):
+            turn.lasts = False
+            raise RuntimeError(
+                "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
+                "first, or run this one on pair.twin(), which has the same models with caches of their own"
+            )
+        return turn
 
     def twin(self) -> Pair:
         """Return a pair with the same weights and caches of its own, so that two responses can take turns.
