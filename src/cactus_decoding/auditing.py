@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.arguments.checks import check_probabilities, check_token_ids
+from cactus_decoding.arguments.checks import check_device, check_probabilities, check_token_ids
 from cactus_decoding.divergences.ratio_order import count_up_to, sums_from
 from cactus_decoding.divergences.rows import kl_of_rows, normalised
 from cactus_decoding.rules import as_rule
@@ -68,7 +68,7 @@ def audit(
         ([0.5, 0.5], 0.6)
     """
     rule = as_rule(rule)
-    check_probabilities("target_probs", target_probs)
+    target_probs = check_probabilities("target_probs", target_probs)
     if (draft_probs is None) == (draft_token_ids is None):
         raise ValueError("give either draft_probs or, for a deterministic draft, draft_token_ids")
     if draft_token_ids is not None:
@@ -76,9 +76,11 @@ def audit(
         if draft_token_ids.shape != target_probs.shape[:-1]:
             given = list(draft_token_ids.shape)
             raise ValueError(f"draft_token_ids must be {list(target_probs.shape[:-1])}, but its shape is {given}")
+        check_device("draft_token_ids", draft_token_ids, target_probs.device)
         draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     assert draft_probs is not None
-    check_probabilities("draft_probs", draft_probs)
+    draft_probs = check_probabilities("draft_probs", draft_probs)
+    check_device("draft_probs", draft_probs, target_probs.device)
     if draft_probs.shape != target_probs.shape:
         given = list(draft_probs.shape)
         raise ValueError(f"draft_probs must be {list(target_probs.shape)} as target_probs is, but its shape is {given}")

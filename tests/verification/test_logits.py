@@ -229,7 +229,7 @@ def test_nan_gives_a_token_that_does_not_exist(sampling: SamplingParams) -> None
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     logits, draft, drafted = case(12, 0, SAMPLINGS[0])
-    with pytest.raises(ValueError, match=r"target_probs must be \[1, 4, vocabulary\]"):
+    with pytest.raises(ValueError, match=r"target_logits must be \[1, 4, vocabulary\]"):
         verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted[:, :3])
     with pytest.raises(ValueError, match="draft_probs must be"):
         verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted)

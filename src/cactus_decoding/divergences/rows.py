@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_UNIT = 2.0**-53
+"""How much adding one number to a sum may be off in float64, as a part of the sum."""
+
 
 def normalised(rows: Tensor) -> Tensor:
     """Return rows divided by their sums, in float64.
@@ -17,7 +20,9 @@ def normalised(rows: Tensor) -> Tensor:
         [0.6666666666666666, 0.3333333333333333]
     """
     wide = rows.to(torch.float64, copy=True)
-    return wide.div_(wide.sum(-1, keepdim=True))
+    sums = wide.sum(-1, keepdim=True)
+    # dividing what sums to 1 but for the rounding of the sum itself would only round it again
+    return wide.div_(torch.where((sums - 1).abs() <= rows.shape[-1] * _UNIT, 1.0, sums))
 
 
 def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:

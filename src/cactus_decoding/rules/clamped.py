@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.divergences.f_divergences import lift_exactly
 from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, clamp_bounds
@@ -78,7 +79,7 @@ class ClampedRatio(Rule):
         """Check the parameters, and that one of them is given."""
         super().__post_init__()
         if (self.width is None) == (self.max_kl is None):
-            raise ValueError(f"give either width or max_kl, but width is {self.width} and max_kl is {self.max_kl}")
+            raise ValueError(f"give either width or max_kl, but width is {shown(self.width)} and max_kl is {shown(self.max_kl)}")
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return min(q e^hi, max(p, q e^lo)) at n, and s = e^lo."""

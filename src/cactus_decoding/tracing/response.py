@@ -106,7 +106,7 @@ def stream_trace(
         >>> len(first.positions) == first.num_accepted + 1
         True
     """
-    check_integer("top_candidates", top_candidates, 1)
+    top_candidates = check_integer("top_candidates", top_candidates, 1)
     request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.checks import check_probabilities, check_token_ids, shown
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
 from cactus_decoding.types import AcceptanceRule, Verification
-from cactus_decoding.verification.plain import check_shapes, residual, verify
+from cactus_decoding.verification.plain import check_kinds, check_shapes, one_count, residual, verify
 
 _FEW_SEQUENCES = 4
 """Sequences up to which short rows are gone through one by one; more of them are verified side by side."""
@@ -24,6 +25,7 @@ def verify_logits(
     generator: torch.Generator | None = None,
     *,
     num_draft_tokens: Tensor | None = None,
+    validate: bool = True,
 ) -> Verification:
     r"""Do what ``verify(rule, sampling(target_logits), draft_probs, draft_token_ids, generator)`` does, but sooner.
 
@@ -44,6 +46,7 @@ def verify_logits(
         draft_token_ids: ``[batch, k]``.
         generator: source of the random numbers, ``k + 1`` float64 numbers for each sequence.
         num_draft_tokens: how many of the k columns each sequence uses, ``[batch]``; all, if None.
+        validate: check that rows of the draft are distributions and ids in range. The loop does not ask for it.
 
     Returns:
         A `Verification`. Where a row holds NaN its next token is the vocabulary's size, which is no token.
@@ -59,9 +62,20 @@ def verify_logits(
         Verification(num_accepted=tensor(1), next_token=tensor(0), relaxed=tensor([False]))
     """
     rule = as_rule(rule)
+    if not isinstance(sampling, SamplingParams):
+        raise TypeError(f"sampling must be SamplingParams, but is {shown(sampling)}")
+    target_logits, draft_probs, draft_token_ids, num_draft_tokens = check_kinds(
+        "target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens, generator
+    )
+    if validate:
+        check_token_ids("draft_token_ids", draft_token_ids, target_logits.shape[-1])
+        if draft_probs is not None:
+            check_probabilities("draft_probs", draft_probs)
     sequences = 1 if draft_token_ids.ndim == 1 else len(draft_token_ids)
     worthwhile = target_logits.shape[-1] >= LARGE_VOCABULARY or sequences <= _FEW_SEQUENCES
     if target_logits.device.type != "cpu" or not worthwhile:
+        if draft_token_ids.ndim == 2:
+            check_shapes("target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens)
         probs = sampling(target_logits)
         return verify(
             rule, probs, draft_probs, draft_token_ids, generator, num_draft_tokens=num_draft_tokens, validate=False
@@ -69,12 +83,19 @@ def verify_logits(
     if draft_token_ids.ndim == 1:
         target_logits, draft_token_ids = target_logits.unsqueeze(0), draft_token_ids.unsqueeze(0)
         draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
-        num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
+        num_draft_tokens = None if num_draft_tokens is None else one_count(num_draft_tokens)
         one = verify_logits(
-            rule, target_logits, sampling, draft_probs, draft_token_ids, generator, num_draft_tokens=num_draft_tokens
+            rule,
+            target_logits,
+            sampling,
+            draft_probs,
+            draft_token_ids,
+            generator,
+            num_draft_tokens=num_draft_tokens,
+            validate=False,
         )
         return Verification(*(part.squeeze(0) for part in one))
-    check_shapes(target_logits, draft_probs, draft_token_ids, num_draft_tokens)
+    check_shapes("target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens)
     batch, width = draft_token_ids.shape
     uniforms = torch.rand(batch, width + 1, dtype=torch.float64, generator=generator)
     used = [width] * batch if num_draft_tokens is None else num_draft_tokens.tolist()

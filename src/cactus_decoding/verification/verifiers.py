@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from cactus_decoding.budgets import metering
 from cactus_decoding.budgets.budget import Budget
@@ -83,7 +82,7 @@ class Verifier:
         limits = {"limit": state.limit, "spent": state.spent}
         if judges_untempered(rule):
             untempered = rows.untempered()
-            target_probs = one_hot(untempered.argmax(-1), untempered.shape[-1]).to(untempered.dtype)
+            target_probs = rows.target()
             plan = metering.plan_greedy_step(rule, untempered[:-1], drafted, **limits)
         else:
             # what is charged and what decides are the laws that tokens are drawn from, whatever the rows sum to
@@ -102,7 +101,7 @@ class Verifier:
             return verify_block(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
         if self.sampling is None:
             return verify(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
-        return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator)
+        return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator, validate=False)
 
 
 _LOSSLESS = Lossless()
