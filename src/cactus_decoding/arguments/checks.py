@@ -31,9 +31,8 @@ def check_number(
         raise TypeError(f"{name} must be a number, but is {shown(value)}")
     try:
         wide = float(value)
-    except OverflowError:
-        wide = math.copysign(math.inf, value)
-        low_open, high_open = True, True  # what no float can be is in no interval of floats
+    except OverflowError:  # an integer beyond all floats is in no interval of floats
+        wide = math.nan
     below = wide <= low if low_open else wide < low
     above = wide >= high if high_open else wide > high
     if math.isnan(wide) or below or above:
@@ -73,8 +72,11 @@ def check_floats(name: str, values: object, what: str = "values") -> Tensor:
     """
     if not isinstance(values, Tensor) or values.dtype not in _FLOATS:
         raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
+    _check_has_values(name, values)
     if values.ndim == 0 or values.shape[-1] == 0:
-        raise ValueError(f"{name} must be [..., vocabulary] with at least one token, but its shape is {list(values.shape)}")
+        raise ValueError(
+            f"{name} must be [..., vocabulary] with at least one token, but its shape is {list(values.shape)}"
+        )
     return values.detach()
 
 
@@ -136,7 +138,14 @@ def check_integers(name: str, values: object) -> Tensor:
     """Return an integer tensor; raise `TypeError` for anything else."""
     if not isinstance(values, Tensor) or values.dtype not in _INTEGERS:
         raise TypeError(f"{name} must be an integer tensor, but is {_kind(values)}")
+    _check_has_values(name, values)
     return values
+
+
+def _check_has_values(name: str, values: Tensor) -> None:
+    if values.is_meta or values.layout != torch.strided:
+        given = "on the meta device" if values.is_meta else f"in the layout {values.layout}"
+        raise ValueError(f"{name} must be an ordinary tensor that holds values, but is {given}")
 
 
 def check_device(name: str, value: Tensor | None, device: torch.device) -> None:

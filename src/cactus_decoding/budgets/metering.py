@@ -113,8 +113,11 @@ def plan_step(
     if draft_probs is None:  # a deterministic draft is a random one that puts all its mass on one token
         draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     relaxed = rule.relaxed_target(target_probs, draft_probs)
-    law = audit_rows(rule, target_probs.double(), draft_probs.double()).kl if relaxed is None else None
-    nats: list[float] = (kl_of_rows(relaxed, target_probs) if law is None else law).tolist()
+    if relaxed is None:
+        costs = audit_rows(rule, target_probs.double(), draft_probs.double()).kl
+    else:
+        costs = kl_of_rows(relaxed, target_probs)
+    nats: list[float] = costs.tolist()
     admitted = admit(nats, limit, spent)
     where = torch.tensor(admitted, dtype=torch.bool, device=target_probs.device).unsqueeze(-1)
     judge: AcceptanceRule

@@ -82,5 +82,5 @@ def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
         given = f"{min(token_ids)} to {max(token_ids)}"
         raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")
     if token_ids and probs is not None and probs.shape != (len(token_ids), vocabulary):
-        expected, given = [len(token_ids), vocabulary], list(probs.shape)
-        raise ValueError(f"a drafter's probs must be {expected}, a row a token, but their shape is {given}")
+        expected = [len(token_ids), vocabulary]
+        raise ValueError(f"a drafter's probs must be {expected}, a row a token, but their shape is {list(probs.shape)}")

@@ -108,7 +108,10 @@ class Request:
         object.__setattr__(self, "max_new_tokens", check_integer("max_new_tokens", self.max_new_tokens, 1))
         if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(self.stop)}")
-        object.__setattr__(self, "stop", tuple(self.stop))
+        try:
+            object.__setattr__(self, "stop", tuple(self.stop))
+        except TypeError as error:  # such as a tensor without a dimension
+            raise TypeError(f"stop must be a sequence of strings, but is {shown(self.stop)}") from error
         if not all(isinstance(s, str) and s for s in self.stop):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(list(self.stop))}")
         if self.seed is not None:

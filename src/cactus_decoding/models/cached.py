@@ -129,8 +129,9 @@ class CachedModel:
         try:
             logits = self._forward.append(block, self.length, rows, *tree)
             self.length += len(block)
-        except BaseException:  # interrupted half-way, layers hold different numbers of tokens
-            self._forget()
+        except BaseException as error:  # interrupted half-way, layers hold different numbers of tokens
+            if not (tree and isinstance(error, ValueError)):  # which is how a tree is refused, before it is read
+                self._forget()
             raise
         return logits
 

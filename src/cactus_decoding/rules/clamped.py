@@ -79,7 +79,9 @@ class ClampedRatio(Rule):
         """Check the parameters, and that one of them is given."""
         super().__post_init__()
         if (self.width is None) == (self.max_kl is None):
-            raise ValueError(f"give either width or max_kl, but width is {shown(self.width)} and max_kl is {shown(self.max_kl)}")
+            raise ValueError(
+                f"give either width or max_kl, but width is {shown(self.width)} and max_kl is {shown(self.max_kl)}"
+            )
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return min(q e^hi, max(p, q e^lo)) at n, and s = e^lo."""

@@ -110,8 +110,8 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     if not isinstance(rows, PositionRows):
         raise TypeError(f"rows must be PositionRows, but is {shown(rows)}")
     target = normalised(check_probabilities("rows.target", rows.target.dense()))
-    law = normalised(check_probabilities("rows.draft", rows.draft_law()))
     drafted = torch.tensor([check_integer("rows.drafted_id", rows.drafted_id, 0, len(target) - 1)])
+    law = normalised(check_probabilities("rows.draft", rows.draft_law()))
     judge = rule
     if judges_untempered(rule):
         if rows.untempered is None:

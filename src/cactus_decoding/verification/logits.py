@@ -71,10 +71,10 @@ def verify_logits(
         check_token_ids("draft_token_ids", draft_token_ids, target_logits.shape[-1])
         if draft_probs is not None:
             check_probabilities("draft_probs", draft_probs)
-    sequences = 1 if draft_token_ids.ndim == 1 else len(draft_token_ids)
+    sequences = len(draft_token_ids) if draft_token_ids.ndim == 2 else 1
     worthwhile = target_logits.shape[-1] >= LARGE_VOCABULARY or sequences <= _FEW_SEQUENCES
     if target_logits.device.type != "cpu" or not worthwhile:
-        if draft_token_ids.ndim == 2:
+        if draft_token_ids.ndim != 1:
             check_shapes("target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens)
         probs = sampling(target_logits)
         return verify(

@@ -90,7 +90,7 @@ class ProcessedProbs:
 
 def _vanishes(processor: object) -> bool:
     """Say whether a processor divides by a temperature so low that it means greedy decoding, and would overflow."""
-    if type(processor) is not logits_process.TemperatureLogitsWarper:
+    if not isinstance(processor, logits_process.TemperatureLogitsWarper):
         return False
     return SamplingParams(temperature=processor.temperature).temperature == 0
 
