@@ -493,15 +493,15 @@ REFUSED = {
     "another vocabulary": ({"assistant_model": tiny_llama(1, 11)}, "vocabulary has 8 tokens, but the draft's has 11"),
     "another width": ({"drafter": ModelDrafter(tiny_llama(1, 11))}, "vocabulary has 8 tokens, but the draft's has 11"),
     "a long prompt": (
-        {"assistant_model": tiny_llama(1, positions=3)},
+        {"assistant_model": tiny_gpt2(1, positions=3)},
         "num_speculative_tokens must be below the draft's",
     ),
     "a short window": (
-        {"assistant_model": tiny_llama(1, positions=3), "num_speculative_tokens": 2},
+        {"assistant_model": tiny_gpt2(1, positions=3), "num_speculative_tokens": 2},
         "the prompt must be shorter than the draft's 3 positions, but has 3",
     ),
     "many proposals": (
-        {"assistant_model": tiny_llama(1), "num_speculative_tokens": 64},
+        {"assistant_model": tiny_gpt2(1), "num_speculative_tokens": 64},
         "must be below the draft's 64 positions, but is 64",
     ),
 }

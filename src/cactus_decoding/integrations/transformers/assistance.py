@@ -14,6 +14,7 @@ from cactus_decoding.arguments.checks import check_choice, check_integer, check_
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.integrations.transformers.positions import reach_of
 from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.types import Drafter, DraftLength
 
@@ -227,6 +228,7 @@ class Assistance:
                 draft, self.tokenizer, self.assistant_tokenizer, retokenize=not self.config.do_sample
             )
         drafter = ModelDrafter(draft)
+        drafter.max_length = reach_of(draft).end  # like the target it may go on beyond its window
         self._check_vocabulary(drafter.vocabulary)
         if threshold:
             return CandidateGeneratorDrafter.assisted(draft, confidence_threshold=threshold)

@@ -23,7 +23,7 @@ class Reach(NamedTuple):
     cause: str = ""
 
 
-def reach_of(model: PreTrainedModel, prompt_length: int) -> Reach:
+def reach_of(model: PreTrainedModel, prompt_length: int | None = None) -> Reach:
     """Return how far a model goes: where `generate` itself goes on beyond the context window, there is no end.
 
     A table of positions has an end, and `generate` fails there. A model that changes its rotations once, and whose
@@ -33,7 +33,8 @@ def reach_of(model: PreTrainedModel, prompt_length: int) -> Reach:
     change = _rotations_change_at(text, "longrope")
     # set on the configuration itself, it makes their `prepare_inputs_for_generation` drop the cache
     own = getattr(text, "original_max_position_embeddings", None)
-    if change is not None and own == change and "phi" in str(text.model_type) and prompt_length <= change:
+    rereads = change is not None and own == change and "phi" in str(text.model_type)
+    if rereads and prompt_length is not None and prompt_length <= change:
         return Reach(change, "where its rotations change and all that was read would have to be read again")
     rotates = any(name.endswith("inv_freq") for name, _ in model.named_buffers())
     if rotates or getattr(text, "alibi", False):
