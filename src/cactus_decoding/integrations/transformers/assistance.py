@@ -12,6 +12,8 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
+from cactus_decoding.drafting.lengths import ConfidenceStop, FixedLength, as_draft_length
+from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.integrations.transformers.positions import reach_of
@@ -40,10 +42,12 @@ class ScheduledLength:
     Attributes:
         num_tokens: proposals in the next step, 1 or more.
         max_draft_tokens: as many as the response may have.
+        threshold: a row whose likeliest token has less probability is the last of its step.
     """
 
     num_tokens: int
     max_draft_tokens: int
+    threshold: float = 0.0
 
     fixed: ClassVar[bool] = False
 
@@ -55,8 +59,8 @@ class ScheduledLength:
         return min(self.num_tokens, self.max_draft_tokens)
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Go on, whatever the row."""
-        return True
+        """Say whether the row's most likely token reaches the threshold."""
+        return not self.threshold or confidence(logits) >= self.threshold
 
     def end_draft(self, num_drafted: int) -> None:
         """Hear how many tokens were proposed."""
@@ -103,7 +107,7 @@ class Assistance:
                 return value
         return None
 
-    def length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength | int | str:
+    def length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength:
         """Return how many tokens to propose in a step.
 
         Args:
@@ -111,13 +115,13 @@ class Assistance:
             room: tokens that the response may have.
         """
         named = [n for n in ("num_assistant_tokens", "num_assistant_tokens_schedule") if self.given.get(n) is not None]
-        if num_speculative_tokens is not None:
-            if named:
-                raise ValueError(f"num_speculative_tokens and {named[0]} exclude each other: give one of them")
-            return num_speculative_tokens
         looked_up = self.setting("prompt_lookup_num_tokens")
+        if num_speculative_tokens is not None and named:
+            raise ValueError(f"num_speculative_tokens and {named[0]} exclude each other: give one of them")
         if looked_up is not None and "num_assistant_tokens" in named:
             raise ValueError("num_assistant_tokens and prompt_lookup_num_tokens exclude each other: give one of them")
+        if num_speculative_tokens is not None:
+            return self._stopped_by_doubt(as_draft_length(num_speculative_tokens))
         number = looked_up if looked_up is not None else self.setting("num_assistant_tokens")
         schedule = self.setting("num_assistant_tokens_schedule")
         if number is not None:
@@ -125,9 +129,28 @@ class Assistance:
         if schedule is not None:
             check_choice("num_assistant_tokens_schedule", schedule, SCHEDULES)
         if schedule in (None, "constant"):
-            return DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number
+            return self._stopped_by_doubt(FixedLength(DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number))
         number = _LIBRARY_DEFAULTS["num_assistant_tokens"] if number is None else number
-        return ScheduledLength(max(1, number), max(1, room))
+        return ScheduledLength(max(1, number), max(1, room), self._threshold_of_rows())
+
+    def _threshold_of_rows(self) -> float:
+        """Return below which confidence of a row drafting ends; 0 for never.
+
+        Transformers looks at the drawn token's probability in what it is drawn from, with temperature and cuts. Where
+        nothing is drawn (temperature 0), that is the row's likeliest token.
+        """
+        threshold = self.setting("assistant_confidence_threshold")
+        if threshold is not None:
+            check_number("assistant_confidence_threshold", threshold, 0, 1)
+        return 0.0 if self.config.do_sample or threshold is None else float(threshold)
+
+    def _stopped_by_doubt(self, length: DraftLength) -> DraftLength:
+        threshold = self._threshold_of_rows()
+        if not threshold:
+            return length
+        if type(length) is not FixedLength:
+            raise ValueError("assistant_confidence_threshold and a draft length exclude each other: give one of them")
+        return ConfidenceStop(length.max_draft_tokens, threshold)
 
     def remember(self, length: DraftLength) -> None:
         """Leave the number of a ``heuristic`` schedule to the next response, as transformers does: with the draft."""
@@ -186,8 +209,6 @@ class Assistance:
         if self.assistant_tokenizer is not None and (source != "assistant_model" or self.tokenizer is None):
             raise ValueError("assistant_tokenizer goes with assistant_model and tokenizer: give all three or none")
         threshold = self.setting("assistant_confidence_threshold")
-        if threshold is not None:
-            check_number("assistant_confidence_threshold", threshold, 0, 1)
         if threshold and (source != "assistant_model" or self.assistant_tokenizer is not None):
             raise ValueError(
                 "assistant_confidence_threshold goes with an assistant_model that has the target's tokens; what drafts "
@@ -230,7 +251,7 @@ class Assistance:
         drafter = ModelDrafter(draft)
         drafter.max_length = reach_of(draft).end  # like the target it may go on beyond its window
         self._check_vocabulary(drafter.vocabulary)
-        if threshold:
+        if threshold and self.config.do_sample:
             return CandidateGeneratorDrafter.assisted(draft, confidence_threshold=threshold)
         return drafter
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from functools import wraps
 from typing import Any
 
 from torch import Tensor
@@ -12,8 +11,9 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from cactus_decoding.integrations.transformers.generate import speculative_generate
 
-_PREPARED = ("model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "model_kwargs")
-_OWN = frozenset(inspect.signature(speculative_generate).parameters) - frozenset(_PREPARED)
+_PREPARED = {"model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "model_kwargs"}
+# `generate` has these two as well, and gives a streamer the prompt
+_OWN = inspect.signature(speculative_generate).parameters.keys() - _PREPARED - {"assistant_model", "streamer"}
 
 
 def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor | GenerateDecoderOnlyOutput:
@@ -54,13 +54,12 @@ def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor |
         raise ValueError("cache_implementation must be None or 'dynamic', but is 'paged'")
     if (stop_strings := setting("stop_strings")) is not None:
         arguments["stop_strings"] = stop_strings
-    own = {name: arguments.pop(name) for name in _OWN if name in arguments}
+    own: dict[str, Any] = {name: arguments.pop(name) for name in _OWN if name in arguments}
     if stop_strings is not None:
         arguments["stop_strings"] = None  # else `generate` asks for the tokenizer that it keeps from a callable
 
-    @wraps(speculative_generate)
     def bound(*prepared: Any, **given: Any) -> Any:
-        return speculative_generate(*prepared, **own, **given)
+        """Take what is bound: `generate` hands a callable what its signature names, and would keep the rest."""
+        return speculative_generate(*prepared, **{**given, **own})
 
-    del bound.__wrapped__  # `generate` looks at the signature, and would take ``stop_strings`` for one of ours
-    return model.generate(**arguments, custom_generate=bound)  # type: ignore[no-any-return]
+    return model.generate(**arguments, custom_generate=bound)

@@ -33,8 +33,8 @@ def reach_of(model: PreTrainedModel, prompt_length: int | None = None) -> Reach:
     change = _rotations_change_at(text, "longrope")
     # set on the configuration itself, it makes their `prepare_inputs_for_generation` drop the cache
     own = getattr(text, "original_max_position_embeddings", None)
-    rereads = change is not None and own == change and "phi" in str(text.model_type)
-    if rereads and prompt_length is not None and prompt_length <= change:
+    rereads = own == change and "phi" in str(text.model_type)
+    if change is not None and rereads and prompt_length is not None and prompt_length <= change:
         return Reach(change, "where its rotations change and all that was read would have to be read again")
     rotates = any(name.endswith("inv_freq") for name, _ in model.named_buffers())
     if rotates or getattr(text, "alibi", False):
