@@ -30,7 +30,9 @@ IMAGE = {
     "patch_size": 4,
 }
 CLIP, SIGLIP = IMAGE | {"model_type": "clip_vision_model"}, IMAGE | {"model_type": "siglip_vision_model"}
-LLAMA, MISTRAL, QWEN2 = (kind | {"model_type": name} for kind, name in ((TEXT, "llama"), (TEXT, "mistral"), (PLAIN, "qwen2")))
+LLAMA, MISTRAL, QWEN2 = (
+    kind | {"model_type": name} for kind, name in ((TEXT, "llama"), (TEXT, "mistral"), (PLAIN, "qwen2"))
+)
 THREE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
 TOKENS = {"image_token_id": 31, "video_token_id": 30, "vision_start_token_id": 29, "vision_end_token_id": 28}
 INDICES = {"image_token_index": 31, "video_token_index": 30}

@@ -76,7 +76,9 @@ def test_a_generation_config_and_the_other_arguments_go_through(target, draft):
 
 
 def test_a_streamer_gets_the_prompt_and_the_response(target, draft, capsys):
-    ours = from_folder(target, assistant_model=draft, do_sample=False, max_new_tokens=12, streamer=TextStreamer(LETTERS))
+    ours = from_folder(
+        target, assistant_model=draft, do_sample=False, max_new_tokens=12, streamer=TextStreamer(LETTERS)
+    )
     assert capsys.readouterr().out.strip() == LETTERS.decode(ours[0])
 
 
@@ -137,9 +139,7 @@ def test_stop_strings_end_where_those_of_generate_end(way):
     cases = [text[2:4], text[5:10], [text[20:23], text[3:6]], LETTERS.decode(PROMPT[0])[-1] + text[:1], "aaaaaaaa"]
     plain = tiny_llama(0)
     for strings in cases:
-        theirs = plain.generate(
-            PROMPT, do_sample=False, max_new_tokens=40, stop_strings=strings, tokenizer=LETTERS
-        )
+        theirs = plain.generate(PROMPT, do_sample=False, max_new_tokens=40, stop_strings=strings, tokenizer=LETTERS)
         assert torch.equal(run(model, way, strings), theirs)
         assert theirs.shape[1] < 43 or strings == "aaaaaaaa"
 

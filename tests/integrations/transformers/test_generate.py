@@ -455,7 +455,10 @@ REFUSED = {
     "no draft": ({}, "a draft is missing"),
     "two drafts": ({"drafter": NgramDrafter(), "assistant_model": tiny_llama(1)}, "exclude each other"),
     "no drafter": ({"drafter": "ngram"}, "drafter must be a Drafter"),
-    "no drafter but a model": ({"drafter": tiny_llama(1)}, "but is a LlamaForCausalLM; give a model as assistant_model"),
+    "no drafter but a model": (
+        {"drafter": tiny_llama(1)},
+        "but is a LlamaForCausalLM; give a model as assistant_model",
+    ),
     "no model": ({"assistant_model": "a path"}, "assistant_model must be a transformers model"),
     "unknown rule": ({"rule": "cactsu"}, "unknown rule 'cactsu'"),
     "no rule": ({"rule": 1.0}, "rule must be an acceptance rule"),

@@ -154,9 +154,9 @@ class Assistance:
 
     def remember(self, length: DraftLength) -> None:
         """Leave the number of a ``heuristic`` schedule to the next response, as transformers does: with the draft."""
-        if isinstance(length, ScheduledLength) and self.assistant_model is not None:
-            if self.setting("num_assistant_tokens_schedule") == "heuristic":
-                self.assistant_model.generation_config.num_assistant_tokens = length.num_tokens
+        lasting = self.setting("num_assistant_tokens_schedule") == "heuristic"
+        if lasting and isinstance(length, ScheduledLength) and self.assistant_model is not None:
+            self.assistant_model.generation_config.num_assistant_tokens = length.num_tokens
 
     def choose_drafter(self) -> Drafter:
         """Return what the caller wants to draft with.
@@ -197,7 +197,12 @@ class Assistance:
     def _check_settings_go_with(self, source: str) -> None:
         """Raise `ValueError` for settings that would be ignored."""
         if self.setting("max_matching_ngram_size") is not None and source != "prompt_lookup_num_tokens":
-            raise ValueError("max_matching_ngram_size goes with prompt_lookup_num_tokens, which is not what drafts here")
+            raise ValueError(
+                "max_matching_ngram_size goes with prompt_lookup_num_tokens, which is not what drafts here"
+            )
+        kind = getattr(self.config, "speculation_type", None)
+        if kind is not None and (kind != "dflash" or source != "assistant_model"):
+            raise ValueError(f"speculation_type must be None, or 'dflash' with an assistant_model, but is {kind!r}")
         for name in ("target_lookbehind", "assistant_lookbehind"):
             value = self.setting(name)
             own = getattr(getattr(self.assistant_model, "generation_config", None), name, None)

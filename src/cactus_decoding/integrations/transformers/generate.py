@@ -135,9 +135,7 @@ def speculative_generate(
     padding = left_padding(input_ids, model_kwargs)
     prompt_ids = input_ids[0, padding:].tolist()
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
-    assistance = Assistance(
-        model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer
-    )
+    assistance = Assistance(model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer)
     plain = sampling_of(logits_processor, generation_config)
     request = Request(
         rule,

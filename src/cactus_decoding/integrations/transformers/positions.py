@@ -46,7 +46,7 @@ def reach_of(model: PreTrainedModel, prompt_length: int | None = None) -> Reach:
 def read_in_blocks(model: PreTrainedModel, drafter: Drafter, prompt_length: int) -> Drafter:
     """Return a drafter that proposes nothing where reading several tokens at once would not be what `generate` reads.
 
-    Dynamic rotations depend on how long the text is when a token is read: beyond the window, tokens are read one by one.
+    Dynamic rotations depend on the length of the text when a token is read: beyond the window, tokens are read singly.
     Where a prompt's tokens see each other in both directions (PaliGemma), proposals are kept from being seen with it.
     """
     text = model.config.get_text_config(decoder=True)
