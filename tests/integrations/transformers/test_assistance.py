@@ -11,8 +11,9 @@ from support.tiny_models import tiny_llama
 from transformers import GenerationConfig
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from cactus_decoding import Drafter, Metrics, ModelDrafter, NgramDrafter, Proposal, speculative_generate
+from cactus_decoding import Drafter, Metrics, ModelDrafter, NgramDrafter, Pair, Proposal, generate, speculative_generate
 from cactus_decoding.integrations.transformers.assistance import Assistance, ScheduledLength
+from cactus_decoding.models.cached import CachedModel
 
 PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 3]])
 
@@ -281,6 +282,11 @@ def test_a_wrong_draft_is_named_and_not_printed(target, given):
         speculate(target, max_new_tokens=5, **given)
     assert len(str(raised.value)) < 250
     assert "\n" not in str(raised.value)
+
+
+def test_a_pair_with_a_model_for_a_drafter_is_named_and_not_printed(target):
+    with pytest.raises(TypeError, match=r"drafter must be a subclass of .*, but is a LlamaForCausalLM$"):
+        generate(Pair(CachedModel(target), tiny_llama(1), LETTERS), "abc")
 
 
 def test_a_lookup_of_the_target_s_generation_config_gives_way(target):

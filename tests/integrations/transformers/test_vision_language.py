@@ -15,7 +15,6 @@ def speculate(model, prompt=PROMPT, **given):
     return model.generate(prompt, custom_generate=speculative_generate, do_sample=False, max_new_tokens=16, **given)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_text_is_that_of_generate(kind):
     for seed in (0, 1):
