@@ -108,7 +108,7 @@ def test_processors_behind_a_tiny_temperature_still_count() -> None:
 
 
 def near_tie(vocabulary: int = 6) -> torch.Tensor:
-    """Return logits of which the greatest is the least bit above another that comes first: softmax sees no difference."""
+    """Return logits of which the greatest is the least bit above another that comes first, as no softmax shows."""
     row = torch.full((vocabulary,), -2.0)
     row[1] = 0.25
     row[3] = torch.nextafter(row[1], torch.tensor(1.0))
