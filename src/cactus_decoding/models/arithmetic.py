@@ -18,11 +18,9 @@ class Arithmetic(NamedTuple):
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Pairs (i, i + d/2) of ``[n, heads, d]`` by their position's angles: cosines, and sines with a sign."""
     attend: Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-    """Queries ``[n, heads, d]`` to keys and values ``[key heads, end, d]``, with a bias and a scale: ``[n, heads * d]``.
-    """
+    """Queries ``[n, heads, d]`` to keys and values ``[key heads, m, d]``, with a bias and a scale: ``[n, heads * d]``."""
     groups: bool
-    """Whether the bias has a row for each query head of a key head: ``[heads / key heads * n, end]``, not ``[n, end]``.
-    """
+    """Whether the bias has a row for each query head of a key head, ``[heads / key heads * n, m]``, not ``[n, m]``."""
 
 
 def arithmetic(dtype: torch.dtype, device: torch.device, *, eager: bool) -> Arithmetic:

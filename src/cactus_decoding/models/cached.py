@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.models.agreement import read_if_lean
 from cactus_decoding.models.lean import LeanForward
-from cactus_decoding.models.transformers import GeneralForward
+from cactus_decoding.models.transformers import GeneralForward, check_fills_cache
 
 ForwardName = Literal["auto", "lean", "transformers"]
 """Which forward pass reads a model: see `CachedModel`."""
@@ -205,6 +205,7 @@ def check_can_roll_back(model: PreTrainedModel) -> None:
         raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
     if getattr(model, "_is_stateful", False):
         raise ValueError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejection")
+    check_fills_cache(model)
 
 
 def context_window(model: PreTrainedModel) -> int | None:

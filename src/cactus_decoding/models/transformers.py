@@ -11,8 +11,6 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-FILLS_NO_CACHE = "fills no cache of keys and values, which a step takes its rejected tokens back from"
-
 
 class GeneralForward:
     """Calls the model with transformers' own cache.
@@ -57,8 +55,8 @@ class GeneralForward:
             **keep,
             **self.extra_inputs,
         )
-        if not start and not self._cache.get_seq_length():
-            raise ValueError(f"{type(self._model).__name__} {FILLS_NO_CACHE}")
+        if not start and (filled := self._cache.get_seq_length()) != len(token_ids):
+            raise ValueError(f"{type(self._model).__name__} cached {filled} tokens where {len(token_ids)} were read")
         self.outputs = output if self.extra_inputs else None
         return output.logits[0, -rows:]  # type: ignore[no-any-return]
 
@@ -127,3 +125,16 @@ class GeneralForward:
         if not self._takes_positions or getattr(config, "alibi", False):
             return "it counts positions itself, and takes none"
         return None
+
+
+def check_fills_cache(model: PreTrainedModel) -> None:
+    """Raise `ValueError` for a model that says that it fills no cache; what does not say so shows when it reads."""
+    name = type(model).__name__
+    if "past_key_values" not in (named := inspect.signature(model.forward).parameters) and "input_ids" in named:
+        raise ValueError(f"{name} takes no past_key_values, and so fills no cache that could be rolled back")
+    if model.training and model.is_gradient_checkpointing:
+        raise ValueError(
+            f"{name} is in training mode with gradient checkpointing, and so fills no cache: call its eval()"
+        )
+    if any(vars(module).get("is_decoder") is False for module in model.modules()):
+        raise ValueError(f"{name} is an encoder, and so fills no cache: load it with is_decoder=True in its configuration")

@@ -34,7 +34,7 @@ from cactus_decoding.integrations.transformers.request import (
     random_source,
     sampling_of,
 )
-from cactus_decoding.models.cached import CachedModel, check_fits, vocabulary_size
+from cactus_decoding.models.cached import CachedModel, ForwardName, check_fits, vocabulary_size
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs
 
@@ -57,6 +57,7 @@ def speculative_generate(
     generator: torch.Generator | None = None,
     seed: int | None = None,
     metrics: Metrics | None = None,
+    forward: ForwardName = "auto",
     streamer: BaseStreamer | None = None,
     **model_kwargs: Any,
 ) -> Tensor | GenerateDecoderOnlyOutput:
@@ -87,6 +88,8 @@ def speculative_generate(
         generator: source of the random numbers, on the model's device; torch's default one if None.
         seed: makes a generator.
         metrics: counts and seconds are added to this object.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same.
         streamer: gets tokens one by one.
         model_kwargs: what `generate` adds for a text-only model.
 
@@ -131,7 +134,7 @@ def speculative_generate(
 
     padding = left_padding(input_ids, model_kwargs)
     prompt_ids = input_ids[0, padding:].tolist()
-    target, proposals = CachedModel(model), request.num_speculative_tokens.max_draft_tokens
+    target, proposals = CachedModel(model, forward), request.num_speculative_tokens.max_draft_tokens
     check_fits("target", target.max_length, len(prompt_ids), proposals)
     proposer: Drafter = NgramDrafter()
     if proposals:
