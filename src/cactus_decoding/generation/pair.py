@@ -41,7 +41,9 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(CachedModel(self.target.model, self.target.forward), self.drafter.twin(), self.tokenizer, self.bundled)
+        return Pair(
+            CachedModel(self.target.model, self.target.forward), self.drafter.twin(), self.tokenizer, self.bundled
+        )
 
     @property
     def stop_token_ids(self) -> list[int]:

@@ -137,4 +137,6 @@ def check_fills_cache(model: PreTrainedModel) -> None:
             f"{name} is in training mode with gradient checkpointing, and so fills no cache: call its eval()"
         )
     if any(vars(module).get("is_decoder") is False for module in model.modules()):
-        raise ValueError(f"{name} is an encoder, and so fills no cache: load it with is_decoder=True in its configuration")
+        raise ValueError(
+            f"{name} is an encoder, and so fills no cache: load it with is_decoder=True in its configuration"
+        )
