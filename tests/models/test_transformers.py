@@ -39,7 +39,7 @@ def test_who_counts_positions_itself_is_given_none():
 
 def test_encoders_are_refused_before_any_work():
     model = tiny_architecture("bert", is_decoder=False)
-    with pytest.raises(ValueError, match="BertLMHeadModel is an encoder, .* load it with is_decoder=True"):
+    with pytest.raises(ValueError, match=r"BertLMHeadModel is an encoder, .* load it with is_decoder=True"):
         CachedModel(model)
 
 

@@ -18,7 +18,7 @@ class Arithmetic(NamedTuple):
     rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Pairs (i, i + d/2) of ``[n, heads, d]`` by their position's angles: cosines, and sines with a sign."""
     attend: Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-    """Queries ``[n, heads, d]`` to keys and values ``[key heads, m, d]``, with a bias and a scale: ``[n, heads * d]``."""
+    """Queries ``[n, heads, d]`` to keys and values ``[key heads, m, d]``, with bias and scale: ``[n, heads * d]``."""
     groups: bool
     """Whether the bias has a row for each query head of a key head, ``[heads / key heads * n, m]``, not ``[n, m]``."""
 
