@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from operator import is_
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -45,6 +46,8 @@ _ATTENTION = {"sdpa": sdpa_attention_forward, "eager": None}  # each model has a
 # These frequencies do not depend on how long the sequence is.
 _STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
+_NUM_OF_EVERY_MODULE = len(vars(nn.Module()))
+"""What a module holds before its own attributes: dictionaries of parameters, modules and hooks."""
 
 
 def lean_obstacle(model: PreTrainedModel) -> str | None:
@@ -58,26 +61,27 @@ def lean_obstacle(model: PreTrainedModel) -> str | None:
     if type(model) not in _ARCHITECTURES:
         known = ", ".join(kind.__name__ for kind in _ARCHITECTURES)
         return f"its class is {type(model).__name__}, none of {known}"
-    return _replaced(model) or _other_settings(model) or _other_parameters(model)
+    modules = list(model.modules())
+    return _replaced(model, modules) or _other_settings(model) or _other_parameters(model, modules)
 
 
-def _replaced(model: PreTrainedModel) -> str | None:
+def _replaced(model: PreTrainedModel, modules: list[nn.Module]) -> str | None:
     """Name the first module that is not what its architecture has there, or what is replaced for all."""
     if _global_forward_hooks or _global_forward_pre_hooks:
         return "hooks are registered for all modules"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is on"
     forwards = _FORWARDS[type(model)]
-    for module in model.modules():
-        own = vars(module)
+    for module in modules:
+        own, kind = vars(module), type(module)
         if (
-            type(module).forward is not forwards.get(type(module))
+            kind.forward is not forwards.get(kind)
             or "forward" in own  # what wraps a module in place sets it on the instance
             or own["_forward_hooks"]
             or own["_forward_pre_hooks"]
             or own.get("_compiled_call_impl") is not None
         ):
-            return f"{_path(model, module)} ({type(module).__name__}) is replaced, patched, hooked or compiled"
+            return f"{_path(model, module)} ({kind.__name__}) is replaced, patched, hooked or compiled"
     attention = model.config._attn_implementation
     if attention not in _ATTENTION or ALL_ATTENTION_FUNCTIONS.get(attention) is not _ATTENTION[attention]:
         return f"its attention, {attention}, is not transformers' own sdpa or eager"
@@ -127,13 +131,15 @@ def _head_norms(attention: Any) -> tuple[Any, ...]:
     return (attention.q_norm, attention.k_norm) if "q_norm" in attention._modules else ()
 
 
-def _other_parameters(model: PreTrainedModel) -> str | None:
+def _other_parameters(model: PreTrainedModel, modules: list[nn.Module]) -> str | None:
     unbiased = [model.lm_head]
     for layer in model.model.layers:
         unbiased += (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)
     if any(linear.bias is not None for linear in unbiased):
         return "it has biases in other places than queries, keys and values"
-    kinds = {(type(p), p.dtype, p.device) for p in model.parameters()}
+    # not `parameters()`, which looks for those that occur twice
+    held = (parameter for module in modules for parameter in module._parameters.values())
+    kinds = {(type(p), p.dtype, p.device) for p in held if p is not None}
     if len(kinds) > 1:
         return "its parameters have several types, dtypes or devices"
     kind, dtype, _ = next(iter(kinds))
@@ -170,7 +176,8 @@ def fingerprint(model: PreTrainedModel) -> Fingerprint:
     for holder in (model.config, *model.modules()):
         parts.append(type(holder))
         # numbers by value; other objects by where they are, which keeps none of them alive
-        parts += [value if type(value) in _SCALARS else id(value) for value in vars(holder).values()]
+        own = islice(vars(holder).values(), _NUM_OF_EVERY_MODULE if isinstance(holder, nn.Module) else 0, None)
+        parts += [value if type(value) in _SCALARS else id(value) for value in own]
     file, kinds = _ARCHITECTURES[type(model)]
     code: list[Any] = []
     for space in (file, functional, sdpa_attention, masking_utils, nn.Module, *kinds, *_SHARED):
