@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import get_args
 from weakref import ref
 
 import torch
@@ -12,9 +13,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
+from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import parse_drafter
-from cactus_decoding.models.cached import CachedModel, vocabulary_size
+from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.types import Drafter
 
@@ -71,7 +73,9 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(CachedModel(self.target.model), self.drafter.twin(), self.tokenizer, self.bundled)
+        return Pair(
+            CachedModel(self.target.model, self.target.forward), self.drafter.twin(), self.tokenizer, self.bundled
+        )
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -90,6 +94,7 @@ def load_pair(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
+    forward: ForwardName = "auto",
 ) -> Pair:
     """Load a target and a draft that share a tokenizer: the bundled pair, or any local path or hub name.
 
@@ -102,15 +107,20 @@ def load_pair(
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
             faster on most CPUs.
         device: where to run; a GPU if there is one, else the CPU.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
+            whatever its rows are, proposals are drawn from them.
 
     Raises:
-        ValueError: if a model cannot be loaded, the draft is missing, or the vocabularies differ.
+        ValueError: if a model cannot be loaded, the draft is missing, or the vocabularies differ; for an unknown
+            ``forward``, and for ``lean`` where that is not the target's pass.
 
     Example:
         >>> pair = load_pair()
         >>> pair.tokenizer.eos_token
         '<eos>'
     """
+    check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
     bundled = target is None
     if bundled:
         dtype = torch.float32 if dtype == "auto" else dtype
@@ -127,7 +137,7 @@ def load_pair(
     named = parse_drafter(str(draft)) if isinstance(draft, str) else None
     if named is None:  # compared first: weights may be large
         _check_same_vocabulary(tokenizer, _load_tokenizer("draft", draft), str(target), str(draft))
-    verifier = CachedModel(_load_model("target", target, dtype, device))
+    verifier = CachedModel(_load_model("target", target, dtype, device), forward)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
     drafter = ModelDrafter(_load_model("draft", draft, dtype, device), vocabulary_size(verifier.model))
