@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,6 +95,7 @@ def frontier(
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
+    from cactus_decoding.evaluation.intervals import FEWEST
     from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
     from cactus_decoding.files.provenance import provenance
@@ -120,9 +122,11 @@ def frontier(
     if not console.is_terminal:
         console.width = max(console.width, 140)
     console.print(table_of(measured, f"{rows.positions} positions of {rows.problems} problems"))
+    others = "the intervals (95 %) say how much other problems would differ"
+    if rows.problems < FEWEST:
+        others = f"fewer than {FEWEST} problems are too few to tell how much others would differ"
     console.print(
-        "Exact at these positions; the intervals (95 %) say how much other problems would differ. tokens/step is for "
-        f"{len(measured[0].tokens_per_step)} proposals."
+        f"Exact at these positions; {others}. tokens/step is for {len(measured[0].tokens_per_step)} proposals."
     )
 
 
@@ -186,10 +190,10 @@ def table_of(points: list[Point], title: str) -> Table:
 
 
 def interval(estimate: tuple[float, float, float]) -> str:
-    """Write a number with its interval.
+    """Write a number with its interval, if it has one.
 
-    >>> interval((0.5, 0.25, 0.75))
-    '0.5000 (0.2500–0.7500)'
+    >>> interval((0.5, 0.25, 0.75)), interval((0.5, float("nan"), float("nan")))
+    ('0.5000 (0.2500–0.7500)', '0.5000')
     """
     value, low, high = estimate
-    return f"{value:.4f} ({low:.4f}–{high:.4f})"
+    return f"{value:.4f}" if math.isnan(low) else f"{value:.4f} ({low:.4f}–{high:.4f})"
