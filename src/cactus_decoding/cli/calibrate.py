@@ -84,7 +84,7 @@ def calibrate(
 
     if (max_nats is None) == (max_score_drop is None):
         raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
-    check_writable(output)
+    check_writable(output, inputs=[rows_file, results_file])
     if max_nats is not None:
         if rows_file is None:
             raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")

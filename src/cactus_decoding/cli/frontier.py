@@ -98,13 +98,15 @@ def frontier(
     from cactus_decoding.evaluation.intervals import FEWEST
     from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
+    from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
 
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
-    check_writable(output, rows_file, picture)
+    recorded = rows_file.exists()  # it is read, then
+    check_writable(output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)])
     if picture is not None:
         new_figure()  # raises without matplotlib
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked

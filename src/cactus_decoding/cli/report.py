@@ -43,11 +43,7 @@ def report(
     from cactus_decoding.evaluation.reporting.report_text import to_html, to_markdown
     from cactus_decoding.files.writing import check_writable, write_atomically
 
-    check_writable(output, markdown)
-    inputs = [*results, *([frontier] if frontier is not None else [])]
-    for path in (output, markdown):
-        if path is not None and path.resolve() in [given.resolve() for given in inputs]:
-            raise ValueError(f"{str(path)!r} is an input; give another output")
+    check_writable(output, markdown, inputs=[*results, frontier])
     files = read_all(results)
     made = make_report(files, None if frontier is None else (frontier, read_frontier(frontier)))
     page = to_html(made)

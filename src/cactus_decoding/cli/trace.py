@@ -34,8 +34,6 @@ def trace(
     from cactus_decoding.tracing.page import to_html
 
     page = file.with_suffix(".html") if output is None else output
-    check_writable(page)
-    if page.resolve() == file.resolve():
-        raise ValueError(f"{str(page)!r} is the trace itself; give another output")
+    check_writable(page, inputs=[file])
     write_atomically(page, to_html(read_trace(file)))
     typer.echo(f"wrote {page}")

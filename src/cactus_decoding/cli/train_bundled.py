@@ -66,8 +66,11 @@ def train_roles(output: Path, work: Path, roles: Sequence[str], recipes: Mapping
     Raises:
         ValueError: if a model folder exists and is not to be replaced, or a checkpoint does not fit.
     """
+    from cactus_decoding.files.writing import check_folder
     from cactus_decoding.training import bundled
 
+    for folder in (output, work):
+        check_folder(folder)
     for role in roles:
         bundled.check_replaceable(output / role, force)
     for role in roles:

@@ -172,6 +172,17 @@ SOURCES: Mapping[str, type[Any]] = MappingProxyType(
 """Every kind of task by its name."""
 
 
+def file_of(text: str) -> Path | None:
+    """Return the file that a task's spelling names; None where there is none.
+
+    Example:
+        >>> file_of("gsm8k:path=test.jsonl"), file_of("word_problems")
+        (PosixPath('test.jsonl'), None)
+    """
+    path = getattr(parse("task", text, SOURCES), "path", None)
+    return None if path is None else Path(path).expanduser()
+
+
 def parse_task(text: str, problems: int | None = None) -> Task:
     """Return the task that a text spells: a kind, then ``:`` and comma-separated ``parameter=value`` pairs.
 
