@@ -1,7 +1,8 @@
 """Intervals cover the truth as often as they say: by enumeration of all outcomes, then by simulation.
 
 Each simulation has 2,000 experiments, so the share that covers has a standard deviation of 0.5 points: with a true
-coverage of 95 % it leaves 93 to 97 % with probability 6e-5, and falls below 93 % with half of that. Generators are fixed.
+coverage of 95 % it leaves 93 to 97 % with probability 6e-5, and falls below 93 % with half of that. Generators are
+fixed.
 """
 
 from __future__ import annotations

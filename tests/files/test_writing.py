@@ -82,7 +82,7 @@ def places(tmp_path):
         "missing/file": "its folder is missing",
         "file/below": "Not a directory",
         "x" * 252: "File name too long",  # with its ending while it grows
-        "/proc/cactus": "",  # a file system that takes no files
+        "/proc/cactus": "cannot write",  # a file system that takes no files
     }
 
 

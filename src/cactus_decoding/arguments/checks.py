@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.suggestions import suggestion
+
 # float64 rows may come from a float32 softmax over a large vocabulary, which is off by a few millionths
 _SUM_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
@@ -41,7 +43,7 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of the allowed words."""
     if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}{suggestion(value, allowed)}")
 
 
 def check_probabilities(name: str, probs: object) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from cactus_decoding.arguments.knobs import Parameter, parameters
+from cactus_decoding.arguments.suggestions import suggestion
 
 Spelled = TypeVar("Spelled")
 
@@ -23,14 +24,16 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     """
     name, _, rest = text.strip().partition(":")
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r} in {text!r}; known are {', '.join(known)}")
+        close = suggestion(name, known)
+        raise ValueError(f"unknown {kind} {name!r} in {text!r}; known are {', '.join(known)}{close}")
     allowed = {each.name: each for each in parameters(known[name])}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in allowed:
             listed = ", ".join(allowed) or "none"
-            raise ValueError(f"{part!r} in {text!r} is not parameter=value; parameters of {name} are: {listed}")
+            close = suggestion(key, allowed)
+            raise ValueError(f"{part!r} in {text!r} is not parameter=value; parameters of {name} are: {listed}{close}")
         if key in values:
             raise ValueError(f"{key} is given twice in {text!r}")
         values[key] = _convert(allowed[key], value, text)
@@ -45,6 +48,7 @@ def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
     if parameter.choices and value not in parameter.choices:
         raise ValueError(
             f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {value!r} in {text!r}"
+            f"{suggestion(value, parameter.choices)}"
         )
     try:
         return parameter.kind(value)

@@ -158,8 +158,7 @@ def _speeds(measured: Frontier, rule: str, current: int, rounds: int) -> Speeds:
     request = Request.from_dict({name: value for name, value in settings.items() if name not in own})
     asked = parse_task(settings["task"])
     prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
-    names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
-    pair = load_pair(*names)
+    pair = load_pair(settings["target"], settings["draft"])
     max_length = int(settings["num_speculative_tokens"])
     lengths = sorted({*(length for length in LENGTHS if length <= max_length), max_length, current})
     timed = [(name, length) for length in lengths for name in (LOSSLESS, rule) if length or name == LOSSLESS]

@@ -106,7 +106,9 @@ def frontier(
     request, families = Request.from_dict(asked), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # it is read, then
-    check_writable(output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)])
+    check_writable(
+        output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
+    )
     if picture is not None:
         new_figure()  # raises without matplotlib
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked
@@ -151,8 +153,7 @@ def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -
             )
         return rows
     asked = parse_task(settings["task"])
-    names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
-    pair = load_pair(*names)
+    pair = load_pair(settings["target"], settings["draft"])
     with counting("Recording", settings["positions"]) as report:
         rows = record_rows(
             pair,

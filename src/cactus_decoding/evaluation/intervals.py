@@ -17,7 +17,7 @@ Numbers = NDArray[np.float64]
 TAIL = 0.025
 """The probability that an interval may lie above the truth, and likewise below it."""
 FEWEST = 6
-"""Of fewer problems (or timings) even the whole range covers the median less often than 95 %: 1 - 2 * 0.5 ** 5 < 0.95."""
+"""Of fewer problems (or timings) even the whole range misses the median more often than in 5 %: 2 * 0.5**5 > 0.05."""
 RESAMPLES = 4000
 _MAX_WEIGHTS = 2**23
 """This many weights are held at once."""

@@ -15,6 +15,7 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
 from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, ServerConfig, request_of
 from cactus_decoding.models.cached import check_fits
+from cactus_decoding.models.loading import check_model_name
 from cactus_decoding.rules import Lossless
 
 _SECONDS_TO_END = 30.0
@@ -146,8 +147,7 @@ def _path(role: str, name: str) -> str:
 
     if name == "bundled":
         return str(zoo.path(role))
-    if name.startswith(("/", ".", "~")):
-        if not Path(name).expanduser().exists():
-            raise ValueError(f"cannot load the {role}: there is no folder {name!r}")
-        return str(Path(name).expanduser())
+    name = str(Path(name).expanduser()) if name.startswith("~") else name
+    if ":" not in name:  # vLLM knows other places, such as s3://bucket
+        check_model_name(role, name, ["bundled", "ngram"])
     return name

@@ -36,8 +36,8 @@ class Advice:
 def advise(summaries: Iterable[RunSummary], task: str, max_drop: float) -> list[Advice]:
     """Return advice for each pair and sampling that a task was answered with.
 
-    A setting is within the limit where the whole 95 % interval of its score less the baseline's (`paired_difference`) is
-    at or above ``-max_drop``. Problems that are too few to show this show it of no setting.
+    A setting is within the limit where the whole 95 % interval of its score less the baseline's (`paired_difference`)
+    is at or above ``-max_drop``. Problems that are too few to show this show it of no setting.
 
     Raises:
         ValueError: for a task without results, without scores, or without a lossless run.

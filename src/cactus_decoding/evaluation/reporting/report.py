@@ -196,7 +196,7 @@ def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> l
 
 
 def sigma_band(summaries: Sequence[RunSummary]) -> Interval | None:
-    """Return the target's own score plus and minus one standard error, exactly; None where the target alone was not measured."""
+    """Return the target's own score and the ends of its exact 68 % interval; None where it was not measured alone."""
     for summary in summaries:
         score = summary.metrics["score"]
         if summary.config.num_speculative_tokens == 0 and score is not None:

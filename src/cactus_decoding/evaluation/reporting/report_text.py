@@ -8,7 +8,8 @@ from pathlib import Path
 from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
 
 EXPLANATION = (
-    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over problems for the rest, "
+    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
+    "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
     "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
     "same run. Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."

@@ -147,9 +147,15 @@ def opened(path: Path) -> Iterator[ResultFile]:
         OSError: if it cannot be written.
         ValueError: if it is something else, or another process is writing it; it is then left as it is.
     """
-    with file_behind(path).open("a+b") as file:
+    file_path = file_behind(path)
+    is_new = not file_path.exists()
+    with file_path.open("a+b") as file:
         lock(file.fileno(), path)
         file.seek(0)
         results, kept = _parse(file.read(), path)
         file.truncate(kept)
-        yield ResultFile(path, results, file)
+        try:
+            yield ResultFile(path, results, file)
+        finally:
+            if is_new and not os.fstat(file.fileno()).st_size:  # nothing came of it
+                file_path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.tasks.task import Task
@@ -77,7 +78,8 @@ def harness_tasks(names: str, include: Path | None, problems: int | None) -> lis
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in manager.all_tasks]
     if unknown or not wanted:
-        raise ValueError(f"unknown task of lm-evaluation-harness: {', '.join(unknown) or repr(names)}")
+        close = suggestion(unknown[0], manager.all_tasks) if unknown else ""
+        raise ValueError(f"unknown task of lm-evaluation-harness: {', '.join(unknown) or repr(names)}{close}")
     try:
         found = manager.load(wanted)["tasks"]
     except Exception as error:  # its tasks run code of their own, and read what a user or the hub provides
