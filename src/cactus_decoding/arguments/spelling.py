@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     """
     name, _, rest = text.strip().partition(":")
     if name not in known:
-        close = suggestion(name, known)
+        close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
         raise ValueError(f"unknown {kind} {name!r} in {text!r}; known are {', '.join(known)}{close}")
     allowed = {each.name: each for each in parameters(known[name])}
     values: dict[str, float | int | str] = {}

@@ -47,7 +47,7 @@ def frontier(
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
-                     help="Draw acceptance against KL and TV here, as SVG (needs the extra 'eval')."),
+                     help="Draw acceptance against KL and TV here, as SVG (needs the extra 'report')."),
     ] = None,
     family: Annotated[
         list[str] | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.cli import options
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def play(
 ) -> None:  # fmt: skip
     """Open a page that shows what a rule does to an answer: token by token, what if, and side by side.
 
-    Needs the extra 'playground'. Stop it with Ctrl-C.
+    Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
     try:
         from cactus_decoding.playground.guards import is_loopback
@@ -71,7 +72,7 @@ def play(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "cactus_decoding":
             raise
-        raise ValueError("cactus play needs Starlette and uvicorn: pip install 'cactus-decoding[playground]'") from None
+        raise ValueError(f"cactus play needs Starlette and uvicorn: run {install('playground')}") from None
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if target is None and draft not in (None, "ngram"):

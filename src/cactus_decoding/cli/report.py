@@ -36,7 +36,7 @@ def report(
 ) -> None:  # fmt: skip
     """Show what rules cost and what they buy: pictures and tables, every number with its interval.
 
-    Needs the extra 'eval'.
+    Needs the extra 'report', which 'make demo' installs.
     """
     from cactus_decoding.evaluation.frontier.frontier_file import read_frontier
     from cactus_decoding.evaluation.reporting.report import make_report, read_all

@@ -27,7 +27,7 @@ def trace(
 ) -> None:  # fmt: skip
     """Show a response token by token: what both models and the rule thought there, and what it cost.
 
-    Needs the extra 'playground' or 'eval'.
+    Needs the extra 'playground' or 'report', which 'make demo' installs.
     """
     from cactus_decoding.files.writing import check_writable, write_atomically
     from cactus_decoding.tracing import read_trace

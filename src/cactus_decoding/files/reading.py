@@ -16,8 +16,8 @@ def read_bytes(path: str | Path) -> bytes:
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: for a device, a named pipe (it may wait for its writer for ever) or a socket, and for a pipe with more
-            than `MOST` bytes.
+        ValueError: for a device, a named pipe (it may wait for its writer for ever) or a socket, and for a pipe with
+            more than `MOST` bytes.
 
     Example:
         >>> read_bytes("/dev/zero")

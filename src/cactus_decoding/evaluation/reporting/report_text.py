@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
 
 EXPLANATION = (
@@ -25,7 +26,7 @@ def to_html(report: Report) -> str:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise ValueError("reports need Jinja2: pip install 'cactus-decoding[eval]'") from None
+        raise ValueError(f"reports need Jinja2: run {install('report')}") from None
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
