@@ -159,9 +159,8 @@ def desk(tmp_path, monkeypatch):
 
 def is_one_whole_sentence(err: str) -> bool:
     """Say whether this is one line with a message that is not cut off."""
-    return (
-        err.startswith("cactus: ") and err.count("\n") == 1 and not err.rstrip().endswith((":", ",", "(", "…", "..."))
-    )
+    cut = (":", ",", "(", "…", "...")
+    return err.startswith("cactus: ") and err.count("\n") == 1 and not err.rstrip().endswith(cut)
 
 
 @pytest.mark.parametrize(("arguments", "words"), CASES, ids=[" ".join(arguments)[:120] for arguments, _ in CASES])

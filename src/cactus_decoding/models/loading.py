@@ -147,8 +147,8 @@ def sentence_of(error: Exception) -> str:
     r"""Return what an error says, on one line and not cut within a sentence.
 
     Example:
-        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n(1) a"))
-        ('It is no model.', 'one of: (1) a')
+        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
+        ('It is no model.', 'one of: 1')
         >>> sentence_of(KeyError("added_tokens"))
         "KeyError: 'added_tokens'"
     """
