@@ -156,6 +156,7 @@ def opened(path: Path) -> Iterator[ResultFile]:
         file.truncate(kept)
         try:
             yield ResultFile(path, results, file)
-        finally:
-            if is_new and not os.fstat(file.fileno()).st_size:  # nothing came of it
+        except (TypeError, ValueError):
+            if is_new and not os.fstat(file.fileno()).st_size:  # a mistake leaves nothing behind
                 file_path.unlink(missing_ok=True)
+            raise
