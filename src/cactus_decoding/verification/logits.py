@@ -102,9 +102,19 @@ def _verify_one(
     if draft_probs is not None:
         drafted = draft_probs.gather(1, draft_token_ids.long().unsqueeze(1)).squeeze(1).tolist()
     lossless_first = getattr(rule, "never_stricter_than_lossless", False)
+    surely_accepts = getattr(rule, "surely_accepts", None) if lossless_first else None
     for position, token in enumerate(proposals):
-        row_probs = rows.at(position)
         needed = numbers[position] * drafted[position]
+        rough = rows.roughly(position) if surely_accepts else None
+        if rough is not None:
+            least, most = rough.bounds(token)
+            if needed < least:
+                continue
+            draft = None if draft_probs is None else draft_probs[position]
+            if needed >= most and surely_accepts(needed, rough, draft, token):
+                relaxed[position] = True
+                continue
+        row_probs = rows.at(position)
         lossless = needed < row_probs.probability(token)
         if lossless and lossless_first:
             continue
@@ -120,7 +130,15 @@ def _verify_one(
             continue
         if draft is None:
             draft = torch.zeros_like(row_probs.probs).index_fill_(0, candidate, 1.0)
-        weights = residual(rule.recovery_target(row_probs.probs).double(), draft.double(), scale[0])
+        weights = _residual(rule.recovery_target(row_probs.probs), draft, scale[0])
         return position, row_probs.draw(weights, uniforms[-1])
     row_probs = rows.at(len(proposals))
     return len(proposals), row_probs.draw(row_probs.probs, uniforms[-1])
+
+
+def _residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tensor) -> Tensor:
+    """Do what `residual` does in float64, for one row, in fewer passes where s is at most 1."""
+    if not residual_scale <= 1:
+        return residual(recovery_target.double(), draft_probs.double(), residual_scale)
+    weights = recovery_target.to(torch.float64, copy=True).mul_(residual_scale).sub_(draft_probs).clamp_(min=0)
+    return weights if weights.sum() > 0 else recovery_target.double()
