@@ -56,8 +56,8 @@ class Rule(ABC):
             whatever the lossless test accepts with the same number: it then need not be asked about those tokens.
         needs_support_only: the rule promises that its numbers, and its recovery target, stay the same when tokens
             with q = 0 other than the drafted one are left out of both rows.
-        needs_drafted_token_only: the rule promises that h(n) depends on q(n) and p(n) alone, and that it does not fall as
-            q(n) rises.
+        needs_drafted_token_only: the rule promises that h(n) depends on q(n) and p(n) alone, and that it does not fall
+            as q(n) rises.
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
             that the drafted token was tested against, so that an engine which knows h and p can follow the rule.
         lifts_one_token: that h lifts the drafted token and keeps the target's proportions everywhere else.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.sampling.drawing import draw_one
-from cactus_decoding.sampling.rough_probs import RoughProbs
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
+from cactus_decoding.sampling.rough_probs import RoughProbs
 
 _LEAST_TOTAL = 1e-20
 """Of exponentials: what underflows is then nothing beside it."""

@@ -30,7 +30,9 @@ def verify_logits(
     On the CPU, rows after the first rejection are never read; a row is reduced to the tokens that top-k, top-p and
     min-p leave; the rule is asked only where the lossless test fails, if it says that it accepts whatever that test
     does (`Rule.never_stricter_than_lossless`), and about the target's support only, if that is all it looks at
-    (`Rule.needs_support_only`). Elsewhere, and for many short rows, it calls `verify` itself.
+    (`Rule.needs_support_only`). Where nothing is cut, a row's exponentials and their sum bound the drafted token's
+    probability, and mostly decide (`Rule.surely_accepts`): a softmax, and a root, is worked out only where the next
+    token is drawn or the bounds leave it open. Elsewhere, and for many short rows, it calls `verify` itself.
 
     The same random numbers are drawn. Everything decided from them is the same to the last bit, with two exceptions:
     the clamped ratio's bounds, which are solved for to 1e-12 along another path, and entropies of typical acceptance,
@@ -105,8 +107,8 @@ def _verify_one(
     surely_accepts = getattr(rule, "surely_accepts", None) if lossless_first else None
     for position, token in enumerate(proposals):
         needed = numbers[position] * drafted[position]
-        rough = rows.roughly(position) if surely_accepts else None
-        if rough is not None:
+        rough = None if surely_accepts is None else rows.roughly(position)
+        if rough is not None and surely_accepts is not None:
             least, most = rough.bounds(token)
             if needed < least:
                 continue
