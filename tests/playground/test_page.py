@@ -262,7 +262,8 @@ OVERLAP = """() => [...document.querySelectorAll(".session")].map((session) => {
 })"""
 """By how much each answer and its card overlap, in pixels; negative where there is room between them."""
 IN_VIEW = """(token) => {
-  const text = token.closest(".ca-text").getBoundingClientRect(), card = token.closest(".session").querySelector(".ca-card");
+  const text = token.closest(".ca-text").getBoundingClientRect();
+  const card = token.closest(".session").querySelector(".ca-card");
   const [box, below] = [token.getClientRects()[0], card.getBoundingClientRect()];
   return box.top >= Math.max(text.top, 0) - 1 && box.bottom <= Math.min(text.bottom, innerHeight) + 1
     && below.top >= -1 && below.bottom <= innerHeight + 1;

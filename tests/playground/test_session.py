@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from support.playground_server import QUESTION, asked
-
 import gc
 
 import pytest
+from support.playground_server import QUESTION, asked
 
 from cactus_decoding import Request
 from cactus_decoding.playground.session import Session
