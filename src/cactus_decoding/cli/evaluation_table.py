@@ -45,7 +45,7 @@ _LONG = 22
 
 
 def table(summaries: Sequence[RunSummary], *, every_metric: bool = False) -> list[Table]:
-    """Return a table for each task and pair: a row for each setting, or one for each of its metrics with its interval."""
+    """Return a table for each task and pair: a row for each setting, or one for each of its metrics."""
     groups: dict[tuple[object, ...], list[RunSummary]] = {}
     for summary in summaries:
         config = summary.config
