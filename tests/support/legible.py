@@ -35,8 +35,8 @@ _CUT = """() => [...document.querySelectorAll("table")].filter((table) => {
   return box.right > document.documentElement.clientWidth + 1;
 }).map((table) => table.textContent.trim().slice(0, 80))"""
 _ON_EACH_OTHER = """() => {
-  const texts = [...document.querySelectorAll("svg g[id^='text_'], svg text")].map((each) => [each.getBoundingClientRect(),
-    each.id || each.textContent]).filter(([box]) => box.width > 0);
+  const texts = [...document.querySelectorAll("svg g[id^='text_'], svg text")]
+    .map((each) => [each.getBoundingClientRect(), each.id || each.textContent]).filter(([box]) => box.width > 0);
   const pairs = [];
   for (let i = 0; i < texts.length; i += 1) for (let j = 0; j < i; j += 1) {
     const [[a, first], [b, second]] = [texts[i], texts[j]];
@@ -49,7 +49,7 @@ _ON_EACH_OTHER = """() => {
 
 
 def illegible(page: Page) -> list[str]:
-    """Return numbers of tables that break inside, tables that are cut, and whether the page is wider than the window."""
+    """Return numbers of tables that break inside, tables that are cut, and a page that is wider than the window."""
     broken = [f"breaks inside: {text}" for text in page.evaluate(_BROKEN)]
     cut = [f"cut: {text}" for text in page.evaluate(_CUT)]
     width, window = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")

@@ -69,7 +69,8 @@ def test_what_cannot_be_read_is_found(browser) -> None:
     with watched_page(browser, viewport={"width": 300, "height": 300}) as (page, _, _):
         page.set_content("<table><td style='width: 1px; overflow-wrap: anywhere'>0.123456</table>"
                          "<div style='overflow: hidden; width: 50px'><table><td>a long cell nowhere</table></div>"
-                         "<svg><g id='text_1'><text y='20'>one</text></g><g id='text_2'><text y='21'>two</text></g></svg>"
+                         "<svg><g id='text_1'><text y='20'>one</text></g>"
+                         "<g id='text_2'><text y='21'>two</text></g></svg>"
                          "<p style='width: 400px'>wide</p>")  # fmt: skip
         assert sorted(text.split()[0] for text in illegible(page)) == ["408", "breaks", "cut:"]
         assert overlapping_texts(page)
