@@ -65,8 +65,8 @@ class ModelDrafter(Drafter):
 
         There are none after a token that the draft lacks.
         """
-        if self._model.max_length is not None:
-            limit = min(limit, self._model.max_length - len(token_ids))
+        if self.max_length is not None:
+            limit = min(limit, self.max_length - len(token_ids))
         known = self._follow(token_ids)
         if limit <= 0 or max(token_ids[known:]) >= vocabulary_size(self._model.model):
             return Proposal([], None)

@@ -140,7 +140,8 @@ class Request:
     def check_drafter(self, drafter: Drafter) -> None:
         """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
         if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-            raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {drafter!r}")
+            name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
+            raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")
         if self.verification == "block" and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
             raise ValueError(_FIXED_BLOCKS)
 

@@ -187,6 +187,10 @@ def check_can_roll_back(model: PreTrainedModel) -> None:
         raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
     if getattr(model, "_is_stateful", False):
         raise ValueError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejection")
+    if not model._supports_default_dynamic_cache():
+        raise ValueError(f"{name} keeps a memory of its own and no cache that could be rolled back after a rejection")
+    if getattr(model.config.get_text_config(decoder=True), "cross_attention_layers", None):
+        raise ValueError(f"{name} has cross-attention layers, which read images and have no place in a cache of tokens")
 
 
 def context_window(model: PreTrainedModel) -> int | None:

@@ -173,7 +173,10 @@ class StaticCache:
         """Make room for ``end`` tokens, keeping the first ``length``."""
         if end <= self.capacity:
             return
-        room = max(end, min(max(2 * self.capacity, self.MIN_CAPACITY), self._max_length))
+        room = max(2 * self.capacity, self.MIN_CAPACITY)
+        if end <= self._max_length:  # beyond it, capacity doubles again
+            room = max(end, min(room, self._max_length))
+        room = max(end, room)
         for store in (self.keys, self.values):
             for i, old in enumerate(store):
                 store[i] = old.new_empty(old.shape[0], room, old.shape[2])
