@@ -26,6 +26,7 @@ from cactus_decoding.cli import (
     trace,
     train_bundled,
 )
+from cactus_decoding.cli.generate import ASK
 
 MISTAKE = 2
 
@@ -60,8 +61,8 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog='Try [bold]cactus demo[/bold], or [bold]cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. '
-    'How many pens does he have now?"[/bold]\n\nSet CACTUS_TRACEBACK=1 to see where an error was raised.',
+    epilog=f"Try [bold]cactus demo[/bold], or [bold]{ASK}[/bold]\n\n"
+    "Set CACTUS_TRACEBACK=1 to see where an error was raised.",
 )
 def cactus(
     context: typer.Context,

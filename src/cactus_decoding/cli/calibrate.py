@@ -201,7 +201,7 @@ def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
     console = Console(highlight=False)
     for advice in found:
         shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
-        for part in table(shown):
+        for part in table(shown, every_metric=True):
             console.print(part)
         config = advice.config
         where = (

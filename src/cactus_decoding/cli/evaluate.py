@@ -102,6 +102,12 @@ def evaluate(
                      help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
                      "does not count. vLLM's answers are never audited."),
     ] = True,
+    every_metric: Annotated[
+        bool,
+        typer.Option("--all", rich_help_panel=options.OUTPUT,
+                     help="Print every metric with its interval, not a row for each setting; 'cactus report' shows "
+                     "them too."),
+    ] = False,
     interleaved: Annotated[
         bool,
         typer.Option("--interleave/--one-by-one", rich_help_panel=options.RUNNING,
@@ -161,7 +167,7 @@ def evaluate(
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
-        _show(file.results, configs)
+        _show(file.results, configs, every_metric)
 
 
 def _tasks(
@@ -212,11 +218,11 @@ def _bundled_draft(target: str) -> list[str]:
     return ["bundled"]
 
 
-def _show(results: list[RunResult], configs: list[RunConfig]) -> None:
+def _show(results: list[RunResult], configs: list[RunConfig], every_metric: bool) -> None:
     """Print what came out of some runs; baselines are looked for in the whole file."""
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.evaluation.runs.summary import summarise
 
     wanted = {config.asking(seed=0) for config in configs}
     shown = [summary for summary in summarise(results) if summary.config in wanted]
-    Console(highlight=False).print(*table(shown), sep="\n\n")
+    Console(highlight=False).print(*table(shown, every_metric=every_metric), sep="\n\n")

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.generate import ASK
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
-    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=1 --trace pears.jsonl\n\n'
-    "cactus trace pears.jsonl\n\n"
-    "cactus trace pears.jsonl --output for-a-colleague.html"
+    f"{ASK} --rule cactus:delta=1 --trace nuts.jsonl\n\n"
+    "cactus trace nuts.jsonl\n\n"
+    "cactus trace nuts.jsonl --output for-a-colleague.html"
 )
 
 

@@ -57,6 +57,12 @@ class Playground:
         self.queue.check_open()
         return EventsResponse(events(self.queue, self.pairs, self.runs, wanted))
 
+    async def check(self, request: Request) -> Response:
+        """Say whether a run could be asked for in this way, without running it."""
+        body = await read_json(request, self.limits.body_bytes)
+        asked.read_request(body, self.limits, models=self.models)
+        return JSONResponse({})
+
     async def stop(self, request: Request) -> Response:
         """End a run after the step that it is in."""
         await read_json(request, self.limits.body_bytes)
@@ -89,6 +95,7 @@ class Playground:
             Route("/", _show_page),
             Route("/assets/{name}", _show_asset),
             Route("/api/form", self.show_form),
+            Route("/api/check", self.check, methods=["POST"]),
             Route("/api/runs", self.generate, methods=["POST"]),
             Route(run + "/stop", self.stop, methods=["POST"]),
             Route(run + "/what-if", self.what_if, methods=["POST"]),

@@ -37,7 +37,8 @@ def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Itera
         >>> from tempfile import TemporaryDirectory
         >>> from cactus_decoding import load_pair
         >>> from cactus_decoding.tracing import stream_trace
-        >>> response = stream_trace(load_pair(), "Question: Tom has 4 pens.", seed=0, max_new_tokens=4)
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> response = stream_trace(load_pair(), EXAMPLES[0].prompt, seed=0, max_new_tokens=4)
         >>> with TemporaryDirectory() as folder:
         ...     steps = tuple(written(response, Path(folder) / "trace.jsonl"))
         ...     read_trace(Path(folder) / "trace.jsonl").steps == steps

@@ -230,11 +230,16 @@ def number(interval: Interval | None, digits: int) -> str:
     """
     if interval is None or math.isnan(interval.value):
         return "–"
-    value, low, high = (_short(x, digits) for x in interval)
+    value, low, high = (short(x, digits) for x in interval)
     return value if math.isnan(interval.low) else f"{value} ({low} to {high})"
 
 
-def _short(value: float, digits: int) -> str:
+def short(value: float, digits: int) -> str:
+    """Write a value; a very large one with its exponent.
+
+    >>> short(0.5, 2), short(7e8, 1), short(math.inf, 1)
+    ('0.50', '7.0e+08', '∞')
+    """
     if not math.isfinite(value):
         return "∞"
     return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +35,17 @@ def to_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of}
+    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
     return environment.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+
+
+def parts_of(name: str) -> list[str]:
+    """Return a setting's name in parts between which a line may end: never within a number.
+
+    >>> parts_of("cactus:delta=1.0,solver=exact ×10")
+    ['cactus:', 'delta=1.0,', 'solver=exact ×10']
+    """
+    return re.findall(r"[^:,]*[:,]|[^:,]+", name)
 
 
 def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
