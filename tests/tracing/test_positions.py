@@ -143,7 +143,7 @@ def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
     for drafted in product(range(3), repeat=3):
         for _ in range(5):
             proposal = Proposal(list(drafted), draft)
-            _, outcome = verifier(verifier.begin([]), logits, [0, *drafted], proposal, generator)
+            _, outcome = verifier(verifier.begin(), logits, [0, *drafted], proposal, generator)
             for i, position in enumerate(PositionReader(bundled.tokenizer, request).read(outcome)[:3]):
                 assert position.acceptance is None
                 assert seen.setdefault(drafted[: i + 1], position.acceptance_prob) == position.acceptance_prob

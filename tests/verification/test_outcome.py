@@ -109,8 +109,8 @@ def test_a_tree_of_proposals_is_refused_rather_than_taken_for_a_chain():
     verifier = Request().verifier(lambda logits, _: logits.softmax(-1), lambda logits, _: logits.softmax(-1))
     logits, ids = torch.zeros(3, 5), [1, 3, 4]
     with pytest.raises(ValueError, match="must be a chain"):
-        verifier(verifier.begin([]), logits, ids, Proposal([3, 4], None, [-1, -1]), None)
-    _, outcome = verifier(verifier.begin([]), logits, ids, Proposal([3, 4], None, [-1, 0]), None)
+        verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, [-1, -1]), None)
+    _, outcome = verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, [-1, 0]), None)
     assert outcome.num_drafted == 2
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from cactus_decoding.budgets import metering
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.metering import BudgetState, Plan
 from cactus_decoding.budgets.spending import FittedPolicy
+from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import (
@@ -54,7 +55,7 @@ class Verifier:
     verification: str = "token"
     policy: FittedPolicy | None = None
 
-    def begin(self, prompt_ids: list[int]) -> BudgetState:
+    def begin(self, prompt_ids: Sequence[int] = ()) -> BudgetState:
         """Return the state of a response to a prompt that has spent nothing."""
         state = metering.begin(self.budget, self.rule)
         return state if self.policy is None else state._replace(phase=self.policy.begin(prompt_ids))
@@ -82,36 +83,43 @@ class Verifier:
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
         if self.budget is None and self.policy is None and not judges_untempered(self.rule):
             return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule, None, None)
-        rule, target_probs, plan = self._plan(state, rows, drafted)
+        rule, draft_probs = metering.rule_of_step(self.rule, state), proposal.probs
+        target_probs, metered = rows.target(), self.budget is not None or judges_untempered(rule)
+        if judges_untempered(rule):
+            plan = self._plan(rule, state, rows.untempered()[:-1], None, drafted)
+        else:
+            if (
+                metered
+            ):  # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
+                target_probs = normalised(target_probs)
+                draft_probs = None if draft_probs is None else normalised(draft_probs)
+            plan = self._plan(rule, state, target_probs[:-1], draft_probs, drafted)
         scheme = verify_block if self.verification == "block" else verify
-        result = scheme(plan.rule, target_probs, proposal.probs, drafted, generator, validate=False)
+        result = scheme(plan.rule, target_probs, draft_probs, drafted, generator, validate=False)
         nats = None
-        if self.budget is not None or judges_untempered(self.rule):
+        if metered:
             state, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
         outcome = _outcome(result, rows, rule, plan, nats)
         if self.policy is not None:
             state = state._replace(phase=self.policy.after(state.phase, outcome.all_token_ids))
         return state, outcome
 
-    def _plan(self, state: BudgetState, rows: StepRows, drafted: Tensor) -> tuple[AcceptanceRule, Tensor, Plan]:
-        """Return the rule that spends in this step, the rows that are sampled from, and where it may."""
-        rule = metering.rule_of_step(self.rule, state)
-        limits = {"limit": state.limit, "spent": state.spent}
-        if judges_untempered(rule):
-            judged = rows.untempered()
-            target_probs = one_hot(judged.argmax(-1), judged.shape[-1]).to(judged.dtype)
-        else:
-            judged = target_probs = rows.target()
-        before, proposal, relaxable = judged[:-1], rows.proposal, None
+    def _plan(
+        self, rule: AcceptanceRule, state: BudgetState, judged: Tensor, draft_probs: Tensor | None, drafted: Tensor
+    ) -> Plan:
+        """Decide at which of a step's drafted positions a rule judges."""
+        relaxable = None
         if self.policy is not None:
-            relaxable = self.policy.relaxable(state.phase, before, proposal.token_ids)
+            relaxable = self.policy.relaxable(state.phase, judged, drafted.tolist())
         if judges_untempered(rule):
-            plan = metering.plan_greedy_step(rule, before, drafted, **limits, relaxable=relaxable)
-        elif self.budget is None and relaxable is not None:
-            plan = metering.confine(rule, relaxable, before, proposal.probs)
-        else:
-            plan = metering.plan_step(rule, before, proposal.probs, drafted, **limits, relaxable=relaxable)
-        return rule, target_probs, plan
+            return metering.plan_greedy_step(
+                rule, judged, drafted, limit=state.limit, spent=state.spent, relaxable=relaxable
+            )
+        if self.budget is None and relaxable is not None:
+            return metering.confine(rule, relaxable, judged, draft_probs)
+        return metering.plan_step(
+            rule, judged, draft_probs, drafted, limit=state.limit, spent=state.spent, relaxable=relaxable
+        )
 
     def _verify(self, rows: StepRows, drafted: Tensor, generator: torch.Generator | None) -> Verification:
         """Verify by one rule at every position, straight from the logits where that is possible."""
@@ -120,7 +128,7 @@ class Verifier:
             return verify_block(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
         if self.sampling is None:
             return verify(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
-        return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator)
+        return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator, validate=False)
 
 
 _LOSSLESS = Lossless()

@@ -43,7 +43,8 @@ from cactus_decoding import (
     SamplingParams,
     speculative_generate,
 )
-from cactus_decoding.integrations.transformers.request import ProcessedProbs, named_arguments_of_generate
+from cactus_decoding.integrations.transformers.call import named_arguments_of_generate
+from cactus_decoding.integrations.transformers.request import ProcessedProbs
 
 PROMPT = torch.tensor([[1, 2, 3]])
 LONG_PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 3]])
@@ -95,11 +96,6 @@ def test_a_draft_of_another_architecture(target):
     plain = target.generate(PROMPT, do_sample=False, max_length=40)
     for other in (tiny_gpt2(3), tiny_mistral(4), tiny_gpt2(5, positions=16)):
         assert torch.equal(speculate(target, do_sample=False, max_length=40, assistant_model=other), plain)
-
-
-def test_the_target_s_window_limits_the_length():
-    model = tiny_gpt2(0, positions=20)
-    assert speculate(model, do_sample=False, max_new_tokens=50, assistant_model=tiny_gpt2(1)).shape[1] == 20
 
 
 # --- the sampled law -------------------------------------------------------------------------------------------------
@@ -423,14 +419,7 @@ def test_without_generate_nothing_is_found(target, draft):
         return input_ids
 
     target.generate(PROMPT, custom_generate=custom, assistant_model=draft, max_new_tokens=5)
-    assert found == [{"assistant_model": draft, "streamer": None, "synced_gpus": None}, {}]
-
-
-def test_explicit_drafters_go_before_the_generation_config(target):
-    metrics = Metrics()
-    arguments = {"prompt_lookup_num_tokens": 3, "max_new_tokens": 20, "metrics": metrics, "do_sample": False}
-    speculate(target, drafter=ModelDrafter(target), **arguments)
-    assert metrics.accepted == metrics.drafted > 0
+    assert found == [{"max_new_tokens": 5, "assistant_model": draft, "streamer": None, "synced_gpus": None}, {}]
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, 6), ({"num_speculative_tokens": 2}, 2)])
@@ -466,6 +455,10 @@ REFUSED = {
     "no draft": ({}, "a draft is missing"),
     "two drafts": ({"drafter": NgramDrafter(), "assistant_model": tiny_llama(1)}, "exclude each other"),
     "no drafter": ({"drafter": "ngram"}, "drafter must be a Drafter"),
+    "no drafter but a model": (
+        {"drafter": tiny_llama(1)},
+        "but is a LlamaForCausalLM; give a model as assistant_model",
+    ),
     "no model": ({"assistant_model": "a path"}, "assistant_model must be a transformers model"),
     "unknown rule": ({"rule": "cactsu"}, "unknown rule 'cactsu'"),
     "no rule": ({"rule": 1.0}, "rule must be an acceptance rule"),
@@ -495,19 +488,25 @@ REFUSED = {
     "nothing but padding": ({"attention_mask": torch.tensor([[0, 0, 0]])}, "attention_mask must be ones"),
     "other positions": ({"position_ids": torch.tensor([[5, 6, 7]])}, "position_ids must count"),
     "unknown": ({"num_speculative_token": 3}, "not used by the model: .'num_speculative_token'"),
+    "a draft's own flag": ({"is_assistant": True}, "is_assistant is what transformers sets for a draft"),
+    "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size is not supported"),
+    "image features": ({"prompt": PROMPT, "mm_encoder_outputs": {"image": torch.ones(1)}}, "given mm_encoder_outputs"),
     "synced": ({"synced_gpus": True}, "synced_gpus is not supported"),
     "early exit": ({"assistant_early_exit": 2, "drafter": None}, "exit_layer must be between 1 and 1"),
     "another vocabulary": ({"assistant_model": tiny_llama(1, 11)}, "vocabulary has 8 tokens, but the draft's has 11"),
     "another width": ({"drafter": ModelDrafter(tiny_llama(1, 11))}, "vocabulary has 8 tokens, but the draft's has 11"),
     "a long prompt": (
-        {"assistant_model": tiny_llama(1, positions=3)},
+        {"assistant_model": tiny_gpt2(1, positions=3)},
         "num_speculative_tokens must be below the draft's",
     ),
     "a short window": (
-        {"assistant_model": tiny_llama(1, positions=3), "num_speculative_tokens": 2},
+        {"assistant_model": tiny_gpt2(1, positions=3), "num_speculative_tokens": 2},
         "the prompt must be shorter than the draft's 3 positions, but has 3",
     ),
-    "many proposals": ({"num_speculative_tokens": 64}, "must be below the target's 64 positions, but is 64"),
+    "many proposals": (
+        {"assistant_model": tiny_gpt2(1), "num_speculative_tokens": 64},
+        "must be below the draft's 64 positions, but is 64",
+    ),
 }
 
 
@@ -556,12 +555,6 @@ def test_recurrent_models_are_refused_as_target_and_as_draft(idle):
         speculate(idle, assistant_model=model, max_new_tokens=5)
     with pytest.raises(ValueError, match="MambaForCausalLM keeps a recurrent state"):
         CandidateGeneratorDrafter.assisted(model)
-
-
-def test_stop_strings_go_in_as_a_criterion(target):
-    """Transformers itself refuses them next to a callable, before anything of ours runs."""
-    with pytest.raises(ValueError, match="stop strings"):
-        speculate(target, drafter=NgramDrafter(), max_new_tokens=5, stop_strings=["a"], tokenizer=word_tokenizer("a b"))
 
 
 def test_early_exit_needs_a_model_that_can_exit():

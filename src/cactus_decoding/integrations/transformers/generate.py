@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -23,26 +24,28 @@ from transformers.generation.streamers import BaseStreamer
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.protection import Protection
 from cactus_decoding.budgets.spending import spending_policy
-from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
-from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.transformers.assistance import SETTINGS, Assistance, ScheduledLength
+from cactus_decoding.integrations.transformers.call import (
+    check_not_synced,
+    named_arguments_of_generate,
+    random_source,
+)
+from cactus_decoding.integrations.transformers.positions import reach_of, read_in_blocks
 from cactus_decoding.integrations.transformers.request import (
     ProcessedProbs,
     StoppingCheck,
     check_call,
     left_padding,
-    named_arguments_of_generate,
-    random_source,
     sampling_of,
+    with_stop_strings,
 )
-from cactus_decoding.models.cached import CachedModel, check_fits, vocabulary_size
+from cactus_decoding.models.cached import CachedModel, ForwardName, check_fits, vocabulary_size
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs
-
-_DEFAULT_NUM_SPECULATIVE_TOKENS = 6
 
 
 def speculative_generate(
@@ -60,23 +63,28 @@ def speculative_generate(
     drafter: Drafter | CandidateGenerator | None = None,
     generator: torch.Generator | None = None,
     seed: int | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     protect: str | Protection | None = None,
     protect_threshold: float | None = None,
     lossless_tokens: int = 0,
     relax_within: Sequence[str] | None = None,
     metrics: Metrics | None = None,
+    forward: ForwardName = "auto",
     streamer: BaseStreamer | None = None,
+    stop_strings: str | Sequence[str] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    assistant_tokenizer: PreTrainedTokenizerBase | None = None,
     **model_kwargs: Any,
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """Draft and verify inside `generate`: ``model.generate(**inputs, custom_generate=speculative_generate, ...)``.
 
-    `generate` prepares the first five arguments and ``model_kwargs``; the others are given to it by name, or fixed with
+    `generate` prepares the first five arguments and ``model_kwargs``; the others are given to it by name, or bound with
     `functools.partial`. Its generation config is honoured: ``do_sample`` (False is temperature 0), lengths, ends of
-    sequence, every setting that makes a logits processor or a stopping criterion, and ``return_dict_in_generate``.
+    sequence, every setting that makes a logits processor or a stopping criterion, ``return_dict_in_generate``, and what
+    transformers' assisted generation is told (``num_assistant_tokens`` and its schedule,
+    ``assistant_confidence_threshold``, ``prompt_lookup_num_tokens`` and so on). What has no effect here is refused.
     Logits processors must be functions of their arguments: they see rows of the draft, and rows that are rejected.
-    Stop strings go in as ``stopping_criteria=[StopStringCriteria(tokenizer, [...])]``, because `generate` itself
-    accepts no ``stop_strings`` next to a callable. The target's context window limits the length too.
+    The response goes on beyond the target's context window where that of `generate` does; where positions end, it
+    ends with a warning.
 
     Args:
         model: the target.
@@ -88,20 +96,26 @@ def speculative_generate(
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: ``token`` for one proposal after another, ``block`` for all of a step jointly.
         num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or its
-            spelling; 6 if None, or ``prompt_lookup_num_tokens``.
-        assistant_model: the draft, with the target's vocabulary.
+            spelling; if None, ``num_assistant_tokens`` or ``prompt_lookup_num_tokens`` where they are set, else 6.
+        assistant_model: the draft, with the target's vocabulary unless there is an ``assistant_tokenizer``.
         drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
             either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
             ``use_mtp``.
         generator: source of the random numbers, on the model's device; torch's default one if None.
         seed: makes a generator.
-        tokenizer: the target's, needed by ``protect`` and ``relax_within``, which look at the text of tokens.
         protect: a `Protection` or its pattern: positions where the target may write such a token are judged losslessly.
         protect_threshold: how likely such tokens may be where a position is relaxed; 0.01 if None.
         lossless_tokens: so are the first tokens of the response.
         relax_within: and all that does not stand between these two marks.
         metrics: counts and seconds are added to this object.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same.
         streamer: gets tokens one by one.
+        stop_strings: end the response, as in `generate`; the tokenizer must be bound.
+        tokenizer: the target's, for ``protect``, ``relax_within``, stop strings and a draft with other tokens.
+            `generate` keeps both tokenizers from a callable, so bind them:
+            ``partial(speculative_generate, tokenizer=tokenizer)``.
+        assistant_tokenizer: that of a draft with other tokens.
         model_kwargs: what `generate` adds for a text-only model.
 
     Returns:
@@ -126,36 +140,39 @@ def speculative_generate(
         4
     """
     named = named_arguments_of_generate(model)
+    named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}
     streamer = named.get("streamer") if streamer is None else streamer
     assistant_model = named.get("assistant_model") if assistant_model is None else assistant_model
-    if named.get("synced_gpus"):
-        raise ValueError("synced_gpus is not supported: steps of different processes take different times")
-    if num_speculative_tokens is None:
-        num_speculative_tokens = generation_config.prompt_lookup_num_tokens or _DEFAULT_NUM_SPECULATIVE_TOKENS
+    check_call(model, input_ids, logits_processor, generation_config, model_kwargs)
+    check_not_synced(model, named.get("synced_gpus"))
+    stopping_criteria = with_stop_strings(stopping_criteria, stop_strings, tokenizer)
+    padding = left_padding(input_ids, model_kwargs)
+    prompt_ids = input_ids[0, padding:].tolist()
+    stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
+    assistance = Assistance(model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer)
     plain = sampling_of(logits_processor, generation_config)
     request = Request(
         rule,
         budget,
         verification,
-        num_speculative_tokens,
+        assistance.length(num_speculative_tokens, stop.max_length - len(prompt_ids)),
         plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0),
         seed=seed,
         spending=spending_policy(protect, protect_threshold, lossless_tokens, relax_within),
     )
-    tokenizer = named.get("tokenizer") if tokenizer is None else tokenizer
+    length, target, reach = (
+        request.num_speculative_tokens,
+        CachedModel(model, forward),
+        reach_of(model, len(prompt_ids)),
+    )
+    proposals = length.begin_step() if isinstance(length, ScheduledLength) else length.max_draft_tokens
     policy = request.spending.fit(tokenizer, vocabulary_size(model))
-    check_call(model, input_ids, logits_processor, generation_config, model_kwargs)
-
-    padding = left_padding(input_ids, model_kwargs)
-    prompt_ids = input_ids[0, padding:].tolist()
-    target, proposals = CachedModel(model), request.num_speculative_tokens.max_draft_tokens
-    check_fits("target", target.max_length, len(prompt_ids), proposals)
+    check_fits("target", reach.end, len(prompt_ids), proposals)
     proposer: Drafter = NgramDrafter()
     if proposals:
-        proposer = _choose_drafter(model, generation_config, assistant_model, drafter)
+        proposer = assistance.choose_drafter()
         check_fits("draft", proposer.max_length, len(prompt_ids), proposals)
     request.check_drafter(proposer)
-    stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
 
     to_probs: LogitsToProbs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
     if plain is not None:
@@ -164,12 +181,12 @@ def speculative_generate(
     untempered = ProcessedProbs(logits_processor, generation_config, input_ids, padding, greedy=False)
     outcomes = decode(
         target,
-        proposer,
+        read_in_blocks(model, proposer, len(prompt_ids)),
         prompt_ids,
         request.verifier(to_probs, untempered, plain, policy),
         to_probs,
-        length=request.num_speculative_tokens,
-        max_length=min(stop.max_length, target.max_length or stop.max_length),
+        length=length,
+        max_length=min(stop.max_length, reach.end or stop.max_length),
         stopping_criteria=stop,
         generator=random_source(generator, seed, target.device),
     )
@@ -184,70 +201,13 @@ def speculative_generate(
             _add(metrics, Metrics.of(outcome))
     if metrics is not None:
         metrics.seconds += time.perf_counter() - start
+    assistance.remember(length)
     if streamer is not None:
         streamer.end()
+    if outcome.finish_reason == "length" and len(prompt_ids) + len(response) < stop.max_length:
+        warnings.warn(f"the response ends at the target's {reach.end} positions, {reach.cause}", stacklevel=2)
     sequences = torch.cat([input_ids, input_ids.new_tensor([response])], dim=1)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
-
-
-def _choose_drafter(
-    model: PreTrainedModel,
-    config: GenerationConfig,
-    assistant_model: PreTrainedModel | None,
-    drafter: Drafter | CandidateGenerator | None,
-) -> Drafter:
-    """Return what the caller wants to draft with: what it names explicitly goes before the generation config."""
-    if drafter is not None and assistant_model is not None:
-        raise ValueError("assistant_model and drafter exclude each other: give one of them")
-    if isinstance(drafter, CandidateGenerator):
-        return CandidateGeneratorDrafter(drafter)
-    if drafter is not None:
-        if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-            raise TypeError(
-                f"drafter must be a Drafter (a subclass of cactus_decoding.Drafter) or a candidate generator, but is "
-                f"{drafter!r}"
-            )
-        if isinstance(drafter, ModelDrafter):
-            _check_vocabulary(model, drafter.vocabulary)
-        return drafter
-    if assistant_model is not None:
-        return _drafter_of(model, config, assistant_model)
-    if config.assistant_early_exit is not None:
-        return CandidateGeneratorDrafter.early_exit(config.assistant_early_exit)
-    if config.prompt_lookup_num_tokens is not None:
-        return NgramDrafter(max_ngram_size=config.max_matching_ngram_size or 2)
-    if getattr(config, "use_mtp", None):
-        return CandidateGeneratorDrafter.multi_token_prediction()
-    raise ValueError(
-        "a draft is missing: give assistant_model, drafter, prompt_lookup_num_tokens, assistant_early_exit or use_mtp, "
-        "or num_speculative_tokens=0 to sample without one"
-    )
-
-
-def _drafter_of(model: PreTrainedModel, config: GenerationConfig, assistant_model: PreTrainedModel) -> Drafter:
-    """Return the drafter that goes with a kind of draft model."""
-    if not isinstance(assistant_model, PreTrainedModel):
-        raise TypeError(f"assistant_model must be a transformers model, but is {assistant_model!r}")
-    if assistant_model.device != model.device:
-        raise ValueError(
-            f"assistant_model must be on the target's device {model.device}, but is on {assistant_model.device}"
-        )
-    if getattr(config, "speculation_type", None) == "dflash":
-        return CandidateGeneratorDrafter.dflash(assistant_model)
-    if type(assistant_model).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant")):
-        return CandidateGeneratorDrafter.shared_states(assistant_model)
-    draft = ModelDrafter(assistant_model)
-    _check_vocabulary(model, draft.vocabulary)
-    return draft
-
-
-def _check_vocabulary(model: PreTrainedModel, width: int) -> None:
-    if width != vocabulary_size(model):
-        raise ValueError(
-            f"the target's vocabulary has {vocabulary_size(model)} tokens, but the draft's has {width}; for the same "
-            f"tokens with another padding, pass drafter=ModelDrafter(draft, {vocabulary_size(model)}); for other "
-            "tokens, drafter=CandidateGeneratorDrafter.cross_tokenizer(draft, target_tokenizer, draft_tokenizer)"
-        )
 
 
 def _add(metrics: Metrics, counts: Metrics) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor
 from transformers import (
     EosTokenCriteria,
     GenerationConfig,
-    GenerationMixin,
     LogitsProcessorList,
     MaxLengthCriteria,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     StoppingCriteriaList,
+    StopStringCriteria,
 )
 from transformers.generation import logits_process
 
-from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.models.cached import check_can_roll_back
 from cactus_decoding.sampling.params import SamplingParams
 
@@ -65,11 +65,12 @@ class ProcessedProbs:
         *,
         greedy: bool | None = None,
     ) -> None:
-        self._processors = [(type(processor) in _ROW_WISE, processor) for processor in processors]
+        kept = [processor for processor in processors if not _vanishes(processor)]
+        self._processors = [(type(processor) in _ROW_WISE, processor) for processor in kept]
         self._padding = input_ids[0, :padding].tolist()
-        self._sampling = SamplingParams(
-            temperature=0.0 if (not config.do_sample if greedy is None else greedy) else 1.0
-        )
+        if greedy is None:
+            greedy = not config.do_sample or len(kept) < len(processors)
+        self._sampling = SamplingParams(temperature=0.0 if greedy else 1.0)
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities ``[rows, vocabulary]``; the last row follows all the tokens."""
@@ -85,6 +86,13 @@ class ProcessedProbs:
             rows = [processor(history[:, : first + i], scores[i : i + 1]) for i in range(len(scores))]
             scores = torch.cat(rows)
         return self._sampling(scores)
+
+
+def _vanishes(processor: object) -> bool:
+    """Say whether a processor divides by a temperature so low that it means greedy decoding, and would overflow."""
+    if not isinstance(processor, logits_process.TemperatureLogitsWarper):
+        return False
+    return SamplingParams(temperature=processor.temperature).temperature == 0
 
 
 def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> SamplingParams | None:
@@ -116,6 +124,21 @@ def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> Sa
         return SamplingParams(**given)
     except ValueError:  # transformers allows more, such as a top-p of 0
         return None
+
+
+def with_stop_strings(
+    criteria: StoppingCriteriaList, strings: str | Sequence[str] | None, tokenizer: PreTrainedTokenizerBase | None
+) -> StoppingCriteriaList:
+    """Return stopping criteria that also end a response at a stop string, as `generate` reads it."""
+    if not strings:
+        return criteria
+    if tokenizer is None:
+        raise ValueError(
+            "stop_strings need the target's tokenizer, which `generate` keeps from a callable: bind it, as "
+            "custom_generate=functools.partial(speculative_generate, tokenizer=tokenizer)"
+        )
+    strings = strings if isinstance(strings, str) else list(strings)
+    return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
 
 
 class StoppingCheck:
@@ -158,7 +181,7 @@ def check_call(
         raise ValueError(f"speculative_generate does greedy search and sampling with one beam, but not {mode.value}")
     if (config.num_return_sequences or 1) > 1:
         raise ValueError(f"num_return_sequences must be 1, but is {config.num_return_sequences}")
-    extra = sorted(name for name, value in model_kwargs.items() if name not in _PREPARED and value is not None)
+    extra = sorted(name for name, value in model_kwargs.items() if name not in _PREPARED and _carries(name, value))
     if extra:
         raise ValueError(f"speculative_generate takes text only, but was given {', '.join(extra)}")
     if input_ids.shape[0] != 1:
@@ -168,6 +191,10 @@ def check_call(
     outputs = [name for name in ("output_logits", "output_scores") if getattr(config, name)]
     if outputs:
         raise ValueError(f"speculative_generate returns sequences only, but {', '.join(outputs)} is set")
+    if config.is_assistant:
+        raise ValueError("is_assistant is what transformers sets for a draft, and speculative_generate drives targets")
+    if getattr(config, "prefill_chunk_size", None) is not None:
+        raise ValueError("prefill_chunk_size is not supported: a prompt is read at once")
     if getattr(config, "assistant_ensemble_weight", None) is not None:
         raise ValueError("assistant_ensemble_weight is not looked at: give rule='ensemble:weight=...' instead")
     _check_cache(config, model_kwargs)
@@ -176,6 +203,18 @@ def check_call(
             raise ValueError(
                 f"{type(processor).__name__} remembers earlier calls, and cannot take back a rejected token"
             )
+
+
+def _carries(name: str, value: object) -> bool:
+    """Say whether an input tells the model anything: `generate` itself adds empty ones, such as encoder outputs."""
+    if isinstance(value, Tensor):
+        # a kind for each token, of which 0 is text: processors make it for texts too
+        return bool(value.any()) if name == "mm_token_type_ids" else value.numel() > 0
+    if isinstance(value, Mapping):
+        return any(_carries("", one) for one in value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return any(_carries("", one) for one in value)
+    return value is not None and value is not False
 
 
 def _check_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
@@ -205,32 +244,3 @@ def left_padding(input_ids: Tensor, model_kwargs: dict[str, Any]) -> int:
         if positions.shape[-1] != length or not bool((positions[..., padding:] == expected).all()):
             raise ValueError(f"position_ids must count the prompt's tokens from 0, but are {positions.tolist()}")
     return padding
-
-
-def named_arguments_of_generate(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the arguments that `generate` was called with but keeps from us, if it is what called us.
-
-    ``assistant_model``, ``streamer`` and ``synced_gpus`` are parameters of `generate` itself, and none of those reaches
-    a callable ``custom_generate`` (transformers 4.57 to 5.19): only its frame still has them.
-    """
-    code = inspect.unwrap(GenerationMixin.generate).__code__
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is code and frame.f_locals.get("self") is model:
-            return {name: frame.f_locals.get(name) for name in ("assistant_model", "streamer", "synced_gpus")}
-        frame = frame.f_back
-    return {}
-
-
-def random_source(generator: object, seed: int | None, device: torch.device) -> torch.Generator | None:
-    """Return the generator to draw from; None is torch's default one, as `generate` has it."""
-    if seed is not None:
-        if generator is not None:
-            raise ValueError("generator and seed exclude each other: give one of them")
-        check_integer("seed", seed, 0, 2**63 - 1)
-        return torch.Generator(device).manual_seed(seed)
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, but is {generator!r}")
-    if generator is not None and generator.device.type != device.type:
-        raise ValueError(f"generator must be on the model's device {device}, but is on {generator.device}")
-    return generator
