@@ -118,6 +118,8 @@ class CachedModel:
     ) -> Tensor:
         """Feed tokens behind the cached ones; return the logits after each of the last ``rows`` of them.
 
+        Whatever ends it early, an interruption too, leaves the cache empty.
+
         They are a chain, each of which sees all before it, unless positions and a mask make a tree of them:
         then each token sees itself and what leads to it.
 
@@ -136,11 +138,14 @@ class CachedModel:
         if self._forward is None:
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
-        if positions is None and mask is None:
-            logits = self._forward.append(block, self.length, rows)
-        else:
-            logits = self._forward.append(block, self.length, rows, *self._checked(len(block), positions, mask))
-        self.length += len(block)
+        tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
+        try:
+            logits = self._forward.append(block, self.length, rows, *tree)
+            self.length += len(block)
+        except BaseException as error:  # interrupted half-way, layers hold different numbers of tokens
+            if not (tree and isinstance(error, ValueError)):  # which is how a tree is refused, before it is read
+                self._forget()
+            raise
         return logits
 
     def rollback(self, length: int) -> None:
@@ -163,9 +168,16 @@ class CachedModel:
         self._keep(prefix, path)
 
     def _keep(self, prefix: int, path: list[int]) -> None:
-        self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+        try:
+            self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+        except BaseException:
+            self._forget()
+            raise
         if not self.length:
             self._forward = None
+
+    def _forget(self) -> None:
+        self.length, self._forward = 0, None
 
     def _checked(
         self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
