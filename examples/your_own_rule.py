@@ -26,6 +26,7 @@ row = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
 draft = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
 print("emitted:", audit(Doubled(), row, draft).output_probs.tolist())
 
-prompt = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
+question = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
+prompt = f"Question: {question}\nAnswer:"
 response = generate(load_pair(), prompt, rule=Doubled(), seed=0)
 print(response.text, response.metrics.acceptance_length)

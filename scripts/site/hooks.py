@@ -10,7 +10,6 @@ from formulas import to_mathml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from notebook_page import notebook_page
-from performance_tables import with_tables
 from reference_pages import names_page, reference_pages
 
 from cactus_decoding.rules import RULES
@@ -42,8 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put tables in, and let links that are right in the repository be right on the site too."""
-    return re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", with_tables(markdown))
+    """Let links that are right in the repository be right on the site too."""
+    return re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", markdown)
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -54,6 +54,7 @@ def test_only_the_text_goes_to_stdout(run):
         (QUESTION, [], PROMPT),
         (f" {QUESTION}\n", [], PROMPT),
         (f"Question: {QUESTION}", [], PROMPT),
+        (QUESTION.replace(" and", "\n  and"), [], PROMPT),  # as the playground does
         (PROMPT, [], PROMPT),
         (PROMPT + " First,", [], PROMPT + " First,"),
         (QUESTION, ["--raw"], QUESTION),

@@ -16,7 +16,13 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(page.read_text())]
 
 # Blocks that need what tests cannot have, each with its reason on the page: the number may not grow unseen.
-NOT_RUN = {"README.md": 2, "docs/adding_a_rule.md": 1, "docs/traces_and_playground.md": 1, "docs/vllm.md": 5}
+NOT_RUN = {
+    "README.md": 2,
+    "docs/adding_a_rule.md": 1,
+    "docs/installation.md": 4,
+    "docs/traces_and_playground.md": 1,
+    "docs/vllm.md": 5,
+}
 
 
 @pytest.mark.slow

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.browser import headless_browser, watched_page
 from support.code_blocks import ROOT
+from support.legible import illegible
 
 import cactus_decoding
 
@@ -48,15 +50,35 @@ def inventory(path: Path) -> set[str]:
     return {line.split(" ")[0] for line in zlib.decompress(compressed).decode().splitlines()}
 
 
-@pytest.mark.slow
-def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The site, built strictly."""
+    site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     build = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert build.returncode == 0, build.stderr
     assert "WARNING" not in build.stderr
+    return site
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1200])
+def test_tables_of_every_page_can_be_read(site: Path, width: int) -> None:
+    pages = sorted(site.rglob("*.html"))
+    wrong = {}
+    with headless_browser() as browser, watched_page(browser, viewport={"width": width, "height": 900}) as watched:
+        page, _, _ = watched
+        for path in pages:
+            page.goto(path.as_uri())
+            if found := illegible(page):
+                wrong[str(path.relative_to(site))] = found[:5]
+    assert wrong == {}
+    assert sum("<table" in path.read_text() for path in pages) > 20
+
+
+@pytest.mark.slow
+def test_the_site_is_whole(site: Path) -> None:
     described = inventory(site / "objects.inv")
     assert public_names() <= described
     reference = "".join(page.read_text() for page in (site / "reference").rglob("*.html"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qs, urlencode
 
 import pytest
 from playwright.sync_api import expect
 from support.browser import headless_browser
 
 from cactus_decoding import load_pair, stream
-from cactus_decoding.zoo.word_problems import word_problems
+from cactus_decoding.zoo.word_problems import EXAMPLES
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120_000
@@ -26,7 +27,7 @@ def browser():
 class Visitor:
     """A browser of its own on the page, which notes what it asks for and what goes wrong."""
 
-    def __init__(self, browser, server, **options):
+    def __init__(self, browser, server, path="", **options):
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE)
@@ -34,7 +35,7 @@ class Visitor:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self.note)
-        self.page.goto(server.url)
+        self.page.goto(server.url + path)
         self.page.wait_for_selector("body[data-state=ready]")
 
     def __getattr__(self, name):
@@ -74,14 +75,10 @@ def visit(browser, server):
         assert all(url.startswith((server.url, "data:")) for url in visitor.asked)
 
 
-def first_problem():
-    return next(word_problems("test", seed=0))
-
-
 def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
     page = visit()
     page.generate()
-    alone = stream(load_pair(), first_problem().prompt, rule="cactus:delta=0.5", top_p=0.95, seed=0)
+    alone = stream(load_pair(), EXAMPLES[0].prompt, rule="cactus:delta=0.5", top_p=0.95, seed=0)
     for _ in alone:
         pass
     shown = page.tokens()
@@ -107,7 +104,7 @@ def test_everything_works_from_the_keyboard(visit):
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".session .downloads a")
     page.tokens().first.focus()
-    expect(page.locator(".ca-card h3")).to_contain_text("All")
+    expect(page.locator(".ca-card h3")).to_contain_text("That")
     for _ in range(2):
         page.keyboard.press("ArrowRight")
     expect(page.tokens().nth(2)).to_be_focused()
@@ -151,7 +148,7 @@ def test_two_rules_side_by_side_part_where_they_part(visit):
     page = visit()
     page.check("#compare")
     page.generate()
-    pair, problem, ids = load_pair(), first_problem(), []
+    pair, problem, ids = load_pair(), EXAMPLES[0], []
     for rule in ("cactus:delta=0.5", "lossless"):
         response = stream(pair, problem.prompt, rule=rule, top_p=0.95, seed=0)
         ids.append([token for step in response for token in step.token_ids])
@@ -257,29 +254,56 @@ def test_the_rule_tells_what_it_means_and_promises(visit):
     expect(part.locator(".advice")).to_contain_text("finds absurd")
 
 
-def test_a_card_that_comes_to_lie_under_the_pointer_stays(visit):
-    page = visit(viewport={"width": 500, "height": 500})
+OVERLAP = """() => [...document.querySelectorAll(".session")].map((session) => {
+  const [text, card] = [".ca-text", ".ca-card"].map((part) => session.querySelector(part).getBoundingClientRect());
+  const across = Math.min(text.right, card.right) - Math.max(text.left, card.left);
+  const down = Math.min(text.bottom, card.bottom) - Math.max(text.top, card.top);
+  return Math.min(across, down);
+})"""
+"""By how much each answer and its card overlap, in pixels; negative where there is room between them."""
+IN_VIEW = """(token) => {
+  const text = token.closest(".ca-text").getBoundingClientRect();
+  const card = token.closest(".session").querySelector(".ca-card");
+  const [box, below] = [token.getClientRects()[0], card.getBoundingClientRect()];
+  return box.top >= Math.max(text.top, 0) - 1 && box.bottom <= Math.min(text.bottom, innerHeight) + 1
+    && below.top >= -1 && below.bottom <= innerHeight + 1;
+}"""
+LONG = EXAMPLES[4]
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+@pytest.mark.parametrize(("width", "height"), [(400, 740), (500, 500), (1200, 800)])
+def test_the_card_never_covers_the_answer(visit, width, height, rules):
+    page = visit(viewport={"width": width, "height": height})
+    page.fill("#prompt", LONG.question)
+    if rules == 2:
+        page.check("#compare")
     page.generate()
-    token = page.tokens().first
-    token.evaluate("token => scrollBy(0, token.getBoundingClientRect().top - 440)")  # where the card will be
-    box = token.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    expect(page.locator(".ca-card h3")).to_be_visible()
-    under = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('.ca-card'))"
-    assert page.evaluate(under, [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
-    seen = page.evaluate(
-        """() => new Promise((done) => {
-          const seen = [];
-          const look = () => {
-            seen.push(Boolean(document.querySelector(".ca-card h3")));
-            return seen.length < 10 ? requestAnimationFrame(look) : done(seen);
-          };
-          look();
-        })"""
-    )
-    assert all(seen)
-    page.mouse.move(2, 2)
-    expect(page.locator(".ca-card h3")).to_have_count(0)
+    tokens = page.tokens(rules - 1)
+    for place in (0, 20, tokens.count() - 1):
+        tokens.nth(place).scroll_into_view_if_needed()
+        tokens.nth(place).hover()
+        expect(page.locator(".session").nth(rules - 1).locator(".ca-card h3")).to_be_visible()
+        assert max(page.evaluate(OVERLAP)) <= 0
+    tokens.first.focus()
+    for _ in range(tokens.count() - 1):
+        page.keyboard.press("ArrowRight")
+        assert page.locator(".ca-token:focus").evaluate(IN_VIEW)
+    page.evaluate("() => { for (let y = 0; y < document.body.scrollHeight; y += 50) scrollTo(0, y); }")
+    assert max(page.evaluate(OVERLAP)) <= 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_walking_along_the_answer_moves_nothing_above_the_card(visit):
+    page = visit(viewport={"width": 500, "height": 600})
+    page.generate()
+    page.tokens().last.scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.tokens().first.focus()
+    top = page.locator(".ca-text").bounding_box()["y"]
+    for place in range(page.tokens().count()):
+        page.tokens().nth(place).hover()
+        assert page.locator(".ca-text").bounding_box()["y"] == top
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -310,3 +334,92 @@ def test_the_trace_is_downloaded_and_opens_by_itself(visit, tmp_path, browser):
     opened.goto(target.as_uri())
     expect(opened.locator(".ca-text .ca-token")).to_have_count(page.tokens().count())
     context.close()
+
+
+def test_reloading_keeps_prompt_and_settings(visit):
+    page = visit()
+    page.set("Prompt", "Two lines,\nof & = # % + signs")
+    page.set("temperature", "0.7")
+    page.set("Seed", "")
+    page.set("delta nats", "0.25")
+    page.locator("#form").get_by_label("Budget for the answer").select_option("max_shift")
+    page.set("Limit", "0.3")
+    page.check("#compare")
+    page.locator("#compare-part select").first.select_option("clamped:width=1.0")
+    page.locator("#compare-part input[type=text]").first.fill("2.5")
+    page.reload()
+    page.wait_for_selector("body[data-state=ready]")
+    expect(page.locator("#prompt")).to_have_value("Two lines,\nof & = # % + signs")
+    form = page.locator("#form")
+    for label, value in (("temperature", "0.7"), ("Seed", ""), ("delta nats", "0.25"), ("Limit", "0.3")):
+        expect(form.get_by_label(label, exact=True).first).to_have_value(value)
+    expect(form.get_by_label("Budget for the answer")).to_have_value("max_shift")
+    expect(page.locator("#compare-part .spelling")).to_have_text("clamped:width=2.5")
+    expect(page.locator("#problem")).to_be_hidden()
+    page.click("#another")
+    question = page.locator("#prompt").input_value()
+    page.reload()
+    expect(page.locator("#prompt")).to_have_value(question)
+
+
+def test_a_link_gives_the_same_answer_and_holds_no_secret(visit, server):
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page.set("Prompt", LONG.question)
+    page.set("temperature", "0.9")
+    page.set("Seed", "")
+    page.set("delta nats", "0.75")
+    page.check("#compare")
+    page.generate()
+    drawn = re.search(r"seed (\d+)", page.locator("#status").inner_text())[1]
+    page.click("#copy-link")
+    expect(page.locator("#status")).to_contain_text("copied")
+    link = page.evaluate("navigator.clipboard.readText()")
+    address, _, text = link.partition("#")
+    assert address == server.url
+    told = parse_qs(text, keep_blank_values=True)
+    assert told["rule"] == ["cactus:delta=0.75", "lossless"]
+    assert told["seed"] == [drawn]
+    run = page.locator(".session a").first.get_attribute("href").split("/")[3]
+    assert run not in link  # by which its visitor asks: whoever knows it can read the answer
+    other = visit(path=f"#{text}")
+    assert other.url == server.url  # the form counts now, not the address
+    other.generate()
+    for session in (0, 1):
+        assert other.tokens(session).all_inner_texts() == page.tokens(session).all_inner_texts()
+    other.goto(server.url + "#" + urlencode({"prompt": "Another one"}))  # in the same tab
+    expect(other.locator("#prompt")).to_have_value("Another one")
+    expect(other.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("temprature=2", ["this page has no setting “temprature”"]),
+        ("temperature=-1", ["temperature must be"]),
+        ("seed=x", ["seed must be an integer, but is 'x'"]),
+        ("seed=1&seed=2", ["seed stands there twice"]),
+        ("verification=blok", ["verification cannot be “blok”"]),
+        ("rule=cactos:delta=1", ["there is no rule “cactos:delta=1”"]),
+        ("rule=cactus:dleta=1", ["the rule “cactus” cannot have “dleta=1” here", "needs a value of delta"]),
+        ("rule=cactus:delta=much", ["delta must be a number, but is 'much'"]),
+        ("rule=cactus:delta=1,solver=magic", ["cannot have “solver=magic” here"]),
+        ("rule=lossless&rule=lossless&rule=lossless", ["3 rules are too many"]),
+        ("prompt=", ["the prompt is empty"]),
+        ("prompt=" + "x" * 9000, ["the prompt has 9000 characters"]),
+        ("<b>x</b>", ["this page has no setting “<b>x</b>”"]),
+    ],
+)
+def test_what_a_link_says_wrong_is_told(visit, text, sentences):
+    page = visit(path=f"#{text}")
+    for sentence in sentences:
+        expect(page.locator("#problem")).to_contain_text(sentence)
+    expect(page.locator("#problem")).to_contain_text("Not all of this link could be followed")
+    assert page.locator("#problem b").count() == 0
+
+
+def test_a_link_is_told_where_it_cannot_be_copied(visit):
+    page = visit()
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https elsewhere
+    page.click("#copy-link")
+    expect(page.locator("#status")).to_contain_text("in the address bar")
+    assert "prompt=Anna" in page.url

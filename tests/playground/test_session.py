@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 from support.playground_server import QUESTION, asked
 
-from cactus_decoding.tracing import stream_trace, to_json, what_if
+from cactus_decoding import Request
+from cactus_decoding.playground.session import Session
+from cactus_decoding.tracing import PositionRows, stream_trace, to_json, what_if
 from cactus_decoding.zoo.word_problems import format_prompt
 
 PROMPT = format_prompt(QUESTION)
@@ -54,3 +59,23 @@ def test_what_if_where_there_is_no_answer_says_so(server):
         status, answer = server.post(f"/api/runs/{run}/what-if", ask | change)
         assert status == 422
         assert sentence in answer["message"]
+
+
+def test_rows_behind_the_limit_are_not_held_by_anyone(pair):
+    before = {id(each) for each in gc.get_objects() if type(each) is PositionRows}
+    limit = 60_000
+    session = Session(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=limit)
+    positions = []
+    while step := session.step():
+        positions += step["positions"]
+    held = [each for each in gc.get_objects() if type(each) is PositionRows and id(each) not in before]
+    assert 0 < session.bytes == sum(each.nbytes for each in held) <= limit
+    drafted = [one["place"] for one in positions if one["drafted_id"] is not None]
+    assert len(held) < len(drafted)
+    assert session.what_if(drafted[0], "lossless")["rule"] == "lossless"
+    with pytest.raises(ValueError, match="took all memory for them"):
+        session.what_if(drafted[-1], "lossless")
+    with pytest.raises(ValueError, match="nothing was drafted"):
+        session.what_if(next(one["place"] for one in positions if one["fate"] == "bonus"), "lossless")
+    with pytest.raises(ValueError, match="max_rows_bytes"):
+        Session(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=-1)

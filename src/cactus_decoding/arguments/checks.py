@@ -8,6 +8,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.suggestions import suggestion
+
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MAX_SHOWN = 100
@@ -60,7 +62,8 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise `ValueError` unless ``value`` is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}")
+        close = suggestion(value, allowed)
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}{close}")
 
 
 def check_floats(name: str, values: object, what: str = "values") -> Tensor:

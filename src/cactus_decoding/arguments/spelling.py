@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Parameter, parameters
+from cactus_decoding.arguments.suggestions import suggestion
 
 Spelled = TypeVar("Spelled")
 
@@ -24,15 +26,17 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     """
     name, _, rest = text.strip().partition(":")
     if name not in known:
-        raise ValueError(f"unknown {kind} {shown(name)} in {shown(text)}; known are {', '.join(known)}")
+        close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
+        raise ValueError(f"unknown {kind} {shown(name)} in {shown(text)}; known are {', '.join(known)}{close}")
     allowed = {each.name: each for each in parameters(known[name])}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in allowed:
             listed = ", ".join(allowed) or "none"
+            close = suggestion(key, allowed)
             raise ValueError(
-                f"{shown(part)} in {shown(text)} is not parameter=value; parameters of {name} are: {listed}"
+                f"{shown(part)} in {shown(text)} is not parameter=value; parameters of {name} are: {listed}{close}"
             )
         if key in values:
             raise ValueError(f"{key} is given twice in {shown(text)}")
@@ -48,6 +52,7 @@ def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
     if parameter.choices and value not in parameter.choices:
         raise ValueError(
             f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {shown(value)} in {shown(text)}"
+            f"{suggestion(value, parameter.choices)}"
         )
     try:
         return parameter.kind(value)

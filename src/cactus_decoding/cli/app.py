@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.cli import (
     calibrate,
     check_bundled,
@@ -24,6 +26,7 @@ from cactus_decoding.cli import (
     trace,
     train_bundled,
 )
+from cactus_decoding.cli.generate import ASK
 
 MISTAKE = 2
 
@@ -58,8 +61,8 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog='Try [bold]cactus demo[/bold], or [bold]cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. '
-    'How many pens does he have now?"[/bold]\n\nSet CACTUS_TRACEBACK=1 to see where an error was raised.',
+    epilog=f"Try [bold]cactus demo[/bold], or [bold]{ASK}[/bold]\n\n"
+    "Set CACTUS_TRACEBACK=1 to see where an error was raised.",
 )
 def cactus(
     context: typer.Context,
@@ -105,11 +108,13 @@ def _explain(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # typer's errors in arguments; their class has no public name
         context = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
-        if context is not None:
-            commands = getattr(context.command, "commands", ())
-            message += (
-                f"; commands are {', '.join(commands)}" if commands else f" (see '{context.command_path} --help')"
-            )
+        commands = getattr(context.command, "commands", ()) if context is not None else ()
+        if commands:
+            message, given = message.partition(". Did you mean")[0], re.search("'(.*?)'", message)
+            close = suggestion(given.group(1), commands) if given else ""
+            message += f"; commands are {', '.join(commands)}{close}"
+        elif context is not None:
+            message += f" (see '{context.command_path} --help')"
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror or error}"
     elif isinstance(error, (ValueError, TypeError, OSError)):

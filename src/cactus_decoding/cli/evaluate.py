@@ -102,6 +102,12 @@ def evaluate(
                      help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
                      "does not count. vLLM's answers are never audited."),
     ] = True,
+    every_metric: Annotated[
+        bool,
+        typer.Option("--all", rich_help_panel=options.OUTPUT,
+                     help="Print every metric with its interval, not a row for each setting; 'cactus report' shows "
+                     "them too."),
+    ] = False,
     interleaved: Annotated[
         bool,
         typer.Option("--interleave/--one-by-one", rich_help_panel=options.RUNNING,
@@ -115,10 +121,13 @@ def evaluate(
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
     from cactus_decoding.evaluation.run_config import grid
+    from cactus_decoding.evaluation.runs.journal import journal_of
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
+    from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.generation.pair import check_names
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
@@ -132,10 +141,12 @@ def evaluate(
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
     drafts = _unique(draft or _bundled_draft(target))
+    if engine == "transformers":
+        check_names(target, *drafts)
     configs = list(
         grid(target, engine, settings, tasks=counts, drafts=drafts, rules=rules, lengths=lengths, seeds=chosen_seeds)
     )
-    check_writable(out)
+    check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:
@@ -156,7 +167,7 @@ def evaluate(
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
-        _show(file.results, configs)
+        _show(file.results, configs, every_metric)
 
 
 def _tasks(
@@ -207,11 +218,11 @@ def _bundled_draft(target: str) -> list[str]:
     return ["bundled"]
 
 
-def _show(results: list[RunResult], configs: list[RunConfig]) -> None:
+def _show(results: list[RunResult], configs: list[RunConfig], every_metric: bool) -> None:
     """Print what came out of some runs; baselines are looked for in the whole file."""
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.evaluation.runs.summary import summarise
 
     wanted = {config.asking(seed=0) for config in configs}
     shown = [summary for summary in summarise(results) if summary.config in wanted]
-    Console(highlight=False).print(*table(shown), sep="\n\n")
+    Console(highlight=False).print(*table(shown, every_metric=every_metric), sep="\n\n")

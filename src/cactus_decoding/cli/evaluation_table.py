@@ -6,12 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Group
 from rich.table import Table
+
+from cactus_decoding.evaluation.reporting.report import short
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.intervals import Interval
     from cactus_decoding.evaluation.runs.summary import RunSummary
+
+BRIEF = (
+    ("score", "score", 3),
+    ("acceptance_length", "tokens/\nstep", 2),
+    ("rounds_per_answer", "rounds/\nanswer", 1),
+    ("seconds_per_answer", "seconds/\nanswer", 3),
+    ("nats_per_answer", "nats/\nanswer", 3),
+)
+"""What one row of a setting has room for: name of the metric, heading, digits."""
 
 COLUMNS = (
     ("score", "score", 3),
@@ -29,43 +39,83 @@ COLUMNS = (
     ("max_likelihood_ratio", "largest ratio", 1),
     ("truncated", "truncated", 3),
 )
-"""Name of the metric, heading, digits."""
+"""Every metric."""
+_LONG = 22
+"""What a label may have where a table is to fit into 80 columns."""
 
 
-def table(summaries: Sequence[RunSummary]) -> list[Group | Table]:
-    """Return a table for each task and pair: runs go across, as there are more metrics than fit on a line."""
+def table(summaries: Sequence[RunSummary], *, every_metric: bool = False) -> list[Table]:
+    """Return a table for each task and pair: a row for each setting, or one for each of its metrics."""
     groups: dict[tuple[object, ...], list[RunSummary]] = {}
     for summary in summaries:
         config = summary.config
-        groups.setdefault((config.task, config.target, config.draft, config.engine), []).append(summary)
-    return [_one(key, group) for key, group in groups.items()]
+        groups.setdefault((config.task, config.problems, config.target, config.draft, config.engine), []).append(
+            summary
+        )
+    return [(_every_metric if every_metric else _brief)(_title(group[0]), group) for group in groups.values()]
 
 
-def _one(key: tuple[object, ...], summaries: Sequence[RunSummary]) -> Table:
-    task, target, draft, engine = key
-    shown = Table(
-        title=f"{task}: {summaries[0].config.problems} problems, {target} with {draft}, {engine}",
-        caption="value [95 % interval]; wall time, Δ score and length against lossless at its own best draft length",
+def _title(summary: RunSummary) -> str:
+    config = summary.config
+    return f"{config.task}: {config.problems} problems, {config.target} with {config.draft}, {config.engine}"
+
+
+def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
+    shown = _new(title, "* best lossless; in brackets the 95 % interval. More metrics and all intervals: --all")
+    columns = [column for column in BRIEF if any(summary.metrics[column[0]] is not None for summary in summaries)]
+    shown.add_column("setting", overflow="fold")
+    for _, heading, _ in columns:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for summary in summaries:
+        name = _in_lines(summary.config.label) + ("*" if summary.group is summary.baseline else "")
+        values = (summary.metrics[metric] for metric, _, _ in columns)
+        shown.add_row(name, *(_cell(*each) for each in zip(columns, values, strict=True)))
+    return shown
+
+
+def _in_lines(label: str) -> str:
+    """Return a long label cut where it may be: no number breaks inside."""
+    return label.replace(",", ",\n ") if len(label) > _LONG else label
+
+
+def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
+    """Return a value, a score with its interval."""
+    metric, _, digits = column
+    if interval is None:
+        return "–"
+    value, span = short(interval.value, digits), _span(interval, 2)
+    return f"{value} ({span})" if metric == "score" and span else value
+
+
+def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
+    shown = _new(
+        title, "value (95 % interval); wall time, Δ score and length against lossless at its own best draft length"
+    )
+    shown.add_column("setting and metric", overflow="fold")
+    shown.add_column("value", justify="right", no_wrap=True)
+    shown.add_column("95 % interval", no_wrap=True)
+    for summary in summaries:
+        name = summary.config.label + (" (best lossless)" if summary.group is summary.baseline else "")
+        shown.add_row(name)
+        for metric, heading, digits in COLUMNS:
+            interval = summary.metrics[metric]
+            if interval is not None:
+                shown.add_row(f"  {heading}", short(interval.value, digits), _span(interval, digits))
+        shown.add_section()
+    return shown
+
+
+def _new(title: str, caption: str) -> Table:
+    return Table(
+        title=title,
+        caption=caption,
         box=None,
         pad_edge=False,
         padding=(0, 2, 0, 0),
         header_style="bold",
         title_style="bold",
     )
-    shown.add_column("setting", overflow="fold")
-    shown.add_column("metric")
-    shown.add_column("value", justify="right")
-    shown.add_column("95 % interval")
-    for summary in summaries:
-        name = summary.config.label + (" (best lossless)" if summary.group is summary.baseline else "")
-        for metric, heading, digits in COLUMNS:
-            interval = summary.metrics[metric]
-            if interval is not None:
-                shown.add_row(name, heading, f"{interval.value:.{digits}f}", _span(interval, digits))
-                name = ""
-        shown.add_section()
-    return shown
 
 
 def _span(interval: Interval, digits: int) -> str:
-    return "" if math.isnan(interval.low) else f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"
+    return "" if math.isnan(interval.low) else f"{short(interval.low, digits)} to {short(interval.high, digits)}"

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from cactus_decoding import Outcome
     from cactus_decoding.tracing import TracedStep
 
+QUESTION = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
+ASK = f'cactus generate "{QUESTION}"'
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
-    'cactus generate "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"\n\n'
-    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=0.5 --top-p 0.95\n\n'
-    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule clamped:width=1 --budget 0.02\n\n'
-    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=1 --trace pears.jsonl\n\n'
+    f"{ASK}\n\n"
+    f"{ASK} --rule cactus:delta=0.5 --top-p 0.95\n\n"
+    f"{ASK} --rule clamped:width=1 --budget 0.02\n\n"
+    f"{ASK} --rule cactus:delta=1 --trace nuts.jsonl\n\n"
     'cactus generate "Once upon a time" --target gpt2-large --draft gpt2 --seed 7\n\n'
     "cactus generate - --target ./model --draft ngram --json < prompt.txt"
 )
@@ -75,6 +77,7 @@ def generate(
     from cactus_decoding import Rule, load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.zoo.word_problems import as_prompt
 
     request = options.as_request(settings)
     if request.seed is None:
@@ -93,7 +96,7 @@ def generate(
     with errors.status("Loading the models"):
         pair = load_pair(target, draft)
     if pair.bundled and not raw:
-        text = _as_question(text)
+        text = as_prompt(text)
     steps: Iterable[Outcome | TracedStep]
     if trace is None:
         response = steps = stream(pair, text, request)
@@ -127,7 +130,10 @@ def generate(
 
 def _read(prompt: str, raw: bool) -> str:
     """Return the prompt, from standard input if it is ``-``, as valid text."""
-    data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode(errors="surrogateescape")
+    from cactus_decoding.files.reading import read_all
+
+    given = prompt == "-"
+    data = read_all(sys.stdin.buffer, "standard input") if given else prompt.encode(errors="surrogateescape")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -136,13 +142,4 @@ def _read(prompt: str, raw: bool) -> str:
         return text
     if not text.strip():
         raise ValueError("the prompt must not be blank (with --raw it may)")
-    return text.removesuffix("\n") if prompt == "-" else text
-
-
-def _as_question(text: str) -> str:
-    """Wrap a plain question as the bundled models know it."""
-    from cactus_decoding.zoo.word_problems import format_prompt, is_prompt
-
-    if is_prompt(text):
-        return text
-    return format_prompt(text.removeprefix("Question:").strip())
+    return text.removesuffix("\n") if given else text

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.generate import ASK
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
-    'cactus generate "Lily picks 9 pears and eats 2. How many are left?" --rule cactus:delta=1 --trace pears.jsonl\n\n'
-    "cactus trace pears.jsonl\n\n"
-    "cactus trace pears.jsonl --output for-a-colleague.html"
+    f"{ASK} --rule cactus:delta=1 --trace nuts.jsonl\n\n"
+    "cactus trace nuts.jsonl\n\n"
+    "cactus trace nuts.jsonl --output for-a-colleague.html"
 )
 
 
@@ -27,15 +28,13 @@ def trace(
 ) -> None:  # fmt: skip
     """Show a response token by token: what both models and the rule thought there, and what it cost.
 
-    Needs the extra 'playground' or 'eval'.
+    Needs the extra 'playground' or 'report', which 'make demo' installs.
     """
     from cactus_decoding.files.writing import check_writable, write_atomically
     from cactus_decoding.tracing import read_trace
     from cactus_decoding.tracing.page import to_html
 
     page = file.with_suffix(".html") if output is None else output
-    check_writable(page)
-    if page.resolve() == file.resolve():
-        raise ValueError(f"{str(page)!r} is the trace itself; give another output")
+    check_writable(page, inputs=[file])
     write_atomically(page, to_html(read_trace(file)))
     typer.echo(f"wrote {page}")

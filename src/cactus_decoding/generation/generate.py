@@ -77,7 +77,8 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
 
     Example:
         >>> from cactus_decoding import load_pair
-        >>> response = stream(load_pair(), "Question: Tom has 4 pens and gets 2 more. How many pens?\nAnswer:", seed=0)
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> response = stream(load_pair(), EXAMPLES[0].prompt, seed=0)
         >>> sum(len(outcome.token_ids) for outcome in response) == len(response.token_ids)
         True
     """
@@ -149,7 +150,8 @@ def generate(pair: Pair, prompt: str, request: Request | None = None, **settings
 
     Example:
         >>> from cactus_decoding import load_pair
-        >>> prompt = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> prompt = EXAMPLES[0].prompt  # a question to the bundled pair
         >>> generate(load_pair(), prompt, rule="cactus:delta=0.5", seed=0).finish_reason
         'stop'
     """

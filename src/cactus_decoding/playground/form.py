@@ -1,9 +1,8 @@
-"""What the page offers: derived from the registries of rules and draft lengths, and from the word problems."""
+"""What the page offers: derived from the registries of rules and draft lengths, and from the examples."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
 from cactus_decoding.arguments.knobs import parameters
@@ -14,9 +13,8 @@ from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.verification.verifiers import VERIFICATIONS
-from cactus_decoding.zoo.word_problems import word_problems
+from cactus_decoding.zoo.word_problems import EXAMPLES
 
-NUM_EXAMPLES = 12
 _FINEST, _WIDEST = 0.02, 20.0
 """The range of a slider that no study of rules has set, in units of where it starts."""
 
@@ -36,10 +34,7 @@ def form(limits: Limits, *, models: bool) -> dict[str, Any]:
         "verifications": VERIFICATIONS,
         "limits": asdict(limits),
         "models": models,
-        "examples": [
-            {"question": problem.question, "answer": problem.answer}
-            for problem in islice(word_problems("test", seed=0), NUM_EXAMPLES)
-        ],
+        "examples": [example._asdict() for example in EXAMPLES],
     }
 
 

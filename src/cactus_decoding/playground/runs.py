@@ -11,7 +11,7 @@ from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.playground.request import RunRequest
 from cactus_decoding.playground.session import Session
-from cactus_decoding.zoo.word_problems import format_prompt, is_prompt
+from cactus_decoding.zoo.word_problems import as_prompt
 
 ROWS_BYTES = 2**30
 """Memory for the rows of all runs but the last."""
@@ -36,7 +36,7 @@ class Run:
     def __init__(self, pair: Pair, request: RunRequest) -> None:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
-        prompt = _as_question(request.prompt) if pair.bundled else request.prompt
+        prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
         self.seed = request.requests[0].seed
         self.sessions = [Session(pair.twin(), prompt, each) for each in request.requests]
 
@@ -86,10 +86,3 @@ class Runs:
         if name not in self._runs:
             raise UnknownRunError("this run is no longer kept: generate again")
         return self._runs[name]
-
-
-def _as_question(text: str) -> str:
-    """Wrap a plain question as the bundled models know it."""
-    if is_prompt(text):
-        return text
-    return format_prompt(" ".join(text.removeprefix("Question:").split()))

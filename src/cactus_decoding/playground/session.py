@@ -17,7 +17,7 @@ from cactus_decoding.tracing.page import to_html
 from cactus_decoding.types import AcceptanceRule
 
 ROWS_BYTES = 256 * 2**20
-"""Memory for one session's rows; what comes after cannot be asked about."""
+"""Memory for one session's rows; positions behind it keep none, and cannot be asked about."""
 
 
 class Session:
@@ -27,28 +27,29 @@ class Session:
         pair: models whose caches nothing else uses.
         prompt: as the models are given it.
         request: what is asked for.
+        max_rows_bytes: memory for the rows of both models.
 
     Attributes:
         header: what was asked for, for JSON.
-        bytes: memory that the kept rows take.
     """
 
-    def __init__(self, pair: Pair, prompt: str, request: Request) -> None:
+    def __init__(self, pair: Pair, prompt: str, request: Request, *, max_rows_bytes: int = ROWS_BYTES) -> None:
         """Begin the response; raises `ValueError` for arguments that do not go together."""
-        self._response = stream_trace(pair, prompt, request, keep_rows=True)
+        self._response = stream_trace(pair, prompt, request, keep_rows=True, max_rows_bytes=max_rows_bytes)
         self._positions: dict[int, TracedPosition] = {}
-        self.header, self.bytes = plain(self._response.header.as_dict()), 0
+        self.header = plain(self._response.header.as_dict())
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the kept rows take."""
+        return self._response.rows_bytes
 
     def step(self) -> dict[str, Any] | None:
         """Take a step and return its positions and the metrics so far, or None at the end."""
         step = next(self._response, None)
         if step is None:
             return None
-        for position in step.positions:
-            size = 0 if position.rows is None else position.rows.nbytes
-            if self.bytes + size <= ROWS_BYTES:
-                self.bytes += size
-                self._positions[position.place] = position
+        self._positions.update((position.place, position) for position in step.positions)
         shown = [to_json(position) for position in step.positions]
         return {"positions": shown, "metrics": self._response.response.metrics.as_dict()}
 
@@ -65,10 +66,12 @@ class Session:
             ValueError: for a place without rows: there is no token, or nothing was drafted, or memory ran out.
         """
         position = self._positions.get(place)
-        if position is None or position.rows is None:
-            if position is not None or place < sum(len(step.positions) for step in self._response.steps):
-                raise ValueError("nothing was drafted at this token: it is the target's own, whatever the rule")
+        if position is None:
             raise ValueError(f"the answer has no token {place} that can be asked about")
+        if position.drafted_id is None:
+            raise ValueError("nothing was drafted at this token: it is the target's own, whatever the rule")
+        if position.rows is None:
+            raise ValueError("this token cannot be asked about: the rows of those before it took all memory for them")
         done = as_object(what_if(position.rows, rule))
         ids = [candidate.token_id for candidate in position.candidates]
         return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, Tensor)}

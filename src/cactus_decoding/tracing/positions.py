@@ -26,14 +26,23 @@ class PositionReader:
         tokenizer: of the target.
         request: what was asked for.
         top_candidates: how many of the likeliest tokens are recorded, under the target and under the draft.
-        keep_rows: whether positions keep both models' rows.
+        max_rows_bytes: memory for both models' rows: positions keep theirs until the next would exceed it.
+
+    Attributes:
+        rows_bytes: memory that the rows take so far.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, request: Request, *, top_candidates: int = 5, keep_rows: bool = False
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        request: Request,
+        *,
+        top_candidates: int = 5,
+        max_rows_bytes: float = 0,
     ) -> None:
         self._name, self._text = TokenNames(tokenizer), IncrementalDetokenizer(tokenizer)
-        self._request, self._top, self._keep_rows = request, top_candidates, keep_rows
+        self._request, self._top = request, top_candidates
+        self._max_rows_bytes, self.rows_bytes = max_rows_bytes, 0
         self._steps, self._positions, self._spent = 0, 0, 0.0
 
     def read(self, outcome: Outcome) -> tuple[TracedPosition, ...]:
@@ -101,8 +110,16 @@ class PositionReader:
             fell_back=visit.fell_back,
             budget_left=self._budget_left(),
             candidates=self._candidates(drafted, untempered, target, seen.emitted, draft, seen.relaxed),
-            rows=rows if self._keep_rows else None,
+            rows=self._kept(rows),
         )
+
+    def _kept(self, rows: PositionRows) -> PositionRows | None:
+        """Return the rows if there is room for them, and for none after them if there is not."""
+        if self.rows_bytes + rows.nbytes > self._max_rows_bytes:
+            self._max_rows_bytes = 0
+            return None
+        self.rows_bytes += rows.nbytes
+        return rows
 
     def _budget_left(self) -> float | None:
         budget = self._request.budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ class TraceSettings(Settings, total=False):
 
     top_candidates: int
     keep_rows: bool | None
+    max_rows_bytes: int | None
     target: str | None
     draft: str | None
 
@@ -65,6 +67,11 @@ class TracedResponse(Iterator[TracedStep]):
         return step
 
     @property
+    def rows_bytes(self) -> int:
+        """Memory that the kept rows take so far."""
+        return self._reader.rows_bytes
+
+    @property
     def trace(self) -> Trace:
         """What was recorded so far."""
         response = self.response
@@ -78,6 +85,7 @@ def stream_trace(
     *,
     top_candidates: int = 5,
     keep_rows: bool | None = None,
+    max_rows_bytes: int | None = None,
     target: str | None = None,
     draft: str | None = None,
     **settings: Unpack[Settings],
@@ -92,6 +100,7 @@ def stream_trace(
         top_candidates: how many of the likeliest tokens are recorded, under the target and under the draft; 1 or more.
         keep_rows: whether positions keep both models' rows, from which `what_if` works out any other rule. By default
             they do where the vocabulary has at most 4,096 tokens: two rows of 150,000 take 1.2 MB a position.
+        max_rows_bytes: memory that kept rows may take: positions behind it keep none; None for no limit.
         target: what the trace calls the target; None for what it calls itself.
         draft: likewise.
         settings: as `cactus_decoding.generate` takes them.
@@ -101,12 +110,15 @@ def stream_trace(
 
     Example:
         >>> from cactus_decoding import load_pair
-        >>> steps = stream_trace(load_pair(), "Question: Tom has 4 pens and gets 2 more. How many?\nAnswer:", seed=0)
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> steps = stream_trace(load_pair(), EXAMPLES[0].prompt, seed=0)
         >>> first = next(steps)
         >>> len(first.positions) == first.num_accepted + 1
         True
     """
     top_candidates = check_integer("top_candidates", top_candidates, 1)
+    if max_rows_bytes is not None:
+        max_rows_bytes = check_integer("max_rows_bytes", max_rows_bytes, 0)
     request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
@@ -116,7 +128,8 @@ def stream_trace(
     arguments = {name: value for name, value in header.as_dict().items() if name not in ("prompt", "provenance")}
     header = replace(header, provenance=provenance(plain(arguments)))
     keep = vocabulary <= LARGE_VOCABULARY if keep_rows is None else keep_rows
-    reader = PositionReader(pair.tokenizer, request, top_candidates=top_candidates, keep_rows=keep)
+    limit = math.inf if max_rows_bytes is None else max_rows_bytes
+    reader = PositionReader(pair.tokenizer, request, top_candidates=top_candidates, max_rows_bytes=limit if keep else 0)
     return TracedResponse(header, response, reader)
 
 
@@ -125,7 +138,8 @@ def trace_response(pair: Pair, prompt: str, request: Request | None = None, **se
 
     Example:
         >>> from cactus_decoding import load_pair
-        >>> prompt = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> prompt = EXAMPLES[0].prompt  # a question to the bundled pair
         >>> trace = trace_response(load_pair(), prompt, rule="cactus:delta=0.5", seed=0)
         >>> trace.text == "".join(position.text for position in trace.positions)
         True

@@ -29,8 +29,9 @@ class AuditedCosts:
 
     Example:
         >>> from cactus_decoding import load_pair, stream
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
         >>> costs = AuditedCosts()
-        >>> for outcome in stream(load_pair(), "Question: Tom has 4 pens.", rule="cactus:delta=1", seed=0):
+        >>> for outcome in stream(load_pair(), EXAMPLES[0].prompt, rule="cactus:delta=1", seed=0):
         ...     costs.add(outcome)
         >>> 0 < costs.tv < costs.metered
         True

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DASHES = ("-", "--", ":", "-.")
 _MAX_LABELS = 40
+_BESIDE = [(3, 3), (3, -8), (-13, 3), (-13, -8), (9, -3), (-19, -3), (3, 11), (3, -16), (-13, 11), (-13, -16)]
+"""Where a point's label may stand, in printer's points from it: the first one that is free is taken."""
 TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
 
 
@@ -195,7 +197,7 @@ def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str)
         seen.add(family)
         panel.errorbar(x.value, y.value, xerr=_reach(x), yerr=_reach(y), capsize=2, elinewidth=0.8, label=label, **look)
         if len(shown) <= _MAX_LABELS:
-            panel.annotate(f"×{summary.config.num_speculative_tokens}", (x.value, y.value), (3, 3),
+            panel.annotate(f"×{summary.config.num_speculative_tokens}", (x.value, y.value), _BESIDE[0],
                            textcoords="offset points", fontsize=6, color=GREY)  # fmt: skip
 
 
@@ -204,6 +206,23 @@ def _finish(figure: Any, panel: Axes) -> None:
     handles, labels = panel.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    _spread(figure, panel)
+
+
+def _spread(figure: Any, panel: Axes) -> None:
+    """Put each point's label where no other text is; where there is no such place, take the label away."""
+    figure.draw_without_rendering()  # only then is it known how large a text is
+    frame, taken = panel.get_window_extent(), list[Any]()
+    for label in list(panel.texts):
+        for beside in _BESIDE:
+            label.set_position(beside)
+            box = label.get_window_extent()
+            inside = frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+        else:
+            label.remove()
 
 
 def _interval(summary: RunSummary, metric: str) -> Interval:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
 
 EXPLANATION = (
-    "Each number stands with its 95 % interval: Wilson's for proportions, the bootstrap over problems for the rest, "
+    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
+    "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
     "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
     "same run. Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
@@ -24,7 +27,7 @@ def to_html(report: Report) -> str:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise ValueError("reports need Jinja2: pip install 'cactus-decoding[eval]'") from None
+        raise ValueError(f"reports need Jinja2: run {install('report')}") from None
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -32,8 +35,17 @@ def to_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of}
+    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
     return environment.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+
+
+def parts_of(name: str) -> list[str]:
+    """Return a setting's name in parts between which a line may end: never within a number.
+
+    >>> parts_of("cactus:delta=1.0,solver=exact ×10")
+    ['cactus:', 'delta=1.0,', 'solver=exact ×10']
+    """
+    return re.findall(r"[^:,]*[:,]|[^:,]+", name)
 
 
 def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:

@@ -49,6 +49,9 @@ export async function generate(request, take, signal) {
   }
 }
 
+/** Have a request checked, without running it; throw a Mistake where it is one. */
+export const check = (request) => post("/api/check", request);
+
 export const stop = (run) => post(`/api/runs/${run}/stop`, {});
 
 /** Return what each of some rules would have done at a position. */

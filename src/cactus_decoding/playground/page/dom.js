@@ -51,6 +51,11 @@ export function numberOf(value) {
   return value === null || value === undefined ? NaN : Number(value);
 }
 
+/** Return text as it stands within a sentence, cut where it is long. */
+export function quote(text) {
+  return `“${text.length > 60 ? `${text.slice(0, 60)}…` : text}”`;
+}
+
 /** Return a token's text in quotation marks, with its ends and line breaks to be seen. */
 export function quoted(text) {
   return make("q", { class: "literal" }, text.replaceAll("\n", "↵").replace(/^ | $/g, "␣"));

@@ -1,6 +1,6 @@
 // Choosing a rule and its knobs. What there is to choose from comes from the server.
 
-import { freshId, make, sentence, short, withCode } from "./dom.js";
+import { freshId, make, quote, sentence, short, withCode } from "./dom.js";
 
 const STEPS = 1000;
 
@@ -107,18 +107,31 @@ export class RuleChooser {
     this.changed();
   }
 
-  /** Choose the rule of a spelling, with its values. */
+  /** Choose the rule of a spelling, with its values; return a sentence for each part that cannot be had here. */
   set(spelling) {
     const [name, rest = ""] = spelling.split(/:(.*)/s);
-    const given = new Map(rest.split(",").filter(Boolean).map((part) => part.split("=")));
-    const presets = this.rules.find((rule) => rule.name === name).presets;
+    const given = new Map(rest.split(",").filter(Boolean).map((part) => part.split(/=(.*)/s)));
+    const presets = this.rules.find((rule) => rule.name === name)?.presets;
+    if (!presets) return [`there is no rule ${quote(spelling)}`];
     const fits = (preset) => [...given].filter(([key, text]) => spells(preset.values[key], text)).length;
     const named = (preset) => [...given.keys()].filter((key) => preset.values[key] !== null).length;
     const best = [...presets].sort((a, b) => named(b) - named(a) || fits(b) - fits(a))[0];
     this.select.value = best.spelling;
     this.showPreset();
-    for (const knob of this.knobs) if (given.has(knob.knob.name)) knob.set(given.get(knob.knob.name));
+    const problems = [];
+    for (const [key, text = ""] of given) {
+      const knob = this.knobs.find((each) => each.knob.name === key);
+      const before = knob?.field.value;
+      knob?.set(text);
+      if (knob && knob.field.value === text) continue;
+      knob?.set(before);
+      problems.push(`the rule ${quote(name)} cannot have ${quote(`${key}=${text}`)} here`);
+    }
+    for (const { name: needed, required } of this.rule.knobs) {
+      if (required && !given.has(needed)) problems.push(`the rule ${quote(name)} needs a value of ${needed}`);
+    }
     this.changed();
+    return problems;
   }
 
   /** The knob that a curve is drawn over. */

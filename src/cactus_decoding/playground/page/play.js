@@ -1,8 +1,9 @@
 // The playground's page: wires the form, the answers and the what-if panel together.
 
-import { fetchForm, generate, stop } from "./api.js";
+import { check, fetchForm, generate, stop } from "./api.js";
 import { make, quoted } from "./dom.js";
 import { RuleChooser } from "./knobs.js";
+import { addressOf, copy, fromText, keep, kept, takeFromAddress, toText } from "./link.js";
 import { SessionView, partingOf } from "./session.js";
 import { Settings } from "./settings.js";
 import { WhatIf } from "./whatif.js";
@@ -31,6 +32,10 @@ class Page {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.generate();
     });
     byId("stop").addEventListener("click", () => this.stop());
+    byId("copy-link").addEventListener("click", async () => this.say(await copy(addressOf(this.text(true)))));
+    this.restore();
+    for (const event of ["input", "change", "click"]) byId("form").addEventListener(event, () => keep(this.text()));
+    addEventListener("hashchange", () => this.follow(takeFromAddress()));
     this.advise();
   }
 
@@ -41,10 +46,56 @@ class Page {
     this.second = new RuleChooser(place, this.form.rules, {
       label: "Second rule", start: SECOND, onChange: () => this.advise(),
     });
-    this.compare.addEventListener("change", () => {
+    this.showSecond = () => {
       place.hidden = !this.compare.checked;
       this.advise();
-    });
+    };
+    this.compare.addEventListener("change", this.showSecond);
+  }
+
+  /** The form as text; for a link with the seed that was drawn, if the field leaves it open. */
+  text(forLink = false) {
+    const values = this.settings.values;
+    if (forLink && values.seed.trim() === "" && this.seed !== undefined) values.seed = String(this.seed);
+    return toText(values, this.rules);
+  }
+
+  /** Fill the form as the address says, or else as this tab keeps it. */
+  restore() {
+    const link = takeFromAddress();
+    if (link) this.follow(link);
+    else this.tell("Not all of the form could be restored", this.fill(kept()));
+  }
+
+  /** Fill the form as a link says, and say what of it cannot be. */
+  async follow(link) {
+    if (!link) return;
+    byId("problem").hidden = true;
+    const problems = this.fill(link);
+    keep(this.text());
+    try {
+      await check(this.settings.request(this.rules));
+    } catch (error) {
+      problems.push(error.message);
+    }
+    this.tell("Not all of this link could be followed", problems);
+  }
+
+  /** Fill the form from a text; return a sentence for each part that cannot be. */
+  fill(text) {
+    if (!text) return [];
+    const { values, rules, problems } = fromText(text);
+    problems.push(...this.settings.set(values));
+    if (rules.length > 2) problems.push(`${rules.length} rules are too many: two can be compared`);
+    if (rules.length > 0) problems.push(...this.first.set(rules[0]));
+    if (rules.length > 1) problems.push(...this.second.set(rules[1]));
+    if (rules.length > 0) this.compare.checked = rules.length > 1;
+    this.showSecond();
+    return problems;
+  }
+
+  tell(what, problems) {
+    if (problems.length) this.fail(`${what}: ${problems.join("; ")}.`);
   }
 
   get rules() {

@@ -1,7 +1,7 @@
 // The form beside the rules: prompt, sampling, proposals, budget, models. Names, defaults and help come from the
 // server; this file says only where they stand.
 
-import { freshId, make, sentence, withCode } from "./dom.js";
+import { freshId, make, quote, sentence, withCode } from "./dom.js";
 
 const TOP_P = 0.95; // without any truncation Cactus lifts tokens that the target finds absurd
 
@@ -36,12 +36,26 @@ function typed(field) {
 /** Leave out what was left empty. */
 const given = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
 
+/** Prompt and settings. `controls` are the fields by the names that links know them by. */
 export class Settings {
   constructor(form, promptPart, element, onChange) {
     this.form = form;
+    this.onChange = onChange;
     this.buildPrompt(promptPart);
     element.append(this.sampling(), this.speculation(), this.budget());
     if (form.models) element.append(this.models());
+    this.controls = {
+      prompt: this.prompt,
+      ...this.fields,
+      max_new_tokens: this.maxNewTokens,
+      seed: this.seed,
+      num_speculative_tokens: this.proposals,
+      verification: this.verification,
+      budget: this.budgetKind,
+      limit: this.budgetValue,
+      expected_tokens: this.expectedTokens,
+      ...(form.models ? { target: this.target, draft: this.draft } : {}),
+    };
     element.addEventListener("input", onChange);
     element.addEventListener("change", onChange);
   }
@@ -68,7 +82,7 @@ export class Settings {
       part.append(another);
       help.append(
         "The bundled models solve word problems of the kinds they were trained on, and know nothing else. " +
-          "These examples were held out. ",
+          "The examples are such as they usually solve. ",
       );
     }
     help.append(`At most ${limits.prompt_characters} characters.`);
@@ -124,13 +138,13 @@ export class Settings {
     const value = row("Limit", this.budgetValue, "");
     const spread = row("Spread over", this.expectedTokens, said.expected_tokens.doc, "tokens");
     const help = value.querySelector(".help");
-    const show = () => {
+    this.showBudget = () => {
       const kind = this.budgetKind.value;
       value.hidden = spread.hidden = kind === "";
       if (kind) help.replaceChildren(...withCode(sentence(said[kind].doc)));
     };
-    this.budgetKind.addEventListener("change", show);
-    show();
+    this.budgetKind.addEventListener("change", this.showBudget);
+    this.showBudget();
     return group(
       "Budget",
       row("Budget for the answer", this.budgetKind, "Where the rule would overspend it, the lossless rule takes over."),
@@ -155,6 +169,29 @@ export class Settings {
       Object.entries(this.fields).map(([name, field]) => [name, typed(field)]),
     );
     return temperature === 0 || top_k > 0 || top_p < 1 || min_p > 0;
+  }
+
+  /** The text of every control. */
+  get values() {
+    return Object.fromEntries(Object.entries(this.controls).map(([name, control]) => [name, control.value]));
+  }
+
+  /** Fill controls with texts; return a sentence for each that cannot be. */
+  set(values) {
+    const problems = [];
+    for (const [name, text] of Object.entries(values)) {
+      const control = Object.hasOwn(this.controls, name) ? this.controls[name] : null;
+      const before = control?.value;
+      if (control) control.value = text;
+      if (!control) problems.push(`this page has no setting ${quote(name)}`);
+      else if (control.value !== text.replaceAll(/\r\n?/g, "\n")) {
+        control.value = before;
+        problems.push(`${name} cannot be ${quote(text)}`);
+      }
+    }
+    this.showBudget();
+    this.onChange();
+    return problems;
   }
 
   /** What the server takes. */

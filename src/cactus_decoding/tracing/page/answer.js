@@ -166,7 +166,10 @@
       this._listen();
       this.clear();
       if (this.charts && scope.ResizeObserver) {
-        this._observer = new ResizeObserver(() => this._drawSoon());
+        this._observer = new ResizeObserver(() => {
+          this.card.style.minHeight = "";
+          this._drawSoon();
+        });
         this._observer.observe(this.charts);
       }
     }
@@ -188,6 +191,7 @@
     }
 
     append(positions) {
+      const atEnd = this.text.scrollTop + this.text.clientHeight >= this.text.scrollHeight - 2;
       for (const position of positions) {
         this.positions.push(position);
         if (position.emitted === false) continue;
@@ -199,6 +203,7 @@
         if (this._shown.length === 1) token.tabIndex = 0;
         this.text.append(token);
       }
+      if (atEnd) this.text.scrollTop = this.text.scrollHeight; // whoever reads along goes on reading along
       this._drawSoon();
     }
 
@@ -227,7 +232,11 @@
       }
       const position = token ? this._at(place) : null;
       this._showCard(position);
-      if (token && options.focus) token.scrollIntoView({ block: "nearest" });
+      if (token && options.focus) {
+        const below = this.card.offsetTop >= this.text.offsetTop + this.text.offsetHeight; // else it is in view with the text
+        if (below) this.card.scrollIntoView({ block: "nearest" });
+        token.scrollIntoView({ block: "nearest" });
+      }
       this._drawSoon();
       if (this.options.onSelect) this.options.onSelect(this._selected, position);
       return Boolean(token);
@@ -236,12 +245,13 @@
     mark(place, text) {
       const before = this._tokens.get(this._marked), token = this._tokens.get(place);
       if (before) {
-        before.classList.remove("ca-marked");
+        before.classList.remove("ca-marked", "ca-marked-left");
         delete before.dataset.mark;
       }
       this._marked = token ? place : null;
       if (token) {
         token.classList.add("ca-marked");
+        token.classList.toggle("ca-marked-left", token.offsetLeft > this.text.clientWidth / 2); // the text's edge cuts it
         token.dataset.mark = text || "";
       }
     }
@@ -306,7 +316,7 @@
         this._hovered = place;
         this._showCard(place === null ? this._at(this._selected) : this._at(place));
       });
-      // the card may come to lie under the pointer: moving onto it is no leaving, or the two would take turns
+      // moving from the text onto the card is no leaving: one may want to read and scroll it
       for (const [from, to] of [[this.text, this.card], [this.card, this.text]]) {
         from.addEventListener("pointerleave", (event) => {
           if (this._hovered === null || to.contains(event.relatedTarget)) return;
@@ -323,6 +333,7 @@
     _close() {
       const token = this._tokens.get(this._selected);
       this.select(null);
+      this.card.style.minHeight = "";
       if (token) token.blur();
     }
 
@@ -383,6 +394,9 @@
       const where = make("p", "ca-where", `token ${position.place + 1}, step ${position.step + 1}`);
       this.card.replaceChildren(heading, where, make("p", "ca-story", this._story(position)),
         this._table(position), this._numbers(position), make("div", "ca-extra"));
+      // a card that shrank would move what stands below it, and at the end of a page what stands above it
+      const least = Number.parseFloat(this.card.style.minHeight) || 0;
+      this.card.style.minHeight = `${Math.max(least, this.card.offsetHeight)}px`;
     }
 
     _story(position) {

@@ -1,7 +1,9 @@
 """Grade-school word problems that the project writes itself: training data, and a held-out task without downloads."""
 
+from cactus_decoding.zoo.word_problems.examples import EXAMPLES, Example
 from cactus_decoding.zoo.word_problems.generator import (
     WordProblem,
+    as_prompt,
     extract_answer,
     format_prompt,
     is_prompt,
@@ -9,4 +11,14 @@ from cactus_decoding.zoo.word_problems.generator import (
     word_problems,
 )
 
-__all__ = ["WordProblem", "extract_answer", "format_prompt", "is_prompt", "split_of", "word_problems"]
+__all__ = [
+    "EXAMPLES",
+    "Example",
+    "WordProblem",
+    "as_prompt",
+    "extract_answer",
+    "format_prompt",
+    "is_prompt",
+    "split_of",
+    "word_problems",
+]

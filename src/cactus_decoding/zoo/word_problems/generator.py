@@ -58,6 +58,15 @@ def is_prompt(text: str) -> bool:
     return text.startswith("Question:") and "\nAnswer:" in text
 
 
+def as_prompt(text: str) -> str:
+    r"""Return the prompt for a bare question, its white space as the bundled models know it; a prompt is left as it is.
+
+    >>> as_prompt("Question:  How many legs\n do 3 cats have? ")
+    'Question: How many legs do 3 cats have?\nAnswer:'
+    """
+    return text if is_prompt(text) else format_prompt(" ".join(text.strip().removeprefix("Question:").split()))
+
+
 def extract_answer(text: str) -> int | None:
     r"""Return the number after the first ``####``, or None where there is none.
 

@@ -1,14 +1,22 @@
-"""The tables of the page on performance, from the benchmarks' result files: they cannot say anything else."""
+"""Writes the tables of docs/performance.md from the benchmarks' result files, so that they cannot say anything else.
+
+python scripts/performance_tables.py
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+from marked_page import insert
+
+from cactus_decoding.files.writing import write_atomically
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",
@@ -17,12 +25,13 @@ PEERS = {
     "vllm-speculative": "the same with the draft",
 }
 FORWARDS = "transformers' target forward over ours"
-MARK = re.compile(r"<!-- table: (\w+) -->")
 
 
-def with_tables(page: str) -> str:
-    """Return a page with its marks replaced by tables."""
-    return MARK.sub(lambda found: TABLES[found[1]](), page)
+def render(page: str) -> str:
+    """Return the page with its tables as the result files give them."""
+    for name, table in TABLES.items():
+        page = insert(page, name, table())
+    return page
 
 
 def _peers() -> str:
@@ -76,3 +85,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "verification": _verification,
     "solving": _solving,
 }
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write the tables to")
+    page = parser.parse_args().page
+    write_atomically(page, render(page.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Problems to show: whatever a page, a help text or the playground puts to the bundled pair is one of these."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cactus_decoding.zoo.word_problems.generator import format_prompt
+
+
+class Example(NamedTuple):
+    """A question that the bundled target answers right at least 8 times of 10, sampled without truncation.
+
+    Attributes:
+        question: the story, ending in a question.
+        answer: the number asked for.
+    """
+
+    question: str
+    answer: int
+
+    @property
+    def prompt(self) -> str:
+        """The text that a model is given."""
+        return format_prompt(self.question)
+
+
+EXAMPLES = (
+    Example(
+        "Anna has 43 stamps. She gives away 17 stamps. She shares the rest equally among 2 friends. "
+        "How many stamps does each friend get?",
+        13,
+    ),
+    Example("Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?", 88),
+    Example(
+        "Max has 17 apples. He gives away 3 apples. He is given 6 more apples. "
+        "How many apples does he have in the end?",
+        20,
+    ),
+    Example(
+        "Sara buys 9 shirts that cost 3 dollars apiece. She gives the clerk 150 dollars. How much change does she get?",
+        123,
+    ),
+    Example(
+        "Maya walks 4 hours at 5 miles per hour. The park has been open for 13 years. Then she sails 6 hours at 14 "
+        "miles per hour. The whole way is 151 miles. She does this last part 2 times. How many miles is that in all?",
+        94,
+    ),
+    Example(
+        "Lily sails 3 hours at 20 miles per hour. Then she walks 5 hours at 3 miles per hour. The goal is 133 miles "
+        "from the start. How many miles are left?",
+        58,
+    ),
+    Example(
+        "At the school there are 5 trays of 12 pears each. Max is 6 years old. Max takes 2 pears a day for 4 days. "
+        "The rest is packed into jars of 4. How many jars are filled?",
+        13,
+    ),
+    Example(
+        "Leo makes 11 hats an hour for 6 hours in the afternoon. He sells 26 of the hats. The others are sold at the "
+        "market for 2 dollars each. How many dollars does he earn for the others?",
+        80,
+    ),
+    Example(
+        "A school has 7 trays of 12 shells each. Zoe throws away 2 shells. The rest is packed into crates of 2. "
+        "Zoe is 21 years old. How many crates are filled?",
+        41,
+    ),
+    Example(
+        "Zoe starts with 53 stamps. She loses 10 stamps. Zoe took bus number 11 to the library. Zoe has 11 cousins. "
+        "She wins 22 more stamps. She splits the rest equally among 5 friends. How many stamps does each friend get?",
+        13,
+    ),
+)

@@ -1,0 +1,76 @@
+"""The tables of `cactus eval`: a row for each setting that 80 columns hold, or every metric."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from support.result_files import made
+
+from cactus_decoding.cli.evaluation_table import COLUMNS, table
+from cactus_decoding.evaluation.reporting.report import short
+from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
+
+LONG = "cactus:delta=1.0,solver=exact"
+NUMBER = r"\d+\.\d+"
+
+
+def summaries(**changes) -> list[RunSummary]:
+    results = [
+        made("lossless", 0, accepted=0.0, **changes),
+        made("lossless", 10, **changes),
+        made("clamped:width=5.16", 10, nats=123456.7, **changes),
+        made(LONG, 20, seconds=12345.6, nats=0.3, **changes),
+    ]
+    return summarise(results)
+
+
+def printed(shown: list[RunSummary], width: int = 80, **options) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    console.print(*table(shown, **options), sep="\n\n")
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_setting_is_one_row_of_whole_numbers(width: int) -> None:
+    shown = summaries()
+    lines = printed(shown, width)
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    row = re.compile(rf"{NUMBER} \({NUMBER} to {NUMBER}\) +{NUMBER} +{NUMBER} +{NUMBER} +{NUMBER}$")
+    rows = [line for line in lines if row.search(line.rstrip())]
+    assert len(rows) == len(shown)
+    for line, summary in zip(rows, shown, strict=True):
+        for metric, digits in (("score", 3), ("acceptance_length", 2), ("rounds_per_answer", 1),
+                               ("seconds_per_answer", 3), ("nats_per_answer", 3)):  # fmt: skip
+            value = summary.metrics[metric]
+            assert value is not None
+            assert short(value.value, digits) in line
+    assert any(line.startswith("cactus:delta=1.0, ") for line in lines)
+    assert any(line.startswith("lossless ×10*") for line in lines)
+    assert not any("TV" in line for line in lines)
+
+
+def test_what_nobody_knows_has_no_column() -> None:
+    head = " ".join(printed(summaries(scored=False, audited=False))[:3])
+    assert "score" not in head
+    assert "nats" not in head
+    assert "seconds/" in head
+
+
+def test_all_prints_every_metric_with_its_interval() -> None:
+    shown = summaries()
+    lines = printed(shown, every_metric=True)
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+    for _, heading, _ in COLUMNS:
+        known = sum(each.metrics[name] is not None for name, other, _ in COLUMNS if other == heading for each in shown)
+        assert sum(heading in line for line in lines if "interval" not in line) >= known > 0
+
+
+def test_settings_that_answered_other_numbers_of_problems_stand_apart() -> None:
+    both = summarise([made("lossless", 4), made("lossless", 4, problems=30)])
+    titles = [line.strip() for line in printed(both) if "problems" in line]
+    assert [title.split()[1] for title in titles] == ["60", "30"]
