@@ -39,6 +39,7 @@ $(VLLM): $(VLLM_INPUTS)
 
 demo: $(CORE)
 	@$(BIN)/cactus demo
+	@echo "The command is $(BIN)/cactus; after '. $(BIN)/activate' it is just cactus. Next: $(BIN)/cactus play"
 
 test: test-core test-vllm
 

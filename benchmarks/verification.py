@@ -1,8 +1,13 @@
-"""Time verification from logits against a log-sum-exp of the same rows and against whole-tensor formulas."""
+"""Time verification from logits against a log-sum-exp of the same rows and against whole-tensor formulas.
+
+First the ordinary case: proposals drawn from a noisy copy of the target, nothing truncated. Then the extremes: every
+proposal accepted, and the first one rejected.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 
 import torch
 from official_formulas import truncate, verify_in_full
@@ -14,7 +19,12 @@ from cactus_decoding.verification.logits import verify_logits
 
 TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)
+ORDINARY = SamplingParams()
 RULE = "cactus:delta=1"
+ORDINARY_RULES = ("lossless", RULE, "clamped:width=1", "clamped:width=3")
+NOISE, PROBLEMS = 0.5, 8
+"""Standard deviation of what the draft adds to the target's logits, of which lossless sampling accepts four in five;
+and how many sets of rows a round goes through, so that accepted and rejected proposals have their usual proportion."""
 
 
 def rows(vocabulary: int, proposals: int, batch: int, sampling: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,6 +72,52 @@ def measure(
     return paired(functions, rounds, clock)
 
 
+def noisy_copy(seed: int, vocabulary: int, proposals: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits, a draft whose logits are those and noise, and tokens drawn from it."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, proposals + 1, vocabulary, generator=generator) * 3
+    noise = torch.randn(1, proposals, vocabulary, generator=generator) * NOISE
+    draft = (logits[:, :-1] + noise).softmax(-1)
+    return logits, draft, torch.multinomial(draft[0], 1, generator=generator).T
+
+
+def measure_ordinary(vocabulary: int, proposals: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+    """Return the times of the ordinary case, over all problems together, and how many proposals are accepted."""
+    problems = [noisy_copy(seed, vocabulary, proposals) for seed in range(PROBLEMS)]
+    generator, accepted = torch.Generator().manual_seed(0), {rule: [0, 0] for rule in ORDINARY_RULES}
+
+    def verify_all(rule: str) -> None:
+        for logits, draft, drafted in problems:
+            result = verify_logits(rule, logits, ORDINARY, draft, drafted, generator)
+            accepted[rule][0] += int(result.num_accepted)
+            accepted[rule][1] += 1
+
+    functions: dict[str, Callable[[], object]] = {"logsumexp": lambda: [one[0].logsumexp(-1) for one in problems]}
+    functions |= {rule: lambda rule=rule: verify_all(rule) for rule in ORDINARY_RULES}  # type: ignore[misc]
+    times = paired(functions, rounds, clock)
+    for time in times.values():
+        time["ms"] = round(time["ms"] / PROBLEMS, 4)
+    for rule, (total, calls) in accepted.items():
+        times[rule]["accepted"] = round(total / calls, 2)
+    return times
+
+
+def ordinary(rounds: int, clock: str) -> dict[str, object]:
+    """Measure the ordinary case, print it and return it."""
+    times = measure_ordinary(151_936, 10, rounds, clock)
+    shape = {"vocabulary": 151_936, "proposals": 10, "batch": 1, "sampling": str(ORDINARY), "draft's noise": NOISE}
+    show(shape, times)
+    return {**shape, "times": times}
+
+
+def show(shape: Mapping[str, object], times: Mapping[str, Mapping[str, float]]) -> None:
+    """Print a table."""
+    print(shape)
+    for name, time in times.items():
+        accepted = f"   {time['accepted']:.2f} accepted" if "accepted" in time else ""
+        print(f"  {name:32} {time['ms']:9.3f} ms   {time['ratio']:8.3f} x logsumexp{accepted}")
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -76,14 +132,13 @@ def main() -> None:
         cases = [(shape, TRUNCATED, False) for shape in shapes]
     else:
         cases = [((151_936, 10, 1), TRUNCATED, True), ((151_936, 10, 1), PLAIN, False)]
+        write("verification_ordinary", vars(arguments), [ordinary(arguments.rounds, arguments.clock)])
     results = []
     for (vocabulary, proposals, batch), sampling, baseline in cases:
         times = measure(vocabulary, proposals, batch, sampling, arguments.rounds, arguments.clock, baseline)
         shape = {"vocabulary": vocabulary, "proposals": proposals, "batch": batch, "sampling": str(sampling)}
         results.append({**shape, "times": times})
-        print(shape)
-        for name, time in times.items():
-            print(f"  {name:32} {time['ms']:9.3f} ms   {time['ratio']:8.3f} x logsumexp")
+        show(shape, times)
     write(
         arguments.output or ("verification_scaling" if arguments.scaling else "verification"), vars(arguments), results
     )

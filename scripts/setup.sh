@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs this package, editable and at the pinned versions, into .venv.
 #
-#   bash scripts/setup.sh        what the package needs to run
+#   bash scripts/setup.sh        what every command but eval --lm-eval and serve needs to run
 #   bash scripts/setup.sh dev    the development tools too
 #
 # PYTHON names the interpreter (default: python3). Safe to repeat, and safe to run after an earlier run was killed.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-extra="${1:-}"
+extras="report,playground${1:+,$1}"
 python="${PYTHON:-python3}"
 say() { printf '%s\n' "setup: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -49,8 +49,8 @@ if [ "$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then
 fi
 
 # Naming torch again holds pip to the chosen build.
-say "installing cactus-decoding${extra:+ with the extra '$extra'}"
-pip_install -c constraints.txt "$torch" -e ".${extra:+[$extra]}"
+say "installing cactus-decoding[$extras]"
+pip_install -c constraints.txt "$torch" -e ".[$extras]"
 
 # The report's page is tested in a real browser: an installed one, else Debian's (as root), else Playwright's own.
 install_browser() {
@@ -71,7 +71,7 @@ install_browser() {
     .venv/bin/python -m playwright install --only-shell chromium ||
         say "no browser could be installed; install Chromium or Chrome, which one test needs"
 }
-[ "$extra" != dev ] || install_browser
+[ "${1:-}" != dev ] || install_browser
 
 rm "$unfinished"
 say "done"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from marked_page import insert
 
-from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, paired_difference, resampled_sums
 from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.report import name_of, number, sigma_band
 from cactus_decoding.evaluation.reporting.report_text import escape
@@ -108,15 +108,15 @@ def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object
 
 
 def _compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
-    """Yield the difference of scores, and the ratios of wall times, rounds and nats, by the paired bootstrap."""
+    """Yield the difference of scores, and the ratios of wall times, rounds and nats, paired by problem."""
     columns = [setting.columns[name] for name in ("right", "seconds", "steps", "nats") for setting in (first, second)]
-    table = np.stack([*columns, np.ones(len(first.ids))], axis=1)
+    table = np.stack(columns, axis=1)
     spread, total = resampled_sums(table), table.sum(0)
-    yield Interval((total[0] - total[1]) / total[8], *percentiles((spread[:, 0] - spread[:, 1]) / spread[:, 8]))
+    yield paired_difference(table[:, 0] - table[:, 1], min(len(setting.results) for setting in (first, second)))
     for place in (2, 4, 6):
         if total[place + 1] > 0:
             ratios = spread[:, place] / spread[:, place + 1]
-            yield Interval(total[place] / total[place + 1], *percentiles(ratios))
+            yield bootstrapped(total[place] / total[place + 1], ratios, len(first.ids))
         else:
             yield None
 

@@ -9,14 +9,14 @@ import torch
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
 
-from cactus_decoding.integrations.vllm import v1
+from cactus_decoding.integrations.vllm import cpu_repairs, v1
 from cactus_decoding.integrations.vllm.plugin import register
 
 MODE = os.environ["UPSTREAM_MODE"]
 CPU = torch.device("cpu")
 
 current_platform.register_triton_kernel_overrides()
-v1.repair_expansion(rejection_sampler, CPU)
+cpu_repairs.repair_expansion(rejection_sampler, CPU)
 if MODE != "repaired":
     register()
     v1.replace(rejection_sampler, "rejection_sample", v1.with_relaxation)

@@ -51,7 +51,7 @@ def run(folder: Path, mode: str) -> dict[str, str]:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "vllm_upstream_plugin", "--noconftest", "-c", os.devnull]
         command += ["--rootdir", str(folder), "--junit-xml", str(report), "-p", "no:cacheprovider", FILE]
         environment = {
-            "PYTHONPATH": f"{Path(__file__).parent}:{folder}",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(folder), os.environ.get("PYTHONPATH", "")]),
             "UPSTREAM_MODE": mode,
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.arguments.checks import check_probabilities, check_token_ids
+from cactus_decoding.arguments.checks import check_device, check_probabilities, check_token_ids
 from cactus_decoding.divergences.ratio_order import count_up_to, sums_from
+from cactus_decoding.divergences.rows import kl_of_rows, normalised
 from cactus_decoding.rules import as_rule
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.types import AcceptanceRule, Verdict
@@ -49,7 +50,7 @@ def audit(
 
     Args:
         rule: an acceptance rule or its spelling.
-        target_probs: q, ``[..., vocabulary]``.
+        target_probs: q, ``[..., vocabulary]``; what the rows lack of summing to 1 is made good in float64.
         draft_probs: p, ``[..., vocabulary]``, or None for a deterministic draft, which then needs
         draft_token_ids: the token it proposes, ``[...]``.
 
@@ -67,7 +68,7 @@ def audit(
         ([0.5, 0.5], 0.6)
     """
     rule = as_rule(rule)
-    check_probabilities("target_probs", target_probs)
+    target_probs = check_probabilities("target_probs", target_probs)
     if (draft_probs is None) == (draft_token_ids is None):
         raise ValueError("give either draft_probs or, for a deterministic draft, draft_token_ids")
     if draft_token_ids is not None:
@@ -75,14 +76,32 @@ def audit(
         if draft_token_ids.shape != target_probs.shape[:-1]:
             given = list(draft_token_ids.shape)
             raise ValueError(f"draft_token_ids must be {list(target_probs.shape[:-1])}, but its shape is {given}")
+        check_device("draft_token_ids", draft_token_ids, target_probs.device)
         draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     assert draft_probs is not None
-    check_probabilities("draft_probs", draft_probs)
+    draft_probs = check_probabilities("draft_probs", draft_probs)
+    check_device("draft_probs", draft_probs, target_probs.device)
     if draft_probs.shape != target_probs.shape:
         given = list(draft_probs.shape)
         raise ValueError(f"draft_probs must be {list(target_probs.shape)} as target_probs is, but its shape is {given}")
 
-    target, draft = target_probs.double(), draft_probs.double()
+    return audit_rows(rule, normalised(target_probs), normalised(draft_probs))
+
+
+def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
+    """Return what `audit` does for float64 rows that are distributions; nothing is checked but that they are numbers.
+
+    Raises:
+        ValueError: for NaN.
+
+    Example:
+        >>> rows = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+        >>> audit_rows(as_rule("lossless"), rows, rows).kl
+        tensor([0.], dtype=torch.float64)
+    """
+    for name, rows in (("target_probs", target), ("draft_probs", draft)):
+        if rows.numel() and bool(rows.amin().isnan()):
+            raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
     columns = _columns_in_doubt(rule, target, draft)
     relaxed_prob, residual_scale = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
     whole = len(columns) == draft.shape[-1]  # then there is nothing to pick out
@@ -168,11 +187,13 @@ _MIN_POSITIVE = 5e-324
 
 
 def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:
-    tv = (output - target).abs_().sum(-1) / 2
+    difference = output - target
+    slack = -difference.sum(-1)
+    tv = difference.abs_().sum(-1) / 2
     quotient = output / target
     least, most = quotient.amin(-1), quotient.amax(-1)
-    if bool((least > 0).all() & most.isfinite().all()):  # nothing is excluded: one logarithm will do
-        kl = quotient.log_().mul_(output).sum(-1)
+    if bool((least > 0).all() & most.isfinite().all()):  # nothing is excluded: one logarithm a row will do
+        kl = (quotient.log_().mul_(output).sum(-1) + slack).clamp(min=0)  # as `kl_of_rows`
         return Audit(output, acceptance, kl, tv, most.log(), least.log())
     inside = target > 0
     # a difference of logs, because the quotient overflows where the target's probability is subnormal
@@ -180,7 +201,7 @@ def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:
     return Audit(
         output_probs=output,
         acceptance=acceptance,
-        kl=torch.where(output > 0, output * log_ratio, 0.0).sum(-1),
+        kl=kl_of_rows(output, target),
         tv=tv,
         max_log_ratio=torch.where(inside | (output > 0), log_ratio, -torch.inf).amax(-1),
         min_log_ratio=torch.where(inside, log_ratio, torch.inf).amin(-1),

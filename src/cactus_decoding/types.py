@@ -131,8 +131,16 @@ class StepRows:
         return known[:count]
 
     def untempered(self, count: int | None = None) -> Tensor:
-        """Return the same before temperature and truncation."""
-        return self._rows(self._untempered, 0, len(self.logits) if count is None else count)
+        """Return the same before temperature and truncation; at temperature 0, the token that is chosen has no equal.
+
+        Logits may differ where their probabilities are rounded to the same number, and the first token that attains
+        the greatest logit is the one that is chosen. So its equals here become less likely by the least there is.
+        """
+        rows = self._rows(self._untempered, 0, len(self.logits) if count is None else count)
+        best = self.target(len(rows)).argmax(-1, keepdim=True)
+        greatest = rows.gather(-1, best)
+        equals = (rows == greatest).scatter_(-1, best, False)
+        return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), rows)
 
     def draft(self, node: int) -> Tensor | None:
         """Return the row that a proposal was drawn from, ``[vocabulary]``; None where it is deterministic."""

@@ -35,6 +35,17 @@ def test_the_command_records_once_and_computes_again(run, tmp_path):
     assert output.read_bytes() == before
 
 
+def test_one_problem_is_too_few_to_tell(run, tmp_path):
+    output = tmp_path / "f.json"
+    command = ["frontier", "--output", str(output), "--positions", "3", "--points", "2", "--family", "clamped"]
+    code, out, err = run(*command, "--num-speculative-tokens", "2")
+    assert code == 0, err
+    assert json.loads(output.read_text())["problems"] == 1
+    assert "fewer than 6 problems are too few to tell" in " ".join(out.split())
+    assert "–" not in out  # no interval of width zero
+    assert json.loads(output.read_text())["points"][0]["acceptance"][1:] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,8 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+
+from cactus_decoding.cli.play import PORT, _listen
+from cactus_decoding.playground.server import listen
 
 
 def test_mistakes_of_the_command_are_sentences(run, tmp_path):
@@ -27,6 +31,18 @@ def test_mistakes_of_the_command_are_sentences(run, tmp_path):
         assert code == 2
         assert sentence in err
         assert "Traceback" not in err
+
+
+def test_the_usual_port_gives_way_where_nobody_asked_for_it():
+    taken = None
+    with suppress(ValueError):  # where it is taken already, so be it
+        taken = listen("127.0.0.1", PORT)
+    with _listen(listen, "127.0.0.1", None) as other:
+        assert other.getsockname()[1] != PORT
+    with pytest.raises(ValueError, match=f"cannot listen on 127.0.0.1:{PORT}"):
+        _listen(listen, "127.0.0.1", PORT)
+    if taken is not None:
+        taken.close()
 
 
 @pytest.mark.slow

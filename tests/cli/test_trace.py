@@ -59,7 +59,7 @@ def test_mistakes_are_one_sentence_and_nothing_is_overwritten(run, tmp_path, sav
             ["trace", str(bad), "--output", str(page)],
             "bad.jsonl, line 1: this is not a trace of cactus generate --trace",
         ),
-        (["trace", str(saved), "--output", str(saved)], "is the trace itself; give another output"),
+        (["trace", str(saved), "--output", str(saved)], "is an input; give another output"),
         (["trace", str(saved), "--output", "/missing/page.html"], "cannot write '/missing/page.html'"),
         (["trace"], "Missing argument"),
         (["generate", QUESTION, "--trace", "/missing/t.jsonl"], "cannot write '/missing/t.jsonl'"),

@@ -164,6 +164,9 @@ def test_a_missing_draft_is_named():
 
 
 def test_an_unreadable_model_is_named(tmp_path):
+    with pytest.raises(ValueError, match="holds no model"):
+        load_pair(tmp_path, "ngram")
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="cannot load a tokenizer for the target"):
         load_pair(tmp_path, "ngram")
     AutoTokenizer.from_pretrained(zoo.path("target")).save_pretrained(tmp_path)
@@ -175,6 +178,7 @@ def test_different_vocabularies_are_refused(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("draft"))
     tokenizer.add_tokens(["<extra>"])
     tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_bytes((zoo.path("draft") / "config.json").read_bytes())
     with pytest.raises(
         ValueError, match=r"vocabularies of target .* \(1003 tokens\) and draft .* \(1004 tokens\) differ"
     ):

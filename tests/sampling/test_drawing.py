@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cactus_decoding.sampling.drawing import draw
+from cactus_decoding.sampling.drawing import draw, draw_one
 
 weights_adding_up_to_a_power_of_two = st.lists(st.integers(0, 8), min_size=1, max_size=8).map(
     lambda weights: [*weights, 64 - sum(weights)]
@@ -61,3 +62,32 @@ def test_draw_takes_leading_dimensions_and_strided_rows() -> None:
     assert tokens.shape == (4, 3)
     for i in range(4):
         assert tokens[i].tolist() == [draw(weights[i, j], uniforms[i, j]).item() for j in range(3)]
+
+
+@pytest.mark.parametrize("length", [5, 4096, 5000, 20_011])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_draw_in_blocks_is_the_draw(length: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(length)
+    steep = (torch.randn(length, generator=generator) * 8).softmax(-1).to(dtype)
+    few = torch.zeros(length, dtype=dtype)
+    few[torch.randint(length, (7,), generator=generator)] = 0.3
+    whole = torch.randint(0, 3, (length,), generator=generator).to(dtype)
+    for weights in (steep, few, whole, steep.flip(0)):
+        sums = weights.double().cumsum(0)
+        at_ends = (sums / sums[-1])[torch.randint(length, (100,), generator=generator)]  # where rounding decides
+        uniforms = torch.cat([
+            torch.rand(300, dtype=torch.float64, generator=generator),
+            at_ends.clamp(max=1 - 2**-53),
+            (at_ends * (1 - 2**-52)).clamp(max=1 - 2**-53),
+            torch.tensor([0.0, 5e-324, 0.5, 1 - 2**-53], dtype=torch.float64),
+        ])  # fmt: skip
+        expected = [int(draw(weights, uniform)) for uniform in uniforms]
+        assert [draw_one(weights, uniform) for uniform in uniforms] == expected
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_draw_in_blocks_from_no_numbers_is_the_draw_too(value: float) -> None:
+    weights = torch.ones(5000)
+    weights[300] = value
+    uniform = torch.tensor(0.7, dtype=torch.float64)
+    assert draw_one(weights, uniform) == int(draw(weights, uniform))

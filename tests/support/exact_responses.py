@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.budgets.metering import BudgetState, admit, charge, check_paced, kl_of_rows, rule_of_step
+from cactus_decoding.budgets.metering import BudgetState, admit, charge, check_paced, rule_of_step
 from cactus_decoding.budgets.pacing import Pace
+from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verification.block import prefix_tests

@@ -34,6 +34,7 @@ def made(
 ) -> RunResult:
     """Return a run: every number varies from problem to problem, in the same way for every run."""
     noise = np.random.default_rng(0).random((problems, 2))
+    jitter = np.random.default_rng([length, len(rule)]).uniform(0.999, 1.001, problems)  # times are never quite alike
     steps = np.full(problems, 10)
     drafted = steps * length
     kept = np.round(drafted * accepted * (0.8 + 0.4 * noise[:, 1])).astype(int).clip(max=drafted)
@@ -49,7 +50,7 @@ def made(
         "relaxed": (kept // 10).tolist(),
         "recovered": [8] * problems,
         "bonus": [2] * problems,
-        "seconds": (seconds * (0.9 + 0.2 * noise[:, 1])).tolist(),
+        "seconds": (seconds * (0.9 + 0.2 * noise[:, 1]) * jitter).tolist(),
     }
     if audited:
         answers |= {"metered": [10] * problems, "nats": (nats * (0.5 + noise[:, 1])).tolist()}

@@ -128,6 +128,78 @@ def test_rows_after_the_first_rejection_are_never_read(monkeypatch: pytest.Monke
         assert int(result.next_token) < LARGE
 
 
+@pytest.mark.parametrize(("spelling", "at_most"), [("lossless", 2), ("cactus:delta=1", 2), ("clamped:width=1", 2)])
+def test_rows_are_made_to_the_last_bit_only_for_the_next_token(
+    spelling: str, at_most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    at = sampled.LazyRows.at
+
+    def recording(self: sampled.LazyRows, row: int) -> sampled.SparseProbs:
+        made.append(row)
+        return at(self, row)
+
+    monkeypatch.setattr(sampled.LazyRows, "at", recording)
+    total = 0
+    for seed in range(12):
+        made.clear()
+        logits, draft, drafted = case(LARGE, seed, SAMPLINGS[0])
+        fast, plain = both(spelling, logits[0], SAMPLINGS[0], draft[0], drafted[0], seed)
+        assert_same(fast, plain)
+        assert made[-1] == int(fast.num_accepted)
+        assert len(made) <= at_most  # bounds leave one in a hundred or so open
+        total += len(made)
+    assert total <= 14
+
+
+@pytest.mark.parametrize("spelling", NEVER_STRICTER_THAN_LOSSLESS)
+@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "drawn"])
+def test_what_is_surely_accepted_is_accepted(spelling: str, one_hot: bool) -> None:
+    rule, sure = parse_rule(spelling), 0
+    for seed in range(3):
+        logits, draft, drafted = case(LARGE, seed, SAMPLINGS[0])
+        rows = sampled.LazyRows(logits[0], SAMPLINGS[0])
+        rough, probs = rows.roughly(0), SAMPLINGS[0](logits[0, 0])
+        assert rough is not None
+        p = None if one_hot else draft[0, 0]
+        for token in {int(drafted[0, 0]), int(probs.argmax()), 5}:
+            h = rule.judge(probs, p, torch.tensor([token])).relaxed_prob.item()
+            drawn = 1.0 if p is None else p[token].item()
+            for needed in (0.5 * h, 0.97 * h, 0.995 * h, 0.9999 * h, h, 1.0001 * h, 1.01 * h, 2 * h):
+                if probs[token].item() <= needed < drawn:  # the lossless test has failed
+                    accepts = rule.surely_accepts(needed, rough, p, token)
+                    assert not accepts or needed < h
+                    sure += accepts
+    if spelling in ("cactus:delta=1", "lenience:lenience=0.6", "clamped:width=1"):
+        assert sure > 0
+
+
+def test_a_rule_that_is_too_sure_is_caught_by_the_comparison() -> None:
+    class TooSure(Cactus):
+        def surely_accepts(self, *_: object) -> bool:
+            return True
+
+    differ = 0
+    for seed in range(12):
+        logits, draft, drafted = case(LARGE, seed, SAMPLINGS[0])
+        fast, plain = both(TooSure(0.01), logits[0], SAMPLINGS[0], draft[0], drafted[0], seed)
+        differ += not torch.equal(fast.num_accepted, plain.num_accepted)
+    assert differ
+
+
+@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if parse_rule(text).needs_drafted_token_only])
+def test_rules_that_need_the_drafted_token_only(spelling: str) -> None:
+    rule, grid = parse_rule(spelling), torch.linspace(0.0, 1.0, 401, dtype=torch.float64)[1:].unsqueeze(1)
+    for p in (None, torch.full_like(grid, 0.3)):
+        alone = rule.judge(grid, p, torch.zeros(len(grid), 1, dtype=torch.long)).relaxed_prob.squeeze(1)
+        assert (alone.diff() >= -1e-9).all()
+    for q, p in zip(*hand_made_rows(), strict=True):
+        for drafted in range(len(q)):
+            whole = rule.judge(q, p, torch.tensor([drafted])).relaxed_prob
+            alone = rule.judge(q[drafted : drafted + 1], p[drafted : drafted + 1], torch.tensor([0])).relaxed_prob
+            assert torch.equal(whole, alone)
+
+
 @dataclass(frozen=True)
 class Recording(Cactus):
     """Cactus that notes what it is asked about."""
@@ -229,7 +301,7 @@ def test_nan_gives_a_token_that_does_not_exist(sampling: SamplingParams) -> None
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     logits, draft, drafted = case(12, 0, SAMPLINGS[0])
-    with pytest.raises(ValueError, match=r"target_probs must be \[1, 4, vocabulary\]"):
+    with pytest.raises(ValueError, match=r"target_logits must be \[1, 4, vocabulary\]"):
         verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted[:, :3])
     with pytest.raises(ValueError, match="draft_probs must be"):
         verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted)

@@ -3,77 +3,183 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-# float64 rows may come from a float32 softmax over a large vocabulary, which is off by a few millionths
-_SUM_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+from cactus_decoding.arguments.suggestions import suggestion
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_MAX_SHOWN = 100
 
 
 def check_number(
     name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
-) -> None:
-    """Raise unless ``value`` is a finite-or-allowed real number between the bounds.
+) -> float:
+    """Return a number between the bounds as Python's own: NumPy's numbers and fractions are taken too.
 
     Raises:
-        TypeError: if it is no number.
-        ValueError: if it is NaN or out of range.
+        TypeError: if it is no real number.
+        ValueError: if it is NaN, out of range, or an integer that is too large for a float.
+
+    Example:
+        >>> import numpy as np
+        >>> check_number("delta", np.float32(0.5), 0, 1), check_number("delta", 1, 0, 1)
+        (0.5, 1)
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, but is {value!r}")
-    below = value <= low if low_open else value < low
-    above = value >= high if high_open else value > high
-    if math.isnan(value) or below or above:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, but is {shown(value)}")
+    try:
+        wide = float(value)
+    except OverflowError:  # an integer beyond all floats is in no interval of floats
+        wide = math.nan
+    below = wide <= low if low_open else wide < low
+    above = wide >= high if high_open else wide > high
+    if math.isnan(wide) or below or above:
         interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-        raise ValueError(f"{name} must be in {interval}, but is {value!r}")
+        raise ValueError(f"{name} must be in {interval}, but is {shown(value)}")
+    return int(value) if isinstance(value, Integral) else wide
 
 
-def check_integer(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Raise unless ``value`` is an integer of at least ``low`` (and at most ``high``)."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, but is {value!r}")
-    if value < low or (high is not None and value > high):
+def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return an integer of at least ``low`` (and at most ``high``) as Python's own; NumPy's are taken too.
+
+    Raises:
+        TypeError: if it is no integer.
+        ValueError: if it is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, but is {shown(value)}")
+    number = int(value)
+    if number < low or (high is not None and number > high):
         allowed = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"{name} must be {allowed}, but is {value}")
+        raise ValueError(f"{name} must be {allowed}, but is {shown(number)}")
+    return number
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise unless ``value`` is one of the allowed words."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}")
+    """Raise `ValueError` unless ``value`` is one of the allowed words."""
+    if not isinstance(value, str) or value not in allowed:
+        close = suggestion(value, allowed)
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}{close}")
 
 
-def check_probabilities(name: str, probs: object) -> None:
-    """Raise unless ``probs`` is a float tensor whose last dimension holds distributions.
+def check_floats(name: str, values: object, what: str = "values") -> Tensor:
+    """Return a floating-point tensor with a vocabulary as its last dimension, without what autograd knows of it.
+
+    Raises:
+        TypeError: if it is no such tensor.
+        ValueError: for no vocabulary.
+    """
+    if not isinstance(values, Tensor) or values.dtype not in _FLOATS:
+        raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
+    _check_has_values(name, values)
+    if values.ndim == 0 or values.shape[-1] == 0:
+        raise ValueError(
+            f"{name} must be [..., vocabulary] with at least one token, but its shape is {list(values.shape)}"
+        )
+    return values.detach()
+
+
+def check_probabilities(name: str, probs: object) -> Tensor:
+    """Return a float tensor whose last dimension holds distributions, without what autograd knows of it.
 
     Raises:
         TypeError: if it is no floating-point tensor.
         ValueError: for an empty vocabulary, NaN, a negative entry, or a row that does not sum to 1.
     """
-    if not isinstance(probs, Tensor) or not probs.dtype.is_floating_point:
-        given = f"a tensor of {probs.dtype}" if isinstance(probs, Tensor) else repr(type(probs).__name__)
-        raise TypeError(f"{name} must be a floating-point tensor of probabilities, but is {given}")
-    if probs.ndim == 0 or probs.shape[-1] == 0:
-        raise ValueError(f"{name} must have a vocabulary as its last dimension, but its shape is {list(probs.shape)}")
-    least = probs.amin() if probs.numel() else probs.new_zeros(())  # NaN where there is one: a single pass finds both
+    rows = check_floats(name, probs, "probabilities")
+    least = rows.amin() if rows.numel() else rows.new_zeros(())  # NaN where there is one: a single pass finds both
     if least.isnan():
         raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
     if least < 0:
         raise ValueError(f"{name} must be in [0, 1], but its smallest entry is {least.item():g}")
-    sums = probs.sum(-1, dtype=torch.float64)
+    sums = rows.sum(-1, dtype=torch.float64)
     wrong = (sums - 1).abs()
-    tolerance = _SUM_TOLERANCE.get(probs.dtype, 5e-2)
-    if wrong.numel() and wrong.max() > tolerance:
+    tolerance = sum_tolerance(rows.dtype, rows.shape[-1])
+    if wrong.numel() and not wrong.max() <= tolerance:
         worst = sums.flatten()[wrong.flatten().argmax()].item()
-        raise ValueError(f"every row of {name} must sum to 1 (within {tolerance:g}), but one sums to {worst:.9g}")
+        raise ValueError(f"every row of {name} must sum to 1 (within {tolerance:.2g}), but one sums to {worst:.9g}")
+    return rows
 
 
-def check_token_ids(name: str, token_ids: object, vocabulary: int) -> None:
-    """Raise unless ``token_ids`` is an integer tensor with entries in ``[0, vocabulary)``."""
-    if not isinstance(token_ids, Tensor) or token_ids.dtype.is_floating_point or token_ids.dtype == torch.bool:
-        given = f"a tensor of {token_ids.dtype}" if isinstance(token_ids, Tensor) else repr(type(token_ids).__name__)
-        raise TypeError(f"{name} must be an integer tensor, but is {given}")
-    if token_ids.numel() and not (int(token_ids.min()) >= 0 and int(token_ids.max()) < vocabulary):
-        given = f"{int(token_ids.min())} to {int(token_ids.max())}"
+def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
+    r"""Return how far from 1 the sum of an honest row may be: of a softmax in float32, kept in some precision.
+
+    With u = 2^-24, adding up n positive numbers one by one in float32 is off by a part n u at most (Higham, *Accuracy
+    and Stability of Numerical Algorithms*, section 4.2), their exponentials and quotients by another 8 u, and all of
+    that is common to a row. Rounding each entry, or its logarithm, to a precision of v adds :math:`v (1 + H)`, where
+    the entropy H is at most log n; what falls below the least positive number of the precision adds half of it each.
+    Rows in float64 may have been widened, so they are given what float32 needs.
+
+    Example:
+        >>> [f"{sum_tolerance(torch.float32, n):.1e}" for n in (8, 256_000)]
+        ['1.1e-06', '1.5e-02']
+    """
+    unit, kept = 2.0**-24, torch.finfo(dtype)
+    rounding = max(kept.eps / 2, unit) * (1 + math.log(vocabulary))
+    return unit * (vocabulary + 8) + rounding + vocabulary * kept.smallest_normal * kept.eps / 2
+
+
+def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
+    """Return an integer tensor with entries in ``[0, vocabulary)``.
+
+    Raises:
+        TypeError: if it is no tensor of integers.
+        ValueError: for an entry out of range.
+    """
+    ids = check_integers(name, token_ids)
+    if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
+        given = f"{int(ids.min())} to {int(ids.max())}"
         raise ValueError(f"{name} must be in [0, {vocabulary}), but ranges over {given}")
+    return ids
+
+
+def check_integers(name: str, values: object) -> Tensor:
+    """Return an integer tensor; raise `TypeError` for anything else."""
+    if not isinstance(values, Tensor) or values.dtype not in _INTEGERS:
+        raise TypeError(f"{name} must be an integer tensor, but is {_kind(values)}")
+    _check_has_values(name, values)
+    return values
+
+
+def _check_has_values(name: str, values: Tensor) -> None:
+    if values.is_meta or values.layout != torch.strided:
+        given = "on the meta device" if values.is_meta else f"in the layout {values.layout}"
+        raise ValueError(f"{name} must be an ordinary tensor that holds values, but is {given}")
+
+
+def check_device(name: str, value: Tensor | None, device: torch.device) -> None:
+    """Raise `ValueError` for a tensor on another device than that of the target's rows."""
+    if value is not None and value.device != device:
+        raise ValueError(f"{name} must be on {device} as the target's rows are, but is on {value.device}")
+
+
+def check_generator(generator: object, device: torch.device) -> None:
+    """Raise `TypeError` for what is no generator, and `ValueError` for one of another device."""
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, but is {shown(generator)}")
+    if generator.device.type != device.type:
+        raise ValueError(f"generator must be of {device} as the target's rows are, but is of {generator.device}")
+
+
+def shown(value: object) -> str:
+    """Return how an error shows what was given: its representation, shortened.
+
+    Example:
+        >>> shown(-0.5), shown(10**5000)
+        ('-0.5', 'an integer of 16610 bits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with too many digits to print
+        return f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def _kind(value: object) -> str:
+    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else repr(type(value).__name__)

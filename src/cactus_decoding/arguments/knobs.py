@@ -60,19 +60,22 @@ class Parameter:
         """Whether it has no default."""
         return self.default is MISSING
 
-    def check(self, value: object) -> None:
-        """Raise TypeError or ValueError unless the parameter may have this value."""
+    def check(self, value: object) -> object:
+        """Return the value, as Python's own number if it is one; raise TypeError or ValueError if it is not allowed."""
         knob = self.knob
         if value is None and self.optional:
-            return
+            return None
         if self.kind is int:
-            check_integer(self.name, value, int(knob.ge or 0), None if knob.le is None else int(knob.le))
-        elif self.kind is float:
+            return check_integer(self.name, value, int(knob.ge or 0), None if knob.le is None else int(knob.le))
+        if self.kind is float:
             low = next((end for end in (knob.ge, knob.gt) if end is not None), -math.inf)
             high = next((end for end in (knob.le, knob.lt) if end is not None), math.inf)
-            check_number(self.name, value, low, high, low_open=knob.gt is not None, high_open=knob.lt is not None)
-        elif self.choices:
+            return check_number(
+                self.name, value, low, high, low_open=knob.gt is not None, high_open=knob.lt is not None
+            )
+        if self.choices:
             check_choice(self.name, value, self.choices)
+        return value
 
 
 def parameters(described: type[Any]) -> tuple[Parameter, ...]:
@@ -107,6 +110,8 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter:
 def check_knobs(given: Any) -> None:
     """Raise TypeError or ValueError for the first field of a dataclass that its annotation does not allow.
 
+    Fields hold Python's own numbers afterwards, whatever kind of number they were given.
+
     Example:
         >>> from cactus_decoding.rules import TopK
         >>> TopK(k=0)
@@ -114,4 +119,6 @@ def check_knobs(given: Any) -> None:
         ValueError: k must be at least 1, but is 0
     """
     for parameter in parameters(type(given)):
-        parameter.check(getattr(given, parameter.name))
+        value = getattr(given, parameter.name)
+        if (checked := parameter.check(value)) is not value:
+            object.__setattr__(given, parameter.name, checked)  # the dataclass may be frozen

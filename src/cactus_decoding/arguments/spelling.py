@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Parameter, parameters
+from cactus_decoding.arguments.suggestions import suggestion
 
 Spelled = TypeVar("Spelled")
 
@@ -23,20 +26,24 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     """
     name, _, rest = text.strip().partition(":")
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r} in {text!r}; known are {', '.join(known)}")
+        close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
+        raise ValueError(f"unknown {kind} {shown(name)} in {shown(text)}; known are {', '.join(known)}{close}")
     allowed = {each.name: each for each in parameters(known[name])}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in allowed:
             listed = ", ".join(allowed) or "none"
-            raise ValueError(f"{part!r} in {text!r} is not parameter=value; parameters of {name} are: {listed}")
+            close = suggestion(key, allowed)
+            raise ValueError(
+                f"{shown(part)} in {shown(text)} is not parameter=value; parameters of {name} are: {listed}{close}"
+            )
         if key in values:
-            raise ValueError(f"{key} is given twice in {text!r}")
+            raise ValueError(f"{key} is given twice in {shown(text)}")
         values[key] = _convert(allowed[key], value, text)
     missing = [key for key, each in allowed.items() if key not in values and each.required]
     if missing:
-        raise ValueError(f"{text!r} lacks {', '.join(missing)}; write for example '{name}:{missing[0]}=1'")
+        raise ValueError(f"{shown(text)} lacks {', '.join(missing)}; write for example '{name}:{missing[0]}=1'")
     return known[name](**values)
 
 
@@ -44,13 +51,14 @@ def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
     """Turn the text of a parameter into its type."""
     if parameter.choices and value not in parameter.choices:
         raise ValueError(
-            f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {value!r} in {text!r}"
+            f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {shown(value)} in {shown(text)}"
+            f"{suggestion(value, parameter.choices)}"
         )
     try:
         return parameter.kind(value)
     except ValueError:
         expected = "an integer" if parameter.kind is int else "a number"
-        raise ValueError(f"{parameter.name} must be {expected}, but is {value!r} in {text!r}") from None
+        raise ValueError(f"{parameter.name} must be {expected}, but is {shown(value)} in {shown(text)}") from None
 
 
 def spell(name: str, spelled: Any) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated
 
+from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 
 
@@ -55,10 +57,11 @@ class Budget:
 
     def __post_init__(self) -> None:
         if (self.nats is None) == (self.max_shift is None):
-            raise ValueError(
-                f"give either nats or max_shift, but nats is {self.nats} and max_shift is {self.max_shift}"
-            )
+            given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
+            raise ValueError(f"give either nats or max_shift, but {given}")
         check_knobs(self)
+        if self.expected_tokens is not None:
+            check_number("expected_tokens", self.expected_tokens, 1, math.inf, high_open=True)
         if self.expected_tokens is not None and math.isinf(self.limit):
             raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
 
@@ -86,6 +89,6 @@ def as_budget(budget: Budget | float | None) -> Budget | None:
     """
     if budget is None or isinstance(budget, Budget):
         return budget
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)):
-        raise TypeError(f"budget must be a Budget or a number of nats, but is {budget!r}")
-    return Budget(nats=budget)
+    if isinstance(budget, bool) or not isinstance(budget, Real):
+        raise TypeError(f"budget must be a Budget or a number of nats, but is {shown(budget)}")
+    return Budget(nats=check_number("budget", budget, 0, math.inf))

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.auditing import audit
+from cactus_decoding.auditing import audit_rows
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.pacing import Pace
-from cactus_decoding.rules import ClampedRatio
+from cactus_decoding.divergences.rows import kl_of_rows
+from cactus_decoding.rules import ClampedRatio, Lossless
 from cactus_decoding.rules.base import probability_of
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.types import AcceptanceRule, Verdict
@@ -97,7 +98,8 @@ def plan_step(
 
     Args:
         rule: the rule that spends.
-        target_probs: the target's rows at the drafted positions, ``[k, vocabulary]``.
+        target_probs: the target's rows at the drafted positions, ``[k, vocabulary]``. Costs are those of the rows that
+            are given: `cactus_decoding.divergences.rows.normalised` makes laws of rows that were rounded.
         draft_probs: the draft's rows likewise, or None for a deterministic draft.
         draft_token_ids: drafted tokens, ``[k]``.
         limit: the budget in nats.
@@ -111,16 +113,21 @@ def plan_step(
     if draft_probs is None:  # a deterministic draft is a random one that puts all its mass on one token
         draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     relaxed = rule.relaxed_target(target_probs, draft_probs)
-    costs = audit(rule, target_probs, draft_probs).kl if relaxed is None else kl_of_rows(relaxed, target_probs)
-    nats: list[float] = costs.clamp(min=0).tolist()  # rounding can take a KL of zero below zero
+    if relaxed is None:
+        costs = audit_rows(rule, target_probs.double(), draft_probs.double()).kl
+    else:
+        costs = kl_of_rows(relaxed, target_probs)
+    nats: list[float] = costs.tolist()
     admitted = admit(nats, limit, spent)
     where = torch.tensor(admitted, dtype=torch.bool, device=target_probs.device).unsqueeze(-1)
     judge: AcceptanceRule
-    if relaxed is not None:
+    if not any(admitted):
+        judge = Lossless()
+    elif relaxed is not None:
         judge = EmittedRows(torch.where(where, relaxed, target_probs.double()))
     else:
         judge = rule if all(admitted) else WhereAdmitted(rule, where)
-    return Plan(judge, nats, [not fits for fits in admitted])
+    return Plan(judge, nats, _fell_back(nats, admitted))
 
 
 def plan_greedy_step(
@@ -140,19 +147,26 @@ def plan_greedy_step(
     costs: list[float] = torch.where(kept, given_up(untempered, drafted), 0.0).squeeze(-1).tolist()
     admitted = admit(costs, limit, spent)
     where = torch.tensor(admitted, dtype=torch.bool, device=untempered.device).unsqueeze(-1)
-    return Plan(WhereAdmitted(JudgedOn(rule, untempered), where), costs, [not fits for fits in admitted])
+    return Plan(WhereAdmitted(JudgedOn(rule, untempered), where), costs, _fell_back(costs, admitted))
+
+
+def _fell_back(costs: Sequence[float], admitted: Sequence[bool]) -> list[bool]:
+    """Say where a rule could not be afforded; where it costs nothing it asks for nothing."""
+    return [not fits and cost != 0 for cost, fits in zip(costs, admitted, strict=True)]
 
 
 def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
     """Say which of some positions, taken in order, can be afforded; one that cannot is passed over, and costs nothing.
 
+    Of a limit that is used up, such as 0, nothing is admitted, not even what costs nothing: costs are rounded numbers.
+
     Example:
-        >>> admit([0.5, 0.75, 0.25], limit=1.0)
-        [True, False, True]
+        >>> admit([0.5, 0.75, 0.25, 0.25, 0.0], limit=1.0)
+        [True, False, True, True, False]
     """
     admitted = []
     for cost in costs:
-        admitted.append(spent + cost <= limit)
+        admitted.append(spent + cost <= limit and (spent < limit or limit == math.inf))
         spent += cost if admitted[-1] else 0.0
     return admitted
 
@@ -177,12 +191,6 @@ def charge(
     if pace is not None:
         pace = pace.after(costs[:visited], pace.width(state.limit - state.spent), visited)
     return BudgetState(state.limit, spent, pace), nats
-
-
-def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
-    """Return KL(row || target row) in nats, ``[...]`` in float64; infinite where a row has what the target excludes."""
-    h, q = rows.double(), target_probs.double()
-    return torch.where(h > 0, h * (h.log() - q.log()), 0.0).sum(-1)
 
 
 @dataclass(frozen=True, eq=False)

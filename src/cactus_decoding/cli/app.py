@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.cli import (
     calibrate,
     check_bundled,
@@ -106,11 +108,13 @@ def _explain(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # typer's errors in arguments; their class has no public name
         context = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
-        if context is not None:
-            commands = getattr(context.command, "commands", ())
-            message += (
-                f"; commands are {', '.join(commands)}" if commands else f" (see '{context.command_path} --help')"
-            )
+        commands = getattr(context.command, "commands", ()) if context is not None else ()
+        if commands:
+            message, given = message.partition(". Did you mean")[0], re.search("'(.*?)'", message)
+            close = suggestion(given.group(1), commands) if given else ""
+            message += f"; commands are {', '.join(commands)}{close}"
+        elif context is not None:
+            message += f" (see '{context.command_path} --help')"
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror or error}"
     elif isinstance(error, (ValueError, TypeError, OSError)):

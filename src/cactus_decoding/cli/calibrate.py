@@ -84,7 +84,7 @@ def calibrate(
 
     if (max_nats is None) == (max_score_drop is None):
         raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
-    check_writable(output)
+    check_writable(output, inputs=[rows_file, results_file])
     if max_nats is not None:
         if rows_file is None:
             raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")
@@ -158,8 +158,7 @@ def _speeds(measured: Frontier, rule: str, current: int, rounds: int) -> Speeds:
     request = Request.from_dict({name: value for name, value in settings.items() if name not in own})
     asked = parse_task(settings["task"])
     prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
-    names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
-    pair = load_pair(*names)
+    pair = load_pair(settings["target"], settings["draft"])
     max_length = int(settings["num_speculative_tokens"])
     lengths = sorted({*(length for length in LENGTHS if length <= max_length), max_length, current})
     timed = [(name, length) for length in lengths for name in (LOSSLESS, rule) if length or name == LOSSLESS]
@@ -185,7 +184,8 @@ def _speed_table(compared: Speeds) -> Any:
         for speed in (compared.lossless, compared.rule):
             value, low, high = (1000 * x for x in speed.seconds[place])
             star = " *" if place == speed.best else "  "
-            values.append(f"{value:.2f} ({low:.2f}–{high:.2f}){star}")
+            ends = f" ({low:.2f}–{high:.2f})" if speed.seconds[place].told else ""
+            values.append(f"{value:.2f}{ends}{star}")
         table.add_row(str(length), *values)
     return table
 

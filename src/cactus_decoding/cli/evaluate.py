@@ -121,10 +121,13 @@ def evaluate(
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
     from cactus_decoding.evaluation.run_config import grid
+    from cactus_decoding.evaluation.runs.journal import journal_of
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
+    from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.generation.pair import check_names
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
@@ -138,10 +141,12 @@ def evaluate(
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
     drafts = _unique(draft or _bundled_draft(target))
+    if engine == "transformers":
+        check_names(target, *drafts)
     configs = list(
         grid(target, engine, settings, tasks=counts, drafts=drafts, rules=rules, lengths=lengths, seeds=chosen_seeds)
     )
-    check_writable(out)
+    check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +47,7 @@ def frontier(
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
-                     help="Draw acceptance against KL and TV here, as SVG (needs the extra 'eval')."),
+                     help="Draw acceptance against KL and TV here, as SVG (needs the extra 'report')."),
     ] = None,
     family: Annotated[
         list[str] | None,
@@ -94,15 +95,20 @@ def frontier(
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
+    from cactus_decoding.evaluation.intervals import FEWEST
     from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
+    from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
 
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
-    check_writable(output, rows_file, picture)
+    recorded = rows_file.exists()  # it is read, then
+    check_writable(
+        output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
+    )
     if picture is not None:
         new_figure()  # raises without matplotlib
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked
@@ -120,9 +126,11 @@ def frontier(
     if not console.is_terminal:
         console.width = max(console.width, 140)
     console.print(table_of(measured, f"{rows.positions} positions of {rows.problems} problems"))
+    others = "the intervals (95 %) say how much other problems would differ"
+    if rows.problems < FEWEST:
+        others = f"fewer than {FEWEST} problems are too few to tell how much others would differ"
     console.print(
-        "Exact at these positions; the intervals (95 %) say how much other problems would differ. tokens/step is for "
-        f"{len(measured[0].tokens_per_step)} proposals."
+        f"Exact at these positions; {others}. tokens/step is for {len(measured[0].tokens_per_step)} proposals."
     )
 
 
@@ -145,8 +153,7 @@ def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -
             )
         return rows
     asked = parse_task(settings["task"])
-    names = (None if settings[role] == "bundled" else settings[role] for role in ("target", "draft"))
-    pair = load_pair(*names)
+    pair = load_pair(settings["target"], settings["draft"])
     with counting("Recording", settings["positions"]) as report:
         rows = record_rows(
             pair,
@@ -186,10 +193,10 @@ def table_of(points: list[Point], title: str) -> Table:
 
 
 def interval(estimate: tuple[float, float, float]) -> str:
-    """Write a number with its interval.
+    """Write a number with its interval, if it has one.
 
-    >>> interval((0.5, 0.25, 0.75))
-    '0.5000 (0.2500–0.7500)'
+    >>> interval((0.5, 0.25, 0.75)), interval((0.5, float("nan"), float("nan")))
+    ('0.5000 (0.2500–0.7500)', '0.5000')
     """
     value, low, high = estimate
-    return f"{value:.4f} ({low:.4f}–{high:.4f})"
+    return f"{value:.4f}" if math.isnan(low) else f"{value:.4f} ({low:.4f}–{high:.4f})"

@@ -130,7 +130,10 @@ def generate(
 
 def _read(prompt: str, raw: bool) -> str:
     """Return the prompt, from standard input if it is ``-``, as valid text."""
-    data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode(errors="surrogateescape")
+    from cactus_decoding.files.reading import read_all
+
+    given = prompt == "-"
+    data = read_all(sys.stdin.buffer, "standard input") if given else prompt.encode(errors="surrogateescape")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -139,4 +142,4 @@ def _read(prompt: str, raw: bool) -> str:
         return text
     if not text.strip():
         raise ValueError("the prompt must not be blank (with --raw it may)")
-    return text.removesuffix("\n") if prompt == "-" else text
+    return text.removesuffix("\n") if given else text

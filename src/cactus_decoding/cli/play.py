@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.cli import options
+
+if TYPE_CHECKING:
+    from socket import socket
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -14,6 +19,7 @@ EXAMPLES = (
     "cactus play --target gpt2-large --draft gpt2 --port 8000 --no-browser\n\n"
     "cactus play --host 0.0.0.0 --no-allow-models"
 )
+PORT = 8421
 SERVER, LIMITS = "Server", "Limits for each visitor"
 
 
@@ -34,8 +40,10 @@ def play(
                      "use it: there is no password.", rich_help_panel=SERVER),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes a free one.", rich_help_panel=SERVER)
-    ] = 8421,
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes a free one.",
+                     show_default=f"{PORT}, or a free one where that is taken", rich_help_panel=SERVER),
+    ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page.", rich_help_panel=SERVER)
     ] = True,
@@ -55,16 +63,16 @@ def play(
 ) -> None:  # fmt: skip
     """Open a page that shows what a rule does to an answer: token by token, what if, and side by side.
 
-    Needs the extra 'playground'. Stop it with Ctrl-C.
+    Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
     try:
         from cactus_decoding.playground.guards import is_loopback
         from cactus_decoding.playground.limits import Limits
-        from cactus_decoding.playground.server import Playground, serve
+        from cactus_decoding.playground.server import Playground, listen, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "cactus_decoding":
             raise
-        raise ValueError("cactus play needs Starlette and uvicorn: pip install 'cactus-decoding[playground]'") from None
+        raise ValueError(f"cactus play needs Starlette and uvicorn: run {install('playground')}") from None
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if target is None and draft not in (None, "ngram"):
@@ -79,6 +87,17 @@ def play(
         if not is_loopback(host):
             typer.echo("cactus: warning: whoever reaches this address may use it; there is no password", err=True)
 
-    # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
-    playground.pairs.get(None, None)
-    serve(playground, host, port, browser=browser, announce=announce)
+    with _listen(listen, host, port) as listening:  # before the models are loaded, for which nobody waits in vain then
+        # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
+        playground.pairs.get(None, None)
+        serve(playground, host, listening, browser=browser, announce=announce)
+
+
+def _listen(listen: Callable[[str, int], socket], host: str, port: int | None) -> socket:
+    """Listen on a port, or on the usual one or any where none is asked for."""
+    if port is not None:
+        return listen(host, port)
+    try:
+        return listen(host, PORT)
+    except ValueError:
+        return listen(host, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 LINES = 10
-"""How many lines a whole run writes where there is no terminal."""
+"""How many lines a whole run writes where there is no terminal, at least."""
+SECONDS = 60
+"""After so long without a line there is another one."""
 
 
 @contextmanager
@@ -25,10 +28,13 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
         TextColumn("ETA"),
         TimeRemainingColumn(),
     )
-    every = max(1, total // LINES)
+    every, told = max(1, total // LINES), time.monotonic()
 
     def line(done: int, remark: str = "") -> None:
-        if done % every == 0 or done == total:
+        nonlocal told
+        now = time.monotonic()
+        if done % every == 0 or done in (1, total) or now - told > SECONDS:
+            told = now
             console.print(f"{what}: {done}/{total} {remark}".rstrip(), soft_wrap=True)
 
     if not console.is_terminal:

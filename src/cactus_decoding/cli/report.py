@@ -36,18 +36,14 @@ def report(
 ) -> None:  # fmt: skip
     """Show what rules cost and what they buy: pictures and tables, every number with its interval.
 
-    Needs the extra 'eval'.
+    Needs the extra 'report', which 'make demo' installs.
     """
     from cactus_decoding.evaluation.frontier.frontier_file import read_frontier
     from cactus_decoding.evaluation.reporting.report import make_report, read_all
     from cactus_decoding.evaluation.reporting.report_text import to_html, to_markdown
     from cactus_decoding.files.writing import check_writable, write_atomically
 
-    check_writable(output, markdown)
-    inputs = [*results, *([frontier] if frontier is not None else [])]
-    for path in (output, markdown):
-        if path is not None and path.resolve() in [given.resolve() for given in inputs]:
-            raise ValueError(f"{str(path)!r} is an input; give another output")
+    check_writable(output, markdown, inputs=[*results, frontier])
     files = read_all(results)
     made = make_report(files, None if frontier is None else (frontier, read_frontier(frontier)))
     page = to_html(made)

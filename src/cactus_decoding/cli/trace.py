@@ -28,15 +28,13 @@ def trace(
 ) -> None:  # fmt: skip
     """Show a response token by token: what both models and the rule thought there, and what it cost.
 
-    Needs the extra 'playground' or 'eval'.
+    Needs the extra 'playground' or 'report', which 'make demo' installs.
     """
     from cactus_decoding.files.writing import check_writable, write_atomically
     from cactus_decoding.tracing import read_trace
     from cactus_decoding.tracing.page import to_html
 
     page = file.with_suffix(".html") if output is None else output
-    check_writable(page)
-    if page.resolve() == file.resolve():
-        raise ValueError(f"{str(page)!r} is the trace itself; give another output")
+    check_writable(page, inputs=[file])
     write_atomically(page, to_html(read_trace(file)))
     typer.echo(f"wrote {page}")

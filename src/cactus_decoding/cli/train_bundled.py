@@ -53,11 +53,24 @@ def train_bundled(
 
     Hours on a CPU. A model folder that exists is left alone, or with --force replaced as a whole at the very end.
     """
+    work = work or output.with_name(f"{output.resolve().name}-work")
+    roles = [Role.TARGET.value, Role.DRAFT.value] if role is Role.BOTH else [role.value]
+    _check(output, work, roles, force)
+    typer.echo("Loading PyTorch", err=True)
     from cactus_decoding.training.bundled import RECIPES
 
     options.prepare(threads, small=False)
-    roles = list(RECIPES) if role is Role.BOTH else [role.value]
-    train_roles(output, work or output.with_name(f"{output.resolve().name}-work"), roles, RECIPES, force=force)
+    train_roles(output, work, roles, RECIPES, force=force)
+
+
+def _check(output: Path, work: Path, roles: Sequence[str], force: bool) -> None:
+    """Raise `ValueError` where something must not or cannot be written."""
+    from cactus_decoding.files.writing import check_folder, check_replaceable
+
+    for folder in (output, work):
+        check_folder(folder)
+    for role in roles:
+        check_replaceable(output / role, force)
 
 
 def train_roles(output: Path, work: Path, roles: Sequence[str], recipes: Mapping[str, Recipe], *, force: bool) -> None:
@@ -68,9 +81,10 @@ def train_roles(output: Path, work: Path, roles: Sequence[str], recipes: Mapping
     """
     from cactus_decoding.training import bundled
 
+    _check(output, work, roles, force)
     for role in roles:
-        bundled.check_replaceable(output / role, force)
-    for role in roles:
+        if not (work / "tokenizer" / "tokenizer.json").exists():
+            typer.echo(f"{role}: learning the tokenizer from {bundled.TOKENIZER_TEXTS} texts", err=True)
         with counting(role, recipes[role].steps) as show:
             report = _Report(role, show)
             folder = bundled.train_bundled(output, work, role, report, recipes=recipes, overwrite=force)

@@ -34,7 +34,7 @@ class EarlyExit:
     layers: int
 
     def __post_init__(self) -> None:
-        check_integer("layers", self.layers, low=1)
+        object.__setattr__(self, "layers", check_integer("layers", self.layers, low=1))
 
     def drafter(self, target: PreTrainedModel) -> Drafter:
         """Return the drafter of a target; raises what `of` does."""

@@ -32,7 +32,7 @@ class ModelDrafter(Drafter):
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._given = 0
-        self._last: list[int] = []
+        self._cached: list[int] = []  # begins with the tokens in the cache; empty while a step is being taken
 
     def twin(self) -> ModelDrafter:
         """Return a drafter with the same weights and a cache of its own."""
@@ -54,8 +54,8 @@ class ModelDrafter(Drafter):
 
     def reset(self) -> None:
         """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
+        self._cached = []
         self._model.reset()
-        self._last = []
 
     @torch.inference_mode()
     def propose(
@@ -63,12 +63,13 @@ class ModelDrafter(Drafter):
     ) -> Proposal:
         """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
 
-        There are none after a token that the draft lacks.
+        There are none after a token that the draft lacks. After an error or an interruption nothing is remembered.
         """
         if self.max_length is not None:
             limit = min(limit, self.max_length - len(token_ids))
         known = self._follow(token_ids)
         if limit <= 0 or max(token_ids[known:]) >= vocabulary_size(self._model.model):
+            self._given, self._cached = known, token_ids[:known]
             return Proposal([], None)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), []
@@ -80,16 +81,17 @@ class ModelDrafter(Drafter):
             sequence.append(token)
             if not self._length.should_continue(logits[0]):
                 break
-        self._given, self._last = len(token_ids), sequence
+        self._given, self._cached = len(token_ids), sequence
         return Proposal(sequence[len(token_ids) :], torch.cat(rows))
 
     def _follow(self, token_ids: list[int]) -> int:
         """Roll the cache back to what it shares with the sequence and return how much; the last token is fed again."""
-        limit = min(self._model.length, len(token_ids) - 1)
+        cached, self._cached = self._cached, []  # what ends a step early must not leave tokens of another cache behind
+        limit = min(self._model.length, len(cached), len(token_ids) - 1)
         shared = min(self._given, limit)  # usually all of what was given last time is still there: compared at once
-        if self._last[:shared] != token_ids[:shared]:
+        if cached[:shared] != token_ids[:shared]:
             shared = 0
-        while shared < limit and self._last[shared] == token_ids[shared]:
+        while shared < limit and cached[shared] == token_ids[shared]:
             shared += 1
         if shared == 0:
             self._model.reset()

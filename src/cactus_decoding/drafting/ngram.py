@@ -33,8 +33,9 @@ class NgramDrafter(Drafter):
     min_ngram_size: int = 1
 
     def __post_init__(self) -> None:
-        check_integer("max_ngram_size", self.max_ngram_size, 1)
-        check_integer("min_ngram_size", self.min_ngram_size, 1, self.max_ngram_size)
+        longest = check_integer("max_ngram_size", self.max_ngram_size, 1)
+        object.__setattr__(self, "max_ngram_size", longest)
+        object.__setattr__(self, "min_ngram_size", check_integer("min_ngram_size", self.min_ngram_size, 1, longest))
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None

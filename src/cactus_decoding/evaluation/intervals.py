@@ -1,7 +1,11 @@
-"""95 % intervals: Wilson's for proportions, the paired bootstrap over problems for everything else."""
+"""95 % intervals over problems: exact for proportions and their differences, the bootstrap for everything else.
+
+An interval whose ends are NaN says that the problems are too few to tell.
+"""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,8 +14,10 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 
-_Z = 1.959964
-_LEVELS = (2.5, 97.5)
+TAIL = 0.025
+"""The probability that an interval may lie above the truth, and likewise below it."""
+FEWEST = 6
+"""Of fewer problems (or timings) even the whole range misses the median more often than in 5 %: 2 * 0.5**5 > 0.05."""
 RESAMPLES = 4000
 _MAX_WEIGHTS = 2**23
 """This many weights are held at once."""
@@ -24,42 +30,50 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def told(self) -> bool:
+        """Whether there is an interval: without one, the sample is too small, or the value is known by definition."""
+        return not math.isnan(self.low)
 
-def wilson(right: float, answers: float) -> Interval:
-    """Return a proportion with Wilson's interval.
+
+def proportion(right: float, answers: float, tail: float = TAIL) -> Interval:
+    """Return a proportion with its exact interval, which covers the truth at least as often as it says.
 
     Args:
         right: successes; need not be whole where ``answers`` is an effective number.
         answers: trials, above 0.
+        tail: probability that the truth may lie beyond each end.
 
-    Source: Wilson, JASA 22 (1927).
+    Source: Clopper and Pearson, Biometrika 26 (1934).
 
     Example:
-        >>> [round(number, 3) for number in wilson(17, 20)]
-        [0.85, 0.64, 0.948]
+        >>> [round(number, 3) for number in proportion(17, 20)]
+        [0.85, 0.621, 0.968]
+        >>> [round(number, 3) for number in proportion(1, 1)]
+        [1.0, 0.025, 1.0]
     """
-    share, square = right / answers, _Z**2
-    middle = (right + square / 2) / (answers + square)
-    half = _Z * np.sqrt(answers * share * (1 - share) + square / 4) / (answers + square)
-    return Interval(share, float(max(0.0, middle - half)), float(min(1.0, middle + half)))
+    low = 0.0 if right <= 0 else beta_quantile(tail, right, answers - right + 1)
+    high = 1.0 if right >= answers else beta_quantile(1 - tail, right + 1, answers - right)
+    return Interval(right / answers, low, high)
 
 
-def clustered_wilson(shares: Numbers, per_problem: int) -> Interval:
-    """Return a proportion with Wilson's interval where each problem was answered several times.
+def clustered_proportion(shares: Numbers, per_problem: int, tail: float = TAIL) -> Interval:
+    """Return a proportion with its interval where each problem was answered several times.
 
     Answers to one problem are alike, so they count for fewer: the number of answers is divided by the design effect,
     the variance of the mean over problems relative to that of as many independent answers. It is kept between 1 and
-    ``per_problem``.
+    ``per_problem``; where all problems are alike, they count for one answer each.
 
     Args:
         shares: of right answers to each problem, ``[problems]``.
         per_problem: answers to each.
+        tail: probability that the truth may lie beyond each end.
 
-    Source: Rao and Scott, Biometrics 48 (1992).
+    Source: Korn and Graubard, Survey Methodology 24 (1998).
 
     Example:
-        >>> same = clustered_wilson(np.array([1.0, 0.0] * 50), 3)  # three equal answers tell no more than one
-        >>> [round(number, 3) for number in same] == [round(number, 3) for number in wilson(50, 100)]
+        >>> same = clustered_proportion(np.array([1.0, 0.0] * 50), 3)  # three equal answers tell no more than one
+        >>> [round(number, 3) for number in same] == [round(number, 3) for number in proportion(50, 100)]
         True
     """
     problems, mean = len(shares), float(shares.mean())
@@ -67,7 +81,97 @@ def clustered_wilson(shares: Numbers, per_problem: int) -> Interval:
     if problems > 1 and 0 < mean < 1:
         effect = float(shares.var(ddof=1)) * per_problem / (mean * (1 - mean))
     effective = problems * per_problem / min(max(effect, 1.0), per_problem)
-    return wilson(mean * effective, effective)
+    return proportion(mean * effective, effective, tail)
+
+
+def paired_difference(differences: Numbers, per_problem: int = 1) -> Interval:
+    r"""Return the mean difference of two scores on the same problems, with an interval that ties do not close.
+
+    With g and l the shares of problems that were gained and lost, and their exact intervals, the lower end is
+
+    .. math:: g - l - \sqrt{(g - g_{low})^2 + (l_{high} - l)^2 + 2 r (g - g_{low})(l_{high} - l)}
+
+    where r is minus the correlation of the two, :math:`\sqrt{gl / ((1 - g)(1 - l))}` with one problem more of each. The
+    upper end mirrors it. Where n problems all agree the ends are ±(1 - 0.025**(1/n)).
+
+    Args:
+        differences: of each problem's scores, in [-1, 1], ``[problems]``.
+        per_problem: answers to each problem under each setting.
+
+    Source: Newcombe, Statistics in Medicine 17 (1998), 2635; Zou and Donner, Statistics in Medicine 27 (2008).
+
+    Example:
+        >>> [round(number, 3) for number in paired_difference(np.zeros(12))]
+        [0.0, -0.265, 0.265]
+    """
+    problems = len(differences)
+    gained = clustered_proportion(differences.clip(min=0), per_problem)
+    lost = clustered_proportion((-differences).clip(min=0), per_problem)
+    odds = [(each.value * problems + 1) / ((1 - each.value) * problems + 1) for each in (gained, lost)]
+    against = min(1.0, math.sqrt(odds[0] * odds[1]))
+
+    def reach(first: float, second: float) -> float:
+        return math.sqrt(first**2 + second**2 + 2 * against * first * second)
+
+    value = float(differences.mean())
+    low = value - reach(gained.value - gained.low, lost.high - lost.value)
+    high = value + reach(gained.high - gained.value, lost.value - lost.low)
+    return Interval(value, max(-1.0, low), min(1.0, high))
+
+
+def problems_to_show(drop: float) -> int:
+    """Return how many problems show that a score drops by at most ``drop`` where all of them agree.
+
+    Example:
+        >>> problems_to_show(0.01), problems_to_show(0.3)
+        (368, 11)
+    """
+    return 1 if drop >= 1 else math.ceil(math.log(TAIL) / math.log1p(-drop))
+
+
+def beta_quantile(chance: float, first: float, second: float) -> float:
+    """Return the quantile of a Beta distribution, to within rounding, by Newton's method inside a bracket.
+
+    Example:
+        >>> round(beta_quantile(0.5, 2.0, 2.0), 12), round(beta_quantile(0.025, 1.0, 12.0), 6)
+        (0.5, 0.002108)
+    """
+    low, high, x = 0.0, 1.0, first / (first + second)
+    while True:
+        below, density = _beta(x, first, second)
+        low, high = (x, high) if below < chance else (low, x)
+        after = x - (below - chance) / density if density > 0 else high
+        if not low < after < high:
+            after = (low + high) / 2
+        if not low < after < high or abs(after - x) <= 1e-15 * x:
+            return after
+        x = after
+
+
+def _beta(x: float, first: float, second: float) -> tuple[float, float]:
+    """Return a Beta distribution's probability below x, by a continued fraction (DLMF 8.17.22), and its density."""
+    if x > (first + 1) / (first + second + 2):  # where the mirrored fraction converges faster
+        above, density = _beta(1.0 - x, second, first)
+        return 1.0 - above, density
+    log_density = math.lgamma(first + second) - math.lgamma(first) - math.lgamma(second)
+    log_density += (first - 1) * math.log(x) + (second - 1) * math.log1p(-x)
+    density = math.exp(log_density)
+    # Lentz's evaluation of 1/(1 + d1/(1 + d2/(1 + ...)))
+    upper, lower, fraction, tiny = 1.0, 0.0, 1.0, 1e-300
+    for step in range(10_000):
+        m = step // 2
+        if step == 0:
+            term = 1.0
+        elif step % 2 == 0:
+            term = m * (second - m) * x / ((first + 2 * m - 1) * (first + 2 * m))
+        else:
+            term = -(first + m) * (first + second + m) * x / ((first + 2 * m) * (first + 2 * m + 1))
+        lower = 1.0 / ((1.0 + term * lower) or tiny)
+        upper = (1.0 + term / upper) or tiny
+        fraction *= upper * lower
+        if step and abs(upper * lower - 1.0) < 1e-15:
+            break
+    return density * x * (1.0 - x) / first * (fraction - 1.0), density
 
 
 def resampled_sums(columns: Numbers, resamples: int = RESAMPLES, seed: int = 0) -> Numbers:
@@ -109,7 +213,24 @@ def _draw(generator: np.random.Generator, problems: int, resamples: int) -> Numb
     return np.bincount(drawn.ravel(), minlength=resamples * problems).reshape(resamples, problems).astype(np.float64)
 
 
-def percentiles(resampled: Numbers) -> tuple[float, float]:
-    """Return the ends of the interval that the middle 95 % of resampled values span."""
-    low, high = np.percentile(resampled, _LEVELS)
-    return float(low), float(high)
+def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
+    """Return a value with the interval that the middle 95 % of its resampled values span.
+
+    There is none where too few were sampled, or where all of them tell the same: what no draw varies may still vary.
+
+    Args:
+        value: of the sample itself.
+        resampled: of each resample; those that are not finite are left out.
+        sampled: how many problems (or timings) the sample has.
+
+    Example:
+        >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 12)
+        Interval(value=2.0, low=1.05, high=2.95)
+        >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 5).told, bootstrapped(2.0, np.full(9, 2.0), 12).told
+        (False, False)
+    """
+    finite = resampled[np.isfinite(resampled)]
+    if sampled < FEWEST or not len(finite) or np.ptp(finite) <= 1e-12 * np.abs(finite).max():
+        return Interval(value, math.nan, math.nan)
+    low, high = np.percentile(finite, (100 * TAIL, 100 * (1 - TAIL)))
+    return Interval(value, float(low), float(high))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cactus_decoding.evaluation.intervals import wilson
+from cactus_decoding.evaluation.intervals import proportion
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.zoo.word_problems import WordProblem, extract_answer
 
@@ -25,7 +25,7 @@ class Score:
 
     Example:
         >>> [round(end, 3) for end in Score(right=17, answers=20).interval]
-        [0.64, 0.948]
+        [0.621, 0.968]
     """
 
     right: int = 0
@@ -45,10 +45,10 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the accuracy."""
+        """The exact 95 % interval of the accuracy."""
         if not self.answers:
             return 0.0, 1.0
-        _, low, high = wilson(self.right, self.answers)
+        _, low, high = proportion(self.right, self.answers)
         return low, high
 
     @property

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.files.reading import read_bytes
+
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 """As `files.writing.plain` writes them."""
 
@@ -17,9 +19,9 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: for a line that is not UTF-8, not JSON, or no object.
+        ValueError: for a device, and for a line that is not UTF-8, not JSON, or no object.
     """
-    yield from objects_in(Path(path).expanduser().read_bytes(), path)
+    yield from objects_in(read_bytes(path), path)
 
 
 def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Unpack
 
 import torch
@@ -21,6 +21,8 @@ from cactus_decoding.types import Fate, Outcome
 class Response(Iterator[Outcome]):
     """A response that grows as its steps are taken.
 
+    From its first step until it is finished, closed, or no longer referred to, no other response runs on its pair.
+
     Attributes:
         request: what was asked for.
         token_ids: tokens so far, a stop token included.
@@ -30,7 +32,7 @@ class Response(Iterator[Outcome]):
     """
 
     def __init__(
-        self, pair: Pair, request: Request, outcomes: Iterator[Outcome], stopping_criteria: StoppingCriteria
+        self, pair: Pair, request: Request, outcomes: Generator[Outcome], stopping_criteria: StoppingCriteria
     ) -> None:
         self.request = request
         self.token_ids: list[int] = []
@@ -40,7 +42,11 @@ class Response(Iterator[Outcome]):
         self._pair, self._outcomes, self._stopping_criteria = pair, outcomes, stopping_criteria
 
     def __next__(self) -> Outcome:
-        """Take one step."""
+        """Take one step; one that fails, or is interrupted, ends the response.
+
+        Raises:
+            RuntimeError: for the first step while another response runs on the pair.
+        """
         start = time.perf_counter()
         outcome = next(self._outcomes)
         self.token_ids += outcome.token_ids
@@ -49,6 +55,10 @@ class Response(Iterator[Outcome]):
         self.metrics += Metrics.of(outcome)
         self.metrics.seconds += time.perf_counter() - start
         return outcome
+
+    def close(self) -> None:
+        """Take no further step, and leave the pair to other responses; what there is stays as it is."""
+        self._outcomes.close()
 
     @property
     def budget_left(self) -> float | None:
@@ -96,7 +106,16 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         stopping_criteria=stopping_criteria,
         generator=generator,
     )
-    return Response(pair, request, outcomes, stopping_criteria)
+    return Response(pair, request, _alone(pair, outcomes), stopping_criteria)
+
+
+def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:
+    """Yield the outcomes of a response that has the pair for itself."""
+    turn = pair.take_turn()
+    try:
+        yield from outcomes
+    finally:
+        turn.lasts = False
 
 
 def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:

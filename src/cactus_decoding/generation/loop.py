@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.cached import CachedModel, vocabulary_size
 from cactus_decoding.sampling.drawing import check_drawn
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
 from cactus_decoding.verification.verifiers import Verifier
@@ -35,7 +35,7 @@ def decode(
     Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``to_probs`` is what the
     draft samples with; ``generator`` must be on the target's device.
     """
-    ids = list(prompt_ids)
+    ids, vocabulary = list(prompt_ids), vocabulary_size(target.model)
     target.reset()
     length.begin_response()
     drafter.begin_response(target, length)
@@ -44,6 +44,7 @@ def decode(
         began = clock()
         limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
         proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+        check_proposal(proposal, limit, vocabulary)
         length.end_draft(len(proposal.token_ids))
         block, drafted = ids + proposal.token_ids, clock()
         logits = target.append(block[target.length :], rows=len(proposal.token_ids) + 1)
@@ -70,3 +71,16 @@ def decode(
             target_seconds=read - drafted,
             verify_seconds=verified - read,
         )
+
+
+def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
+    """Raise `ValueError` for what a drafter must not propose: the models would fail on it without saying so."""
+    token_ids, probs = proposal.token_ids, proposal.probs
+    if len(token_ids) > max(limit, 0):
+        raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {len(token_ids)}")
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocabulary):
+        given = f"{min(token_ids)} to {max(token_ids)}"
+        raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")
+    if token_ids and probs is not None and probs.shape != (len(token_ids), vocabulary):
+        expected = [len(token_ids), vocabulary]
+        raise ValueError(f"a drafter's probs must be {expected}, a row a token, but their shape is {list(probs.shape)}")

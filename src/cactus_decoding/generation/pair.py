@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
+from typing import get_args
+from weakref import ref
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
+from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.registry import parse_drafter
-from cactus_decoding.models.cached import CachedModel, vocabulary_size
-from cactus_decoding.models.layout import lay_out_for_small_products
+from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
+from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
+from cactus_decoding.models.loading import check_model_name, load_model, load_tokenizer, only_cached
 from cactus_decoding.types import Drafter
+
+BUNDLED = "bundled"
+"""The name of the bundled target and of its draft."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """What the response that runs on a pair holds; the pair has no more than a weak reference to it.
+
+    Attributes:
+        lasts: whether the response may take further steps.
+    """
+
+    lasts: bool = True
 
 
 @dataclass(eq=False)
@@ -32,6 +49,25 @@ class Pair:
     drafter: Drafter
     tokenizer: PreTrainedTokenizerBase
     bundled: bool = False
+    _turns: list[ref[Turn]] = field(default_factory=list, init=False, repr=False)
+
+    def take_turn(self) -> Turn:
+        """Have the pair for one response, whose tokens are in both models' caches, until the turn is over or lost.
+
+        Raises:
+            RuntimeError: while another response has it.
+        """
+        turn = Turn()
+        # no lock, which an interruption could leave locked: threads agree on who was the first to append
+        self._turns.append(ref(turn, self._turns.remove))
+        earlier = takewhile(lambda each: each is not turn, [each() for each in self._turns[:]])
+        if any(each.lasts for each in earlier if each is not None):
+            turn.lasts = False
+            raise RuntimeError(
+                "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
+                "first, or run this one on pair.twin(), which has the same models with caches of their own"
+            )
+        return turn
 
     def twin(self) -> Pair:
         """Return a pair with the same weights and caches of its own, so that two responses can take turns.
@@ -39,7 +75,9 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(CachedModel(self.target.model), self.drafter.twin(), self.tokenizer, self.bundled)
+        return Pair(
+            CachedModel(self.target.model, self.target.forward), self.drafter.twin(), self.tokenizer, self.bundled
+        )
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -58,28 +96,35 @@ def load_pair(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
+    forward: ForwardName = "auto",
 ) -> Pair:
     """Load a target and a draft that share a tokenizer: the bundled pair, or any local path or hub name.
 
     Code that comes with a model is never run.
 
     Args:
-        target: path or name of the verifying model; None for the bundled one.
+        target: path or name of the verifying model; None or ``bundled`` for the bundled one.
         draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
             target's own first layers; None for the bundled one, which only goes with the bundled target.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
             faster on most CPUs.
         device: where to run; a GPU if there is one, else the CPU.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
+            whatever its rows are, proposals are drawn from them.
 
     Raises:
-        ValueError: if a model cannot be loaded, the draft is missing, or the vocabularies differ.
+        ValueError: if a model cannot be loaded, the draft is missing, or the vocabularies differ; for an unknown
+            ``forward``, and for ``lean`` where that is not the target's pass.
 
     Example:
         >>> pair = load_pair()
         >>> pair.tokenizer.eos_token
         '<eos>'
     """
-    bundled = target is None
+    check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
+    bundled = target is None or target == BUNDLED
+    draft = None if bundled and draft == BUNDLED else draft
     if bundled:
         dtype = torch.float32 if dtype == "auto" else dtype
         target, draft = zoo.path("target"), zoo.path("draft") if draft is None else draft
@@ -91,38 +136,34 @@ def load_pair(
     assert target is not None
     assert draft is not None
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    tokenizer = _load_tokenizer("target", target)
-    named = parse_drafter(str(draft)) if isinstance(draft, str) else None
+    named = parse_drafter(draft) if isinstance(draft, str) else None
+    check_names(target, draft)
+    local = only_cached("target", target)
+    tokenizer = load_tokenizer("target", target, local=local)
+    draft_local = named is None and only_cached("draft", draft)
     if named is None:  # compared first: weights may be large
-        _check_same_vocabulary(tokenizer, _load_tokenizer("draft", draft), str(target), str(draft))
-    verifier = CachedModel(_load_model("target", target, dtype, device))
+        theirs = load_tokenizer("draft", draft, local=draft_local)
+        _check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
+    verifier = CachedModel(load_model("target", target, dtype, device, local=local), forward)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
-    drafter = ModelDrafter(_load_model("draft", draft, dtype, device), vocabulary_size(verifier.model))
+    drafter = ModelDrafter(
+        load_model("draft", draft, dtype, device, local=draft_local), vocabulary_size(verifier.model)
+    )
     return Pair(verifier, drafter, tokenizer, bundled)
 
 
-def _load_tokenizer(role: str, name: str | Path) -> PreTrainedTokenizerBase:
-    if (isinstance(name, Path) or name.startswith(("/", ".", "~"))) and not Path(name).exists():
-        raise ValueError(f"cannot load the {role}: there is no folder {str(name)!r}")
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"cannot load a tokenizer for the {role} {str(name)!r}: {_first_line(error)}") from error
-
-
-def _load_model(role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device) -> PreTrainedModel:
-    try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"cannot load the {role} {str(name)!r}: {_first_line(error)}") from error
-    model = model.to(device).eval()
-    lay_out_for_small_products(model)
-    return model
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
+    """Raise `ValueError` for a target or a draft that can be no model; reads no weights and asks no hub."""
+    if isinstance(target, str) and target.partition(":")[0] in DRAFTERS:
+        raise ValueError(f"cannot load the target: {target!r} is a draft; give --draft {target}, and a model as target")
+    if target is not None and target != BUNDLED:
+        check_model_name("target", target, [BUNDLED, *DRAFTERS])
+    for draft in drafts:
+        if draft == BUNDLED and target not in (None, BUNDLED):
+            raise ValueError(f"the bundled draft goes with the bundled target, but not with {str(target)!r}")
+        if draft is not None and draft != BUNDLED and not (isinstance(draft, str) and parse_drafter(draft)):
+            check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
 
 
 def _check_same_vocabulary(

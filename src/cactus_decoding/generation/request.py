@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
-from cactus_decoding.arguments.checks import check_choice, check_integer
+from cactus_decoding.arguments.checks import check_choice, check_integer, shown
 from cactus_decoding.budgets.budget import Budget, as_budget
 from cactus_decoding.budgets.metering import check_paced
 from cactus_decoding.drafting.lengths import as_draft_length
@@ -103,16 +103,19 @@ class Request:
         ):
             object.__setattr__(self, name, value)
         if not isinstance(self.sampling, SamplingParams):
-            raise TypeError(f"sampling must be SamplingParams, but is {self.sampling!r}")
+            raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
         check_choice("verification", self.verification, VERIFICATIONS)
-        check_integer("max_new_tokens", self.max_new_tokens, 1)
+        object.__setattr__(self, "max_new_tokens", check_integer("max_new_tokens", self.max_new_tokens, 1))
         if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
-            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {self.stop!r}")
-        object.__setattr__(self, "stop", tuple(self.stop))
+            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(self.stop)}")
+        try:
+            object.__setattr__(self, "stop", tuple(self.stop))
+        except TypeError as error:  # such as a tensor without a dimension
+            raise TypeError(f"stop must be a sequence of strings, but is {shown(self.stop)}") from error
         if not all(isinstance(s, str) and s for s in self.stop):
-            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {list(self.stop)!r}")
+            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(list(self.stop))}")
         if self.seed is not None:
-            check_integer("seed", self.seed, 0, MAX_SEED)
+            object.__setattr__(self, "seed", check_integer("seed", self.seed, 0, MAX_SEED))
         self._check_together()
 
     def _check_together(self) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from cactus_decoding.arguments.checks import check_choice
+from cactus_decoding.models.agreement import read_if_lean
 from cactus_decoding.models.lean import LeanForward
-from cactus_decoding.models.transformers import GeneralForward
-from cactus_decoding.models.weights import read_weights
+from cactus_decoding.models.transformers import GeneralForward, check_fills_cache
+
+ForwardName = Literal["auto", "lean", "transformers"]
+"""Which forward pass reads a model: see `CachedModel`."""
 
 
 class Forward(Protocol):
@@ -46,24 +50,33 @@ class Forward(Protocol):
 class CachedModel:
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
-    Models that `read_weights` knows are read by `LeanForward`, all others by `GeneralForward`.
+    Args:
+        model: a decoder-only causal language model.
+        forward: ``transformers`` for the model's own forward pass, `GeneralForward`; ``lean`` for `LeanForward`, which
+            does less work; ``auto`` for the lean one wherever it computes what the model's own does.
 
     Attributes:
         model: the model.
+        forward: as given.
         length: how many tokens the cache holds.
 
     Raises:
-        ValueError: for a model whose cache cannot be rolled back (recurrent state) or that is no decoder.
+        ValueError: for a model whose cache cannot be rolled back (recurrent state) or that is no decoder; for an
+            unknown ``forward``, and for ``lean`` where that is not the model's pass.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, forward: ForwardName = "auto") -> None:
         check_can_roll_back(model)
+        check_choice("forward", forward, get_args(ForwardName))
         self.model = model
+        self.forward = forward
         self.device = model.device
         self.length = 0
         self._extra_inputs: dict[str, Any] = {}
         self._forward: Forward | None = None  # the first `append` chooses: it knows the extra inputs
         self._lean: LeanForward | None = None
+        if forward == "lean":
+            self._choose_forward()
 
     @property
     def max_length(self) -> int | None:
@@ -105,6 +118,8 @@ class CachedModel:
     ) -> Tensor:
         """Feed tokens behind the cached ones; return the logits after each of the last ``rows`` of them.
 
+        Whatever ends it early, an interruption too, leaves the cache empty.
+
         They are a chain, each of which sees all before it, unless positions and a mask make a tree of them:
         then each token sees itself and what leads to it.
 
@@ -123,11 +138,14 @@ class CachedModel:
         if self._forward is None:
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
-        if positions is None and mask is None:
-            logits = self._forward.append(block, self.length, rows)
-        else:
-            logits = self._forward.append(block, self.length, rows, *self._checked(len(block), positions, mask))
-        self.length += len(block)
+        tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
+        try:
+            logits = self._forward.append(block, self.length, rows, *tree)
+            self.length += len(block)
+        except BaseException as error:  # interrupted half-way, layers hold different numbers of tokens
+            if not (tree and isinstance(error, ValueError)):  # which is how a tree is refused, before it is read
+                self._forget()
+            raise
         return logits
 
     def rollback(self, length: int) -> None:
@@ -150,9 +168,16 @@ class CachedModel:
         self._keep(prefix, path)
 
     def _keep(self, prefix: int, path: list[int]) -> None:
-        self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+        try:
+            self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+        except BaseException:
+            self._forget()
+            raise
         if not self.length:
             self._forward = None
+
+    def _forget(self) -> None:
+        self.length, self._forward = 0, None
 
     def _checked(
         self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
@@ -172,8 +197,13 @@ class CachedModel:
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""
-        weights = None if self._extra_inputs else read_weights(self.model)
-        if weights is None:
+        if self.forward == "transformers":
+            return GeneralForward(self.model, self._extra_inputs)
+        inputs = ", ".join(self._extra_inputs)
+        weights = f"it knows no {inputs}" if inputs else read_if_lean(self.model)
+        if isinstance(weights, str):
+            if self.forward == "lean":
+                raise ValueError(f"forward='lean' cannot read {type(self.model).__name__}: {weights}")
             return GeneralForward(self.model, self._extra_inputs)
         if self._lean is None or not self._lean.begin(weights):
             self._lean = LeanForward(weights)
@@ -191,6 +221,7 @@ def check_can_roll_back(model: PreTrainedModel) -> None:
         raise ValueError(f"{name} keeps a memory of its own and no cache that could be rolled back after a rejection")
     if getattr(model.config.get_text_config(decoder=True), "cross_attention_layers", None):
         raise ValueError(f"{name} has cross-attention layers, which read images and have no place in a cache of tokens")
+    check_fills_cache(model)
 
 
 def context_window(model: PreTrainedModel) -> int | None:

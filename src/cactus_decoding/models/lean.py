@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, pad, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import embedding, linear, pad, silu
 
+from cactus_decoding.models.arithmetic import arithmetic
 from cactus_decoding.models.weights import LayerWeights, Weights
 
 CHUNK = 512
@@ -20,25 +23,27 @@ class LeanForward:
     .. math:: x \leftarrow x + O\,\mathrm{attention}(\mathrm{norm}(x)), \qquad
        x \leftarrow x + D\,(\mathrm{silu}(G\,\mathrm{norm}(x)) \odot U\,\mathrm{norm}(x)).
 
-    Keys and values are written in place into a `StaticCache`. Query heads that share a key head are attended to as
-    further queries of it, so that no key is ever repeated.
+    Keys and values are written in place into a `StaticCache`. In 16 bits it also rounds where transformers rounds.
     """
 
     def __init__(self, weights: Weights) -> None:
         w = self._weights = weights
         self._cache = StaticCache(len(w.layers), w.num_key_value_heads, w.head_dim, w.embedding, w.window)
         self._cos = self._sin = w.embedding.new_empty(0)
-        self._frequencies = w.rotary.inv_freq
+        self._frequencies = _frequencies(w)
+        self._arithmetic = arithmetic(w.embedding.dtype, w.embedding.device, eager=w.eager)
         # float32 matrix products on CPUs are faster with 4 or 8 rows than with 3 or 7
         self._fills_rows = w.embedding.device.type == "cpu" and w.embedding.dtype == torch.float32
 
     def begin(self, weights: Weights) -> bool:
         """Begin again, if what is reserved fits the weights that the model has by now; return whether it does."""
         fits = self._cache.fits(len(weights.layers), weights.num_key_value_heads, weights.head_dim, weights.embedding)
-        if fits and weights.rotary.inv_freq is self._frequencies:
-            self._weights = weights
-            return True
-        return False
+        if not (
+            fits and weights.eager == self._weights.eager and torch.equal(_frequencies(weights), self._frequencies)
+        ):
+            return False
+        self._weights = weights
+        return True
 
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
@@ -59,7 +64,7 @@ class LeanForward:
                 chunk = slice(first, first + CHUNK)
                 here = None if positions is None else positions[chunk]
                 x = torch.cat((x, self._through_layers(token_ids[chunk], start + first, here)))
-        return linear(rms_norm(x[count - rows : count], w.norm.shape, w.norm, w.epsilon), w.head)
+        return linear(self._arithmetic.norm(x[count - rows : count], w.norm, w.epsilon), w.head)
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Move a path; what lies beyond the length is overwritten, so that forgetting costs nothing."""
@@ -71,13 +76,13 @@ class LeanForward:
         self, token_ids: Tensor, start: int, positions: Tensor | None, mask: Tensor | None = None
     ) -> Tensor:
         """Return the residual stream after the last layer, ``[n, hidden]``."""
-        w, end = self._weights, start + len(token_ids)
+        w, norm, end = self._weights, self._arithmetic.norm, start + len(token_ids)
         x = embedding(token_ids, w.embedding)
         places = slice(start, end) if positions is None else positions
         rotary, bias = (self._cos[places], self._sin[places]), self._bias(start, end, x, mask)
         for i, layer in enumerate(w.layers):
-            x += self._attend(layer, i, rms_norm(x, w.norm.shape, layer.attention_norm, w.epsilon), rotary, bias, start)
-            normed = rms_norm(x, w.norm.shape, layer.mlp_norm, w.epsilon)
+            x += self._attend(layer, i, norm(x, layer.attention_norm, w.epsilon), rotary, bias, start)
+            normed = norm(x, layer.mlp_norm, w.epsilon)
             x += linear(silu(linear(normed, layer.gate), inplace=True).mul_(linear(normed, layer.up)), layer.down)
         return x
 
@@ -85,26 +90,22 @@ class LeanForward:
         self, layer: LayerWeights, i: int, x: Tensor, rotary: tuple[Tensor, Tensor], bias: Tensor | None, start: int
     ) -> Tensor:
         """Write keys and values into the cache; return the attention's output, ``[n, hidden]``."""
-        w, n = self._weights, len(x)
+        w, n, end = self._weights, len(x), start + len(x)
         heads, head_dim = w.num_key_value_heads, w.head_dim
+        norm, rotate, attend, _ = self._arithmetic
         query = linear(x, layer.query, layer.query_bias).view(n, -1, head_dim)
         key = linear(x, layer.key, layer.key_bias).view(n, heads, head_dim)
         value = linear(x, layer.value, layer.value_bias).view(n, heads, head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(query, (head_dim,), layer.query_norm, w.epsilon)
-            key = rms_norm(key, (head_dim,), layer.key_norm, w.epsilon)
+            query, key = norm(query, layer.query_norm, w.epsilon), norm(key, layer.key_norm, w.epsilon)
         keys, values = self._cache.keys[i], self._cache.values[i]
-        keys[:, start : start + n] = _rotate(key, *rotary).transpose(0, 1)
-        values[:, start : start + n] = value.transpose(0, 1)
-        # [n, key head, group, d] -> [key head, group * n, d]
-        grouped = _rotate(query, *rotary).view(n, heads, -1, head_dim).permute(1, 2, 0, 3).reshape(heads, -1, head_dim)
-        attended = scaled_dot_product_attention(
-            grouped[None], keys[None, :, : start + n], values[None, :, : start + n], attn_mask=bias
-        )
-        return linear(attended.view(heads, -1, n, head_dim).permute(2, 0, 1, 3).reshape(n, -1), layer.output)
+        keys[:, start:end] = rotate(key, *rotary).transpose(0, 1)
+        values[:, start:end] = value.transpose(0, 1)
+        attended = attend(rotate(query, *rotary), keys[:, :end], values[:, :end], bias, w.scaling)
+        return linear(attended, layer.output)
 
     def _bias(self, start: int, end: int, like: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Return what keeps queries from tokens that they do not see, ``[group * n, end]``; None: they see them all."""
+        """Return what keeps queries from tokens that they do not see; None: they see them all."""
         if mask is not None:
             bias = like.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
         elif end - start == 1:
@@ -112,7 +113,7 @@ class LeanForward:
         else:
             bias = like.new_full((end - start, end), -torch.inf).triu_(start + 1)
         group = self._weights.num_heads // self._weights.num_key_value_heads
-        return bias if group == 1 else bias.repeat(group, 1)
+        return bias.repeat(group, 1) if group > 1 and self._arithmetic.groups else bias
 
     def _reserve(self, end: int, length: int) -> None:
         """Make room in the cache and in the table of rotations."""
@@ -126,9 +127,10 @@ class LeanForward:
         self._sin = torch.cat((-self._sin[..., :half], self._sin[..., half:]), dim=-1)
 
 
-def _rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotate pairs (i, i + d/2) of ``[n, heads, d]`` by their position's angles."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
+def _frequencies(weights: Weights) -> Tensor:
+    """Return what the table of rotations is made from: angles per position, and the factor of cosines and sines."""
+    rotary: Any = weights.rotary
+    return torch.cat((rotary.inv_freq, rotary.inv_freq.new_tensor([rotary.attention_scaling])))
 
 
 class StaticCache:

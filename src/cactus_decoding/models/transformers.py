@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 
@@ -26,6 +26,7 @@ class GeneralForward:
         self._model = model
         self._config = model.config.get_text_config(decoder=True)
         self._keeps_rows = model._supports_logits_to_keep()
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._cache = DynamicCache(config=self._config)
         self._slides = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
         self._trimmed = 0
@@ -39,18 +40,23 @@ class GeneralForward:
         """Feed tokens; see `Forward.append`.
 
         Raises:
-            ValueError: for positions or a mask that this model cannot take.
+            ValueError: for positions or a mask that this model cannot take, and of a model that fills no cache.
         """
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
-        tree = {} if positions is None and mask is None else self._tree_inputs(start, len(token_ids), positions, mask)
+        if positions is None and mask is None:
+            places = self._chain_inputs(start, len(token_ids))
+        else:
+            places = self._tree_inputs(start, len(token_ids), positions, mask)
         output = self._model(
             input_ids=token_ids.view(1, -1),
             past_key_values=self._cache,
             use_cache=True,
-            **tree,
+            **places,
             **keep,
             **self.extra_inputs,
         )
+        if not start and (filled := self._cache.get_seq_length()) != len(token_ids):
+            raise ValueError(f"{type(self._model).__name__} cached {filled} tokens where {len(token_ids)} were read")
         self.outputs = output if self.extra_inputs else None
         return output.logits[0, -rows:]  # type: ignore[no-any-return]
 
@@ -73,6 +79,18 @@ class GeneralForward:
             self._cache.crop(kept - length)
         self._trimmed = kept
         return kept
+
+    def _chain_inputs(self, start: int, count: int) -> dict[str, Tensor | None]:
+        """Return the positions that `generate` gives; some models count from elsewhere where they are given none."""
+        if not self._takes_positions or self._counts_otherwise:
+            return {}
+        return {"position_ids": torch.arange(start, start + count, device=self._model.device)[None]}
+
+    @cached_property
+    def _counts_otherwise(self) -> bool:
+        """Whether `generate` asks the model itself for positions, which have several dimensions."""
+        name = "_prepare_position_ids_for_generation"
+        return getattr(type(self._model), name, None) is not getattr(GenerationMixin, name, None)
 
     def _tree_inputs(
         self, start: int, count: int, positions: Tensor | None, mask: Tensor | None
@@ -104,6 +122,21 @@ class GeneralForward:
         attention = config._attn_implementation
         if attention not in ("sdpa", "eager"):
             return f"its attention, {attention}, takes no mask of its own; load it with attn_implementation='sdpa'"
-        if "position_ids" not in inspect.signature(self._model.forward).parameters or getattr(config, "alibi", False):
+        if not self._takes_positions or getattr(config, "alibi", False):
             return "it counts positions itself, and takes none"
         return None
+
+
+def check_fills_cache(model: PreTrainedModel) -> None:
+    """Raise `ValueError` for a model that says that it fills no cache; what does not say so shows when it reads."""
+    name = type(model).__name__
+    if "past_key_values" not in (named := inspect.signature(model.forward).parameters) and "input_ids" in named:
+        raise ValueError(f"{name} takes no past_key_values, and so fills no cache that could be rolled back")
+    if model.training and model.is_gradient_checkpointing:
+        raise ValueError(
+            f"{name} is in training mode with gradient checkpointing, and so fills no cache: call its eval()"
+        )
+    if any(vars(module).get("is_decoder") is False for module in model.modules()):
+        raise ValueError(
+            f"{name} is an encoder, and so fills no cache: load it with is_decoder=True in its configuration"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from cactus_decoding.generation.pair import Pair, load_pair
+from cactus_decoding.models.loading import sentence_of
 
 KEPT = 2
 """Pairs that visitors named and that stay in memory; the default one always does."""
@@ -51,5 +52,5 @@ def _load(target: str | None, draft: str | None) -> Pair:
     except ValueError:
         raise
     except Exception as error:  # whatever a broken checkpoint provokes is the visitor's to read, not the server's end
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = sentence_of(error)
         raise ValueError(f"cannot load the pair of target {target!r} and draft {draft!r}: {reason}") from error

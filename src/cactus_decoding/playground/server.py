@@ -111,26 +111,24 @@ class Playground:
         return Guards(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
-def serve(playground: Playground, host: str, port: int, *, browser: bool, announce: Callable[[str], None]) -> None:
+def serve(
+    playground: Playground, host: str, listening: socket.socket, *, browser: bool, announce: Callable[[str], None]
+) -> None:
     """Serve until Ctrl-C.
 
     Args:
         playground: what to serve.
-        host: address to listen on; from loopback only requests under a loopback name are answered.
-        port: 0 for any that is free.
+        host: address that is listened on; from loopback only requests under a loopback name are answered.
+        listening: from `listen`.
         browser: whether to open the page.
-        announce: takes the page's address once the server listens.
-
-    Raises:
-        ValueError: if it cannot listen there.
+        announce: takes the page's address once the models are there.
     """
-    with listen(host, port) as listening:
-        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
-        hosts = tuple(dict.fromkeys((*LOOPBACK_NAMES, host))) if is_loopback(host) else None
-        announce(address)
-        if browser:  # it may take its time, or be a text browser that waits for its user
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server_of(playground.application(hosts)).run(sockets=[listening])
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
+    hosts = tuple(dict.fromkeys((*LOOPBACK_NAMES, host))) if is_loopback(host) else None
+    announce(address)
+    if browser:  # it may take its time, or be a text browser that waits for its user
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    server_of(playground.application(hosts)).run(sockets=[listening])
 
 
 def server_of(application: ASGIApp) -> uvicorn.Server:

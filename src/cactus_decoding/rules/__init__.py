@@ -72,10 +72,11 @@ def parse_rule(text: str) -> Rule:
         >>> str(parse_rule("top_k:k=20,residual=mask"))
         'top_k:k=20,residual=mask'
     """
+    from cactus_decoding.arguments.checks import shown
     from cactus_decoding.arguments.spelling import parse
 
     if not isinstance(text, str):
-        raise TypeError(f"a rule's spelling must be a string such as 'cactus:delta=1.0', but is {text!r}")
+        raise TypeError(f"a rule's spelling must be a string such as 'cactus:delta=1.0', but is {shown(text)}")
     return parse("rule", text, _rules())
 
 
@@ -86,10 +87,11 @@ def as_rule(rule: AcceptanceRule | str) -> AcceptanceRule:
         >>> as_rule("lossless")
         Lossless()
     """
+    from cactus_decoding.arguments.checks import shown
     from cactus_decoding.types import AcceptanceRule
 
     if isinstance(rule, str):
         return parse_rule(rule)
     if isinstance(rule, type) or not isinstance(rule, AcceptanceRule):  # a class has the methods too
-        raise TypeError(f"rule must be an acceptance rule or its spelling, but is {rule!r}")
+        raise TypeError(f"rule must be an acceptance rule or its spelling, but is {shown(rule)}")
     return rule

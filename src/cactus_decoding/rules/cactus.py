@@ -80,6 +80,7 @@ class Cactus(Rule):
     )
     never_stricter_than_lossless = True
     needs_support_only = True
+    needs_drafted_token_only = True
     recovers_from_relaxed_target = True
     lifts_one_token = True
 

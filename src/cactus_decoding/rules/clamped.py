@@ -9,12 +9,17 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.divergences.f_divergences import lift_exactly
 from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, clamp_bounds
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
+from cactus_decoding.sampling.rough_probs import RoughProbs
 from cactus_decoding.types import Verdict
+
+_ROUNDING = 1e-4
+"""More than the rounding of a float32 sum over the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,9 @@ class ClampedRatio(Rule):
         """Check the parameters, and that one of them is given."""
         super().__post_init__()
         if (self.width is None) == (self.max_kl is None):
-            raise ValueError(f"give either width or max_kl, but width is {self.width} and max_kl is {self.max_kl}")
+            raise ValueError(
+                f"give either width or max_kl, but width is {shown(self.width)} and max_kl is {shown(self.max_kl)}"
+            )
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return min(q e^hi, max(p, q e^lo)) at n, and s = e^lo."""
@@ -91,6 +98,22 @@ class ClampedRatio(Rule):
                 clamp_bounds(target_probs, draft_probs, width=self.width, max_kl=self.max_kl),
             )
         return Verdict(torch.minimum(torch.maximum(p, q * low), q * high), low.expand_as(q))
+
+    def surely_accepts(self, needed: float, target: RoughProbs, draft_probs: Tensor | None, token_id: int) -> bool:
+        """Say whether hi is certain to exceed log(needed / q(n)): whether h with that hi sums to less than 1.
+
+        The sum of h rises with hi, so that one evaluation decides, and bounds need not be solved for.
+        """
+        if draft_probs is None:
+            return self._accepts_at_least(needed, target, draft_probs, token_id)
+        least, _ = target.bounds(token_id)
+        if self.width is None or not needed < least * math.exp(self.width):
+            return False
+        high = needed / least * (1 + target.slack) / target.total  # of the target's weights
+        ratios = draft_probs.to(target.weights.dtype) / target.weights
+        ratios.clamp_(high * math.exp(-self.width), high)
+        # NaN where a token has no probability in either row: then nothing is certain
+        return torch.dot(ratios, target.weights).item() < 1 - _ROUNDING
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
         """Return h, ``[..., vocabulary]``, in float64."""

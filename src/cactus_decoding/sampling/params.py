@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from cactus_decoding.arguments.checks import check_floats
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.sampling.selection import at_least, cut_row, largest
 from cactus_decoding.types import LogitsToProbs
 
 LARGE_VOCABULARY = 4096
 """From where on rows on the CPU are truncated one at a time, without a sort."""
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-20, 1e30
+"""Below the first temperature logits of ordinary size overflow in float32; above the second all rows are uniform."""
 _FIRST_GUESS = 256
 """How many of the most likely tokens usually reach top-p."""
 
@@ -28,7 +31,8 @@ class SamplingParams:
     which keeps no more of equally likely tokens than it needs.
 
     Attributes:
-        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals).
+        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). So does, and
+            becomes 0, whatever is below 1e-20: logits that are divided by it overflow.
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
         min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].
@@ -48,17 +52,24 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         check_knobs(self)
+        if self.temperature < _MIN_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape."""
+        """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape.
+
+        Raises:
+            TypeError: for logits that are no floating-point tensor.
+            ValueError: for no vocabulary.
+        """
+        logits = check_floats("logits", logits, "logits")
         vocabulary = logits.shape[-1]
         if self.truncates and vocabulary >= LARGE_VOCABULARY and logits.device.type == "cpu":
             return self._row_by_row(logits)
         logits = logits.float() if logits.dtype.itemsize < 4 else logits
         if self.temperature == 0:
             return one_hot(logits.argmax(-1), vocabulary).to(logits.dtype)
-        if self.temperature != 1:
-            logits = logits / self.temperature
+        logits = self._scale(logits)
         if 0 < self.top_k < vocabulary:
             floor = logits.topk(self.top_k, dim=-1).values[..., -1:]
             logits = logits.masked_fill(logits < floor, -math.inf)
@@ -102,7 +113,7 @@ class SamplingParams:
 
     def _scale(self, logits: Tensor) -> Tensor:
         logits = logits.float() if logits.dtype.itemsize < 4 else logits
-        return logits if self.temperature == 1 else logits / self.temperature
+        return logits if self.temperature == 1 else logits / min(self.temperature, _MAX_TEMPERATURE)
 
     def _row_by_row(self, logits: Tensor) -> Tensor:
         rows = logits.reshape(-1, logits.shape[-1])

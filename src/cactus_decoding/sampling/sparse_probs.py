@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.sampling.drawing import draw
+from cactus_decoding.sampling.drawing import draw_one
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
+from cactus_decoding.sampling.rough_probs import RoughProbs
+
+_LEAST_TOTAL = 1e-20
+"""Of exponentials: what underflows is then nothing beside it."""
 
 
 class SparseProbs(NamedTuple):
@@ -69,7 +74,7 @@ class SparseProbs(NamedTuple):
 
     def draw(self, weights: Tensor, uniform: Tensor) -> int:
         """Return a listed token in proportion to weights, ``[tokens]``; the vocabulary's size if they are NaN."""
-        place = int(draw(weights, uniform))
+        place = draw_one(weights, uniform)
         if place >= len(weights):
             return self.vocabulary
         return place if self.token_ids is None else int(self.token_ids[place])
@@ -97,6 +102,7 @@ class LazyRows:
         self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]
         # short rows are cheapest all at once
         self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
+        self._buffer: Tensor | None = None
 
     def at(self, row: int) -> SparseProbs:
         """Return one row."""
@@ -106,3 +112,24 @@ class LazyRows:
             token_ids, probs = self._sampling.sparse_row(self._logits[row])
             return SparseProbs(self._vocabulary, probs, token_ids)
         return SparseProbs(self._vocabulary, self._sampling(self._logits[row]))
+
+    def roughly(self, row: int) -> RoughProbs | None:
+        """Return one row in less time but not to the last bit; None where that is impossible, or saves nothing.
+
+        It is overwritten when the next row is asked for.
+        """
+        logits = self._logits[row].detach()
+        if self._probs is not None or self._sampling.truncates or logits.dtype == torch.float64:
+            return None
+        if self._buffer is None:
+            self._buffer = torch.empty(self._vocabulary, dtype=torch.float32)
+        weights = self._buffer
+        if logits.dtype == torch.float32 and self._sampling.temperature == 1:
+            torch.exp(logits, out=weights)
+        else:
+            weights.copy_(logits).div_(self._sampling.temperature).exp_()
+        total = weights.sum().item()
+        if not _LEAST_TOTAL < total < math.inf:  # exponentials that float32 cannot hold, unless logits are NaN
+            weights.copy_(logits).div_(self._sampling.temperature)
+            total = weights.sub_(weights.amax()).exp_().sum().item()
+        return RoughProbs(weights, total) if _LEAST_TOTAL < total < math.inf else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.files.jsonl import objects_in, whole_lines
+from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
@@ -93,7 +94,7 @@ def read_trace(path: str | Path) -> Trace:
     path = Path(path).expanduser()
     if not path.exists() and part_of(path).exists():
         raise ValueError(f"{path} is missing, but an interrupted response left {part_of(path)}: give that one")
-    data = path.read_bytes()
+    data = read_bytes(path)
     lines = objects_in(whole_lines(data), path)
     header, steps, end = None, list[TracedStep](), None
     for _, where, value in lines:

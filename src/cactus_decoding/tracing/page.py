@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.params import SamplingParams
@@ -40,7 +41,7 @@ def to_html(trace: Trace) -> str:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise ValueError("the page needs Jinja2: pip install 'cactus-decoding[playground]', or [eval]") from None
+        raise ValueError(f"the page needs Jinja2: run {install('report')}") from None
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -116,9 +116,9 @@ def stream_trace(
         >>> len(first.positions) == first.num_accepted + 1
         True
     """
-    check_integer("top_candidates", top_candidates, 1)
+    top_candidates = check_integer("top_candidates", top_candidates, 1)
     if max_rows_bytes is not None:
-        check_integer("max_rows_bytes", max_rows_bytes, 0)
+        max_rows_bytes = check_integer("max_rows_bytes", max_rows_bytes, 0)
     request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.auditing import audit, judge_every_token
-from cactus_decoding.budgets.metering import JudgedOn, kl_of_rows
+from cactus_decoding.arguments.checks import check_integer, check_probabilities, shown
+from cactus_decoding.auditing import audit_rows, judge_every_token
+from cactus_decoding.budgets.metering import JudgedOn
+from cactus_decoding.divergences.rows import kl_of_rows, normalised
 from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.sampling.sparse_probs import SparseProbs
 from cactus_decoding.types import AcceptanceRule, Visit, judges_untempered
 
-_SUM_TOLERANCE = 1e-4
-"""How far from 1 the sum of h may be, as rows made in float32 are."""
+_SOLVED, _UNIT = 1e-12, 2.0**-53
+"""How far from 1 a solver may leave the sum of h, and what adding up a token's probability in float64 may add."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,11 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         [0.5, 0.6, 1.0]
     """
     rule = as_rule(rule)
-    target, law, drafted = rows.target.dense().double(), rows.draft_law(), torch.tensor([rows.drafted_id])
+    if not isinstance(rows, PositionRows):
+        raise TypeError(f"rows must be PositionRows, but is {shown(rows)}")
+    target = normalised(check_probabilities("rows.target", rows.target.dense()))
+    drafted = torch.tensor([check_integer("rows.drafted_id", rows.drafted_id, 0, len(target) - 1)])
+    law = normalised(check_probabilities("rows.draft", rows.draft_law()))
     judge = rule
     if judges_untempered(rule):
         if rows.untempered is None:
@@ -115,11 +121,11 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     draft = None if rows.draft is None else law
     relaxed_prob, scale = (number.item() for number in judge.judge(target, draft, drafted))
     relaxed = _relaxed_row(judge, target, law, rows.drafted_id, relaxed_prob, scale)
-    audited = audit(judge, target, law)
-    is_law = abs(relaxed.sum().item() - 1) < _SUM_TOLERANCE
-    conditional = kl_of_rows(relaxed, target).clamp(min=0).item() if is_law else math.nan
-    # rounding can take a KL of zero to either side of it
-    emitted = 0.0 if isinstance(rule, Lossless) else audited.kl.clamp(min=0).item()
+    audited = audit_rows(judge, target, law)
+    is_law = abs(relaxed.sum().item() - 1) <= _SOLVED + len(relaxed) * _UNIT
+    conditional = kl_of_rows(relaxed, target).item() if is_law else math.nan
+    # rounding leaves a KL of zero a little above it
+    emitted = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
     if isinstance(judge, JudgedOn):
         conditional, emitted = _given_up(rule, judge.rows, law, rows.drafted_id)
     draft_prob = law[rows.drafted_id].item()

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from cactus_decoding.files.writing import check_replaceable
 from cactus_decoding.training.batches import texts
 from cactus_decoding.training.language_model import TrainingPlan, small_llama, train_language_model
 from cactus_decoding.training.tokenizer import train_tokenizer
@@ -79,8 +80,8 @@ def train_bundled(
     """
     if role not in recipes:
         raise ValueError(f"role must be one of {', '.join(recipes)}, but is {role!r}")
-    folder = output / role
-    check_replaceable(folder, overwrite)
+    check_replaceable(output / role, overwrite)
+    folder = (output / role).resolve()  # what a link leads to is replaced, and not the link
     recipe = recipes[role]
     tokenizer = _tokenizer(work / "tokenizer")
     config = small_llama(tokenizer, recipe.width, recipe.layers, recipe.mlp_width)
@@ -97,18 +98,12 @@ def train_bundled(
         )
         done += plan.steps
     assert model is not None
-    unfinished = output / f".{role}-unfinished"
+    unfinished = folder.with_name(f".{folder.name}-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
     _replace(folder, unfinished)
     return folder
-
-
-def check_replaceable(folder: Path, overwrite: bool) -> None:
-    """Raise `ValueError` where a model is in the way."""
-    if folder.exists() and not overwrite:
-        raise ValueError(f"{str(folder)!r} exists; choose another output, or allow it to be replaced (--force)")
 
 
 def _replace(folder: Path, new: Path) -> None:

@@ -51,7 +51,7 @@ def verify_block(
     rule = as_rule(rule)
     unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
     target, draft, ids, used = check_arguments(
-        target_probs, draft_probs, draft_token_ids, num_draft_tokens, validate=validate
+        target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator, validate=validate
     )
     batch, width = ids.shape
     uniforms = draw_uniforms(target, width, generator)

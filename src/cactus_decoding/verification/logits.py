@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.checks import check_probabilities, check_token_ids, shown
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
 from cactus_decoding.types import AcceptanceRule, Verification
-from cactus_decoding.verification.plain import check_shapes, residual, verify
+from cactus_decoding.verification.plain import check_kinds, check_shapes, one_count, residual, verify
 
 _FEW_SEQUENCES = 4
 """Sequences up to which short rows are gone through one by one; more of them are verified side by side."""
@@ -24,13 +25,16 @@ def verify_logits(
     generator: torch.Generator | None = None,
     *,
     num_draft_tokens: Tensor | None = None,
+    validate: bool = True,
 ) -> Verification:
     r"""Do what ``verify(rule, sampling(target_logits), draft_probs, draft_token_ids, generator)`` does, but sooner.
 
     On the CPU, rows after the first rejection are never read; a row is reduced to the tokens that top-k, top-p and
     min-p leave; the rule is asked only where the lossless test fails, if it says that it accepts whatever that test
     does (`Rule.never_stricter_than_lossless`), and about the target's support only, if that is all it looks at
-    (`Rule.needs_support_only`). Elsewhere, and for many short rows, it calls `verify` itself.
+    (`Rule.needs_support_only`). Where nothing is cut, a row's exponentials and their sum bound the drafted token's
+    probability, and mostly decide (`Rule.surely_accepts`): a softmax, and a root, is worked out only where the next
+    token is drawn or the bounds leave it open. Elsewhere, and for many short rows, it calls `verify` itself.
 
     The same random numbers are drawn. Everything decided from them is the same to the last bit, with two exceptions:
     the clamped ratio's bounds, which are solved for to 1e-12 along another path, and entropies of typical acceptance,
@@ -44,6 +48,7 @@ def verify_logits(
         draft_token_ids: ``[batch, k]``.
         generator: source of the random numbers, ``k + 1`` float64 numbers for each sequence.
         num_draft_tokens: how many of the k columns each sequence uses, ``[batch]``; all, if None.
+        validate: check that rows of the draft are distributions and ids in range. The loop does not ask for it.
 
     Returns:
         A `Verification`. Where a row holds NaN its next token is the vocabulary's size, which is no token.
@@ -59,9 +64,20 @@ def verify_logits(
         Verification(num_accepted=tensor(1), next_token=tensor(0), relaxed=tensor([False]))
     """
     rule = as_rule(rule)
-    sequences = 1 if draft_token_ids.ndim == 1 else len(draft_token_ids)
+    if not isinstance(sampling, SamplingParams):
+        raise TypeError(f"sampling must be SamplingParams, but is {shown(sampling)}")
+    target_logits, draft_probs, draft_token_ids, num_draft_tokens = check_kinds(
+        "target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens, generator
+    )
+    if validate:
+        check_token_ids("draft_token_ids", draft_token_ids, target_logits.shape[-1])
+        if draft_probs is not None:
+            check_probabilities("draft_probs", draft_probs)
+    sequences = len(draft_token_ids) if draft_token_ids.ndim == 2 else 1
     worthwhile = target_logits.shape[-1] >= LARGE_VOCABULARY or sequences <= _FEW_SEQUENCES
     if target_logits.device.type != "cpu" or not worthwhile:
+        if draft_token_ids.ndim != 1:
+            check_shapes("target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens)
         probs = sampling(target_logits)
         return verify(
             rule, probs, draft_probs, draft_token_ids, generator, num_draft_tokens=num_draft_tokens, validate=False
@@ -69,12 +85,19 @@ def verify_logits(
     if draft_token_ids.ndim == 1:
         target_logits, draft_token_ids = target_logits.unsqueeze(0), draft_token_ids.unsqueeze(0)
         draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
-        num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
+        num_draft_tokens = None if num_draft_tokens is None else one_count(num_draft_tokens)
         one = verify_logits(
-            rule, target_logits, sampling, draft_probs, draft_token_ids, generator, num_draft_tokens=num_draft_tokens
+            rule,
+            target_logits,
+            sampling,
+            draft_probs,
+            draft_token_ids,
+            generator,
+            num_draft_tokens=num_draft_tokens,
+            validate=False,
         )
         return Verification(*(part.squeeze(0) for part in one))
-    check_shapes(target_logits, draft_probs, draft_token_ids, num_draft_tokens)
+    check_shapes("target_logits", target_logits, draft_probs, draft_token_ids, num_draft_tokens)
     batch, width = draft_token_ids.shape
     uniforms = torch.rand(batch, width + 1, dtype=torch.float64, generator=generator)
     used = [width] * batch if num_draft_tokens is None else num_draft_tokens.tolist()
@@ -102,9 +125,19 @@ def _verify_one(
     if draft_probs is not None:
         drafted = draft_probs.gather(1, draft_token_ids.long().unsqueeze(1)).squeeze(1).tolist()
     lossless_first = getattr(rule, "never_stricter_than_lossless", False)
+    surely_accepts = getattr(rule, "surely_accepts", None) if lossless_first else None
     for position, token in enumerate(proposals):
-        row_probs = rows.at(position)
         needed = numbers[position] * drafted[position]
+        rough = None if surely_accepts is None else rows.roughly(position)
+        if rough is not None and surely_accepts is not None:
+            least, most = rough.bounds(token)
+            if needed < least:
+                continue
+            draft = None if draft_probs is None else draft_probs[position]
+            if needed >= most and surely_accepts(needed, rough, draft, token):
+                relaxed[position] = True
+                continue
+        row_probs = rows.at(position)
         lossless = needed < row_probs.probability(token)
         if lossless and lossless_first:
             continue
@@ -120,7 +153,15 @@ def _verify_one(
             continue
         if draft is None:
             draft = torch.zeros_like(row_probs.probs).index_fill_(0, candidate, 1.0)
-        weights = residual(rule.recovery_target(row_probs.probs).double(), draft.double(), scale[0])
+        weights = _residual(rule.recovery_target(row_probs.probs), draft, scale[0])
         return position, row_probs.draw(weights, uniforms[-1])
     row_probs = rows.at(len(proposals))
     return len(proposals), row_probs.draw(row_probs.probs, uniforms[-1])
+
+
+def _residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tensor) -> Tensor:
+    """Do what `residual` does in float64, for one row, in fewer passes where s is at most 1."""
+    if not residual_scale <= 1:
+        return residual(recovery_target.double(), draft_probs.double(), residual_scale)
+    weights = recovery_target.to(torch.float64, copy=True).mul_(residual_scale).sub_(draft_probs).clamp_(min=0)
+    return weights if weights.sum() > 0 else recovery_target.double()

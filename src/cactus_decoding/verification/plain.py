@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_probabilities, check_token_ids
+from cactus_decoding.arguments.checks import (
+    check_device,
+    check_floats,
+    check_generator,
+    check_integers,
+    check_probabilities,
+    check_token_ids,
+)
 from cactus_decoding.rules import as_rule
 from cactus_decoding.rules.base import draft_probability_of, probability_of
 from cactus_decoding.sampling.drawing import draw
@@ -56,7 +63,7 @@ def verify(
     rule = as_rule(rule)
     unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
     target_probs, draft_probs, draft_token_ids, used = check_arguments(
-        target_probs, draft_probs, draft_token_ids, num_draft_tokens, validate=validate
+        target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator, validate=validate
     )
     batch, width = draft_token_ids.shape
     device = target_probs.device
@@ -130,16 +137,19 @@ def check_arguments(
     draft_probs: Tensor | None,
     draft_token_ids: Tensor,
     num_draft_tokens: Tensor | None,
+    generator: torch.Generator | None,
     *,
     validate: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Check what a verification is given, and return it as a batch, with how many columns each sequence uses."""
-    _check_tensors(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+    target_probs, draft_probs, draft_token_ids, num_draft_tokens = check_kinds(
+        "target_probs", target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator
+    )
     if draft_token_ids.ndim == 1:
         target_probs, draft_token_ids = target_probs.unsqueeze(0), draft_token_ids.unsqueeze(0)
         draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
-        num_draft_tokens = None if num_draft_tokens is None else num_draft_tokens.reshape(1)
-    check_shapes(target_probs, draft_probs, draft_token_ids, num_draft_tokens)
+        num_draft_tokens = None if num_draft_tokens is None else one_count(num_draft_tokens)
+    check_shapes("target_probs", target_probs, draft_probs, draft_token_ids, num_draft_tokens)
     if validate:
         check_probabilities("target_probs", target_probs)
         if draft_probs is not None:
@@ -151,29 +161,58 @@ def check_arguments(
     return target_probs, draft_probs, draft_token_ids.long(), used
 
 
-def _check_tensors(
-    target_probs: object, draft_probs: object, draft_token_ids: object, num_draft_tokens: object
-) -> None:
-    for name, value in (("target_probs", target_probs), ("draft_token_ids", draft_token_ids)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor, but is {type(value).__name__}")
-    for name, value in (("draft_probs", draft_probs), ("num_draft_tokens", num_draft_tokens)):
-        if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor or None, but is {type(value).__name__}")
+def check_kinds(
+    name: str,
+    target: object,
+    draft_probs: object,
+    draft_token_ids: object,
+    num_draft_tokens: object,
+    generator: object,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Return what a verification is given, if types, dtypes and devices are right, without what autograd knows of it.
+
+    Args:
+        name: of the target's rows, which are probabilities or logits.
+        target: the rows.
+        draft_probs: as `verify` takes it, as are the others.
+        draft_token_ids: likewise.
+        num_draft_tokens: likewise.
+        generator: likewise.
+
+    Raises:
+        TypeError: for what is no tensor of the right kind.
+        ValueError: for an empty vocabulary, or another device than that of the target's rows.
+    """
+    rows = check_floats(name, target, name.partition("_")[2])
+    drafted = None if draft_probs is None else check_floats("draft_probs", draft_probs, "probabilities")
+    ids = check_integers("draft_token_ids", draft_token_ids)
+    counts = None if num_draft_tokens is None else check_integers("num_draft_tokens", num_draft_tokens)
+    for other, value in (("draft_probs", drafted), ("draft_token_ids", ids)):
+        check_device(other, value, rows.device)
+    check_generator(generator, rows.device)
+    return rows, drafted, ids, counts
+
+
+def one_count(num_draft_tokens: Tensor) -> Tensor:
+    """Return the count of a call without a batch, ``[1]``; raise `ValueError` for several."""
+    if num_draft_tokens.numel() != 1:
+        raise ValueError(f"num_draft_tokens must be one number, but its shape is {list(num_draft_tokens.shape)}")
+    return num_draft_tokens.reshape(1)
 
 
 def check_shapes(
-    target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
+    name: str, target: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
 ) -> None:
-    """Raise `ValueError` unless the shapes fit each other; ``target_probs`` may as well be logits."""
+    """Raise `ValueError` unless the shapes fit each other; the target's rows have a name of their own."""
     if draft_token_ids.ndim != 2:
-        raise ValueError(f"draft_token_ids must be [batch, k], but its shape is {list(draft_token_ids.shape)}")
+        raise ValueError(f"draft_token_ids must be [batch, k] or [k], but its shape is {list(draft_token_ids.shape)}")
     batch, width = draft_token_ids.shape
-    shape = list(target_probs.shape)
-    if target_probs.ndim != 3 or shape[:2] != [batch, width + 1] or shape[2] == 0:
-        raise ValueError(f"target_probs must be [{batch}, {width + 1}, vocabulary], but its shape is {shape}")
+    shape = list(target.shape)
+    if target.ndim != 3 or shape[:2] != [batch, width + 1]:
+        raise ValueError(f"{name} must be [{batch}, {width + 1}, vocabulary], but its shape is {shape}")
     if draft_probs is not None and list(draft_probs.shape) != [batch, width, shape[2]]:
-        raise ValueError(f"draft_probs must be [{batch}, {width}, {shape[2]}], but is {list(draft_probs.shape)}")
+        given = list(draft_probs.shape)
+        raise ValueError(f"draft_probs must be [{batch}, {width}, {shape[2]}], but its shape is {given}")
     if num_draft_tokens is not None:
         if list(num_draft_tokens.shape) != [batch]:
             raise ValueError(f"num_draft_tokens must be [{batch}], but its shape is {list(num_draft_tokens.shape)}")

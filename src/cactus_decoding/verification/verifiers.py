@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from cactus_decoding.budgets import metering
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.metering import BudgetState
+from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import (
@@ -78,17 +78,19 @@ class Verifier:
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
         if self.budget is None and not judges_untempered(self.rule):
             return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule)
-        rule = metering.rule_of_step(self.rule, state)
+        rule, draft_probs = metering.rule_of_step(self.rule, state), proposal.probs
         limits = {"limit": state.limit, "spent": state.spent}
         if judges_untempered(rule):
             untempered = rows.untempered()
-            target_probs = one_hot(untempered.argmax(-1), untempered.shape[-1]).to(untempered.dtype)
+            target_probs = rows.target()
             plan = metering.plan_greedy_step(rule, untempered[:-1], drafted, **limits)
         else:
-            target_probs = rows.target()
-            plan = metering.plan_step(rule, target_probs[:-1], proposal.probs, drafted, **limits)
+            # what is charged and what decides are the laws that tokens are drawn from, whatever the rows sum to
+            target_probs = normalised(rows.target())
+            draft_probs = None if draft_probs is None else normalised(draft_probs)
+            plan = metering.plan_step(rule, target_probs[:-1], draft_probs, drafted, **limits)
         scheme = verify_block if self.verification == "block" else verify
-        result = scheme(plan.rule, target_probs, proposal.probs, drafted, generator, validate=False)
+        result = scheme(plan.rule, target_probs, draft_probs, drafted, generator, validate=False)
         after, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
         return after, _outcome(result, rows, rule, nats, plan.fell_back)
 
@@ -99,7 +101,7 @@ class Verifier:
             return verify_block(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
         if self.sampling is None:
             return verify(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
-        return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator)
+        return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator, validate=False)
 
 
 _LOSSLESS = Lossless()

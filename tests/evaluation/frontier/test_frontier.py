@@ -6,7 +6,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.recorded_rows import enumerated, enumerated_tokens, float64_rows, one_sparse_step, some_rows
+from support.recorded_rows import (
+    agreeable_rows,
+    enumerated,
+    enumerated_tokens,
+    float64_rows,
+    one_sparse_step,
+    some_rows,
+)
 from support.rules_under_test import SPELLINGS, Altered
 
 from cactus_decoding import parse_rule
@@ -41,7 +48,15 @@ def test_chunks_do_not_matter():
     for rows in (some_rows(), one_sparse_step()):
         one_by_one, at_once = (Frontier(rows, memory=memory).measure("cactus:delta=1") for memory in (1, 2**30))
         for name in ("acceptance", "kl", "tv"):
-            assert getattr(one_by_one, name) == pytest.approx(getattr(at_once, name), abs=1e-14)
+            assert getattr(one_by_one, name) == pytest.approx(getattr(at_once, name), abs=1e-14, nan_ok=True)
+
+
+def test_few_problems_are_too_few_to_tell_how_others_would_differ():
+    for rows, told in ((some_rows(), False), (agreeable_rows(), True)):  # three and twelve problems
+        point = Frontier(rows).measure("cactus:delta=0.001")
+        for interval in (point.acceptance, point.kl, point.tv, *point.tokens_per_step):
+            assert interval.told == told
+            assert not told or interval.low < interval.value < interval.high
 
 
 def test_lossless_costs_nothing_and_emits_as_many_tokens_as_the_textbook_says():

@@ -81,6 +81,12 @@ def test_lookup_drafts_are_recorded_as_one_hot_rows():
     assert point.acceptance.value == pytest.approx(drafted[rows.visited].mean().item(), abs=EXACT)
 
 
+def test_blocks_are_not_recorded():
+    # which positions a block visits depends on all of its proposals, and the rates of a rule are those of single ones
+    with pytest.raises(ValueError, match="verification must be 'token', but is 'block'"):
+        record_rows(load_pair(), [PROMPT], Request(verification="block"), positions=20)
+
+
 @pytest.mark.slow
 def test_recording_stops_where_it_should():
     pair = load_pair()

@@ -34,8 +34,10 @@ def test_the_band_is_one_standard_error_of_the_target_alone():
     rows = summarise(several())
     band = sigma_band(rows)
     share = rows[0].metrics["score"].value
-    sigma = math.sqrt(share * (1 - share) / 59)  # the sample's standard deviation, of 60 problems
-    assert (band.value, band.low, band.high) == pytest.approx((share, share - sigma, share + sigma))
+    sigma = math.sqrt(share * (1 - share) / 60)
+    assert (band.value, band.low, band.high) == pytest.approx((share, share - sigma, share + sigma), abs=0.02)
+    (alone,) = summarise([made("lossless", 0, problems=12, right=1.1)])
+    assert sigma_band([alone]).low == pytest.approx(0.158655 ** (1 / 12), abs=1e-9)  # not of width zero
     assert sigma_band(rows[1:]) is None
 
 

@@ -77,7 +77,9 @@ def test_any_file_with_a_named_extractor_or_a_pattern(file):
     pattern = parse_task(rf"jsonl:path={path},extract=regex,pattern=is (\w+)")
     assert pattern.is_right(pattern.problems[1], "It is Cuzco, no: it is Lima.")
     assert not pattern.is_right(pattern.problems[1], "Lima")
-    assert parse_task(f"jsonl:path={path}").is_right(task.problems[0], "Paris") is None
+    assert parse_task(f"jsonl:path={path},extract=none").is_right(task.problems[0], "Paris") is None
+    with pytest.raises(ValueError, match="line 1: there is an answer, but it is not said how it is read"):
+        parse_task(f"jsonl:path={path}")
 
 
 @pytest.mark.parametrize(

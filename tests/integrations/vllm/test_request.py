@@ -14,7 +14,7 @@ from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, is
 def test_what_a_request_may_ask_for() -> None:
     default = Request("cactus:delta=1", 2.0)
     assert request_of(None) is None
-    assert request_of({"other": 1}, default) is default
+    assert request_of({"other": 1, "thinking_budget": 5, "rule": "x"}, default) is default  # for somebody else
     assert is_lossless(request_of({"acceptance_rule": "lossless"}, default))
     assert request_of({"budget": 0.5}, default) == Request(default.rule, 0.5)
     assert request_of({"acceptance_rule": "clamped:width=1"}, default) == Request("clamped:width=1", Budget(nats=2.0))
@@ -38,6 +38,9 @@ def test_what_a_request_may_ask_for() -> None:
         ({"acceptance_rule": "cactus:delta=1", "budget": True}, "budget must be a number"),
         ({"acceptance_rule": "cactus:delta=1", "budget": float("nan")}, "budget must be in"),
         ({"budget": 1}, "without acceptance_rule"),
+        ({"acceptance_rules": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
+        ({"acceptance-rule": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
+        ({"acceptance_rule": "cactus:delta=1", "budgets": 1}, "did you mean 'budget'"),
     ],
 )
 def test_what_it_may_not(asked: dict, said: str) -> None:
@@ -79,3 +82,5 @@ def test_what_a_server_can_follow() -> None:
         ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
     with pytest.raises(ValueError, match="audit_fraction must be in"):
         ServerConfig.of(config(additional_config={"audit_fraction": 2}))
+    with pytest.raises(ValueError, match="did you mean 'audit_fraction'"):
+        ServerConfig.of(config(additional_config={"audit_fractions": 1}))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from numbers import Integral
 from types import MappingProxyType
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
@@ -12,6 +15,7 @@ from cactus_decoding.types import DraftLength
 
 DRAFT_LENGTHS = MappingProxyType({"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength})
 """Every draft length by its name."""
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 __all__ = ["DRAFT_LENGTHS", "AdaptiveLength", "ConfidenceStop", "FixedLength", "as_draft_length"]
 
@@ -31,8 +35,16 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     """
     if isinstance(length, str):
         text = length.strip()
-        # a number is what most people mean
-        return FixedLength(int(text)) if text.lstrip("-").isdecimal() else parse("draft length", text, DRAFT_LENGTHS)
-    if isinstance(length, bool) or not isinstance(length, (int, DraftLength)) or isinstance(length, type):
-        raise TypeError(f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {length!r}")
-    return FixedLength(length) if isinstance(length, int) else length
+        if _NUMBER.fullmatch(text):  # a number is what most people mean
+            return FixedLength(int(text))
+        if text.partition(":")[0] not in DRAFT_LENGTHS:
+            raise ValueError(
+                f"unknown draft length {shown(text)} in {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
+                "num_speculative_tokens may be a number such as 6"
+            )
+        return parse("draft length", text, DRAFT_LENGTHS)
+    if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
+        raise TypeError(
+            f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
+        )
+    return FixedLength(int(length)) if isinstance(length, Integral) else length

@@ -59,10 +59,12 @@ class AdaptiveLength:
 
     def __post_init__(self) -> None:
         """Check the parameters, and begin with the guess that a token is kept as often as the draft is sure of it."""
-        check_integer("max_draft_tokens", self.max_draft_tokens, 1)
+        self.max_draft_tokens = check_integer("max_draft_tokens", self.max_draft_tokens, 1)
+        if self.draft_cost is not None:
+            self.draft_cost = check_number("draft_cost", self.draft_cost, 0, float("inf"), high_open=True)
+        if self.token_cost is not None:
+            self.token_cost = check_number("token_cost", self.token_cost, 0, float("inf"), high_open=True)
         given = [cost for cost in (self.draft_cost, self.token_cost) if cost is not None]
-        for cost in given:
-            check_number("draft_cost and token_cost", cost, 0, float("inf"), high_open=True)
         if len(given) == 1:
             raise ValueError(
                 f"draft_cost and token_cost go together: give both or none, but not {self.draft_cost} and "
@@ -103,11 +105,11 @@ class AdaptiveLength:
     def end_step(self, num_accepted: int) -> None:
         """Learn from what was kept; nothing is known of proposals after the first rejection."""
         self._costs.end_step(num_accepted + 1)
-        self._kept *= _MEMORY
-        self._seen *= _MEMORY
+        kept, seen = self._kept * _MEMORY, self._seen * _MEMORY
         for i, bucket in enumerate(self._buckets[: num_accepted + 1]):
-            self._kept[bucket] += i < num_accepted
-            self._seen[bucket] += 1
+            kept[bucket] += i < num_accepted
+            seen[bucket] += 1
+        self._kept, self._seen = kept, seen  # together, or an interruption would leave rates above 1
 
     @property
     def _worth(self) -> float:

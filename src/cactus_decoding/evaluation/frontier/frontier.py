@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
-from cactus_decoding.evaluation.intervals import Interval, percentiles, resampled_sums
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
 from cactus_decoding.files.writing import plain
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.rules.family import Family
@@ -119,15 +120,15 @@ def ratio_of_sums(above: Tensor, below: Tensor) -> Interval:
         below: likewise, such as the number of positions.
 
     Example:
-        >>> ratio_of_sums(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
-        Interval(value=0.5, low=0.5, high=0.5)
+        >>> ratio_of_sums(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))  # two problems are too few to tell
+        Interval(value=0.5, low=nan, high=nan)
     """
     value = float(above.double().sum() / below.double().sum())
     if not math.isfinite(value):
         return Interval(value, value, value)
     sums = resampled_sums(torch.stack([above, below], dim=1).double().numpy())
-    some = sums[:, 1] > 0
-    return Interval(value, *percentiles(sums[some, 0] / sums[some, 1]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return bootstrapped(value, sums[:, 0] / sums[:, 1], len(above))
 
 
 def chance_of_acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor, drafted: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.files.jsonl import number_of
+from cactus_decoding.files.reading import read_bytes
 
 SCHEMA, KIND = 1, "frontier"
 
@@ -19,7 +20,7 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
         ValueError: if it is something else, naming file and line.
     """
     try:
-        value = json.loads(Path(path).read_bytes())
+        value = json.loads(read_bytes(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: this is not JSON: {error.msg}") from None
     except UnicodeDecodeError as error:

@@ -107,7 +107,7 @@ def record_rows(
         report: called with the number of positions so far.
 
     Raises:
-        ValueError: at temperature 0, for another rule, or where no position was visited.
+        ValueError: at temperature 0, for another rule, for block verification, or where no position was visited.
     """
     if request.sampling.temperature == 0:
         raise ValueError(
@@ -116,6 +116,11 @@ def record_rows(
         )
     if not isinstance(request.rule, Lossless):
         raise ValueError(f"rows are recorded of lossless steps, but the rule is {request.rule}")
+    if request.verification != "token":
+        raise ValueError(
+            "rows are recorded where one proposal is judged after another, so verification must be 'token', but is "
+            f"{request.verification!r}"
+        )
     recording, stop_token_ids = Recording(), frozenset(pair.stop_token_ids)
     for number, prompt in enumerate(prompts):
         if sum(recording.visited) >= positions:

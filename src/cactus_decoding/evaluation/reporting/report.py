@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.intervals import Interval
+from cactus_decoding.evaluation.intervals import Interval, clustered_proportion
 from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.pictures import clean
 from cactus_decoding.evaluation.runs.results import RunResult, read_results
@@ -38,6 +38,8 @@ COLUMNS = (
 )
 """Metric, heading, digits."""
 _LARGE = 1e6
+ONE_SIGMA = 0.158655
+"""Of a normal distribution this much lies above one standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -194,13 +196,11 @@ def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> l
 
 
 def sigma_band(summaries: Sequence[RunSummary]) -> Interval | None:
-    """Return the target's own score plus and minus one standard error; None where the target alone was not measured."""
+    """Return the target's own score and the ends of its exact 68 % interval; None where it was not measured alone."""
     for summary in summaries:
         score = summary.metrics["score"]
         if summary.config.num_speculative_tokens == 0 and score is not None:
-            shares = summary.group.columns["right"]
-            sigma = float(shares.std(ddof=1)) / math.sqrt(len(shares)) if len(shares) > 1 else 0.0
-            return Interval(score.value, score.value - sigma, score.value + sigma)
+            return clustered_proportion(summary.group.columns["right"], len(summary.group.results), tail=ONE_SIGMA)
     return None
 
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
 
 EXPLANATION = (
-    "Each number stands with its 95 % interval: Wilson's for proportions, the bootstrap over problems for the rest, "
+    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
+    "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
     "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
     "same run. Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
@@ -25,7 +27,7 @@ def to_html(report: Report) -> str:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
-        raise ValueError("reports need Jinja2: pip install 'cactus-decoding[eval]'") from None
+        raise ValueError(f"reports need Jinja2: run {install('report')}") from None
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -10,6 +10,7 @@ from typing import Any
 
 from cactus_decoding.evaluation.runs.results import AUDITED
 from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, write_atomically
 
 AnswerEntry = dict[str, Any]
@@ -28,7 +29,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[str, list[AnswerEntry]] = {}
-        data = whole_lines(path.read_bytes()) if path.exists() else b""
+        data = whole_lines(read_bytes(path)) if path.exists() else b""
         for line in data.splitlines():
             value = json.loads(line)
             self._entries.setdefault(value["of"], []).append(value["row"])

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.files.jsonl import number_of, whole_lines
-from cactus_decoding.files.writing import as_json
+from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.writing import as_json, file_behind, lock
 
 SCHEMA = 1
 COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
@@ -81,7 +82,7 @@ def read_results(path: str | Path) -> list[RunResult]:
         OSError: if the file cannot be read.
         ValueError: for a line that is not a run's; says which.
     """
-    return _parse(Path(path).read_bytes(), path)[0]
+    return _parse(read_bytes(path), path)[0]
 
 
 def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
@@ -144,22 +145,18 @@ def opened(path: Path) -> Iterator[ResultFile]:
 
     Raises:
         OSError: if it cannot be written.
-        ValueError: if it is something else, or another process is adding to it; it is then left as it is.
+        ValueError: if it is something else, or another process is writing it; it is then left as it is.
     """
-    with path.open("a+b") as file:
-        _lock(file, path)
+    file_path = file_behind(path)
+    is_new = not file_path.exists()
+    with file_path.open("a+b") as file:
+        lock(file.fileno(), path)
         file.seek(0)
         results, kept = _parse(file.read(), path)
         file.truncate(kept)
-        yield ResultFile(path, results, file)
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise ValueError(f"another process is adding to {str(path)!r}; give another file, or wait for it") from None
+        try:
+            yield ResultFile(path, results, file)
+        except (TypeError, ValueError):
+            if is_new and not os.fstat(file.fileno()).st_size:  # a mistake leaves nothing behind
+                file_path.unlink(missing_ok=True)
+            raise

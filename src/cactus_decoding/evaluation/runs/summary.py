@@ -10,7 +10,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from cactus_decoding.evaluation.intervals import Interval, Numbers, clustered_wilson, percentiles, resampled_sums
+from cactus_decoding.evaluation.intervals import (
+    Interval,
+    Numbers,
+    bootstrapped,
+    clustered_proportion,
+    paired_difference,
+    resampled_sums,
+)
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, RunResult
 
@@ -102,7 +109,6 @@ def _ratio(above: str, below: str, plus: float = 0.0) -> Callable[[Sums], Number
 
 METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
     {
-        "score_difference": lambda sums: (sums["right"] - sums["baseline.right"]) / sums["answers"],
         "acceptance_length": _ratio("accepted", "steps", plus=1.0),
         "accepted_per_step": _ratio("accepted", "steps"),
         "acceptance_rate": _ratio("accepted", "drafted"),
@@ -126,7 +132,7 @@ its own best draft length, ``lossless`` is lossless at the group's draft length,
 
 PROPORTIONS = ("score", "truncated")
 LARGEST = ("max_likelihood_ratio",)
-NAMES = ("score", *METRICS, "max_likelihood_ratio", "truncated")
+NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncated")
 """Every metric of a summary."""
 
 
@@ -199,10 +205,12 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
     resampled = dict(zip(names, resampled_sums(np.where(np.isfinite(table), table, 0.0)).T, strict=True))
 
     metrics: dict[str, Interval | None] = dict.fromkeys(NAMES)
-    answers = len(group.results)
+    answers, baseline = len(group.results), references["baseline"]
     if group.scored:
-        metrics["score"] = clustered_wilson(group.columns["right"], answers)
-    metrics["truncated"] = clustered_wilson(group.truncated, answers)
+        metrics["score"] = clustered_proportion(group.columns["right"], answers)
+    if group.scored and baseline is not None:
+        metrics["score_difference"] = _score_difference(group, baseline)
+    metrics["truncated"] = clustered_proportion(group.truncated, answers)
     for name, metric in METRICS.items():
         try:
             value = float(metric(totals))
@@ -211,12 +219,20 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
         if math.isinf(value):
             metrics[name] = Interval(value, value, value)
         elif not math.isnan(value):
-            spread = metric(resampled)
-            metrics[name] = Interval(value, *percentiles(spread[np.isfinite(spread)]))  # without ratios over zero
+            metrics[name] = bootstrapped(value, metric(resampled), len(group.ids))
     if group.audited:
         largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in group.results), 700))
         metrics["max_likelihood_ratio"] = Interval(largest, math.nan, math.nan)  # a maximum: it has no interval
     return metrics
+
+
+def _score_difference(group: RunGroup, baseline: RunGroup) -> Interval | None:
+    if group is baseline:
+        return Interval(0.0, math.nan, math.nan)  # there is nothing to estimate
+    if not baseline.scored:
+        return None
+    answers = min(len(each.results) for each in (group, baseline))
+    return paired_difference(group.columns["right"] - baseline.columns["right"], answers)
 
 
 def _same_length(group: RunGroup, lossless: Sequence[RunGroup]) -> RunGroup | None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 
+from cactus_decoding.arguments.suggestions import suggestion
+
 Extractor = Callable[[str], str | None]
 
 _NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
@@ -121,7 +123,8 @@ def extractor(name: str, pattern: str = "") -> Extractor:
     """
     if name != "regex":
         if name not in EXTRACTORS:
-            raise ValueError(f"extract must be one of {', '.join(EXTRACTORS)}, regex, none, but is {name!r}")
+            known = (*EXTRACTORS, "regex", "none")
+            raise ValueError(f"extract must be one of {', '.join(known)}, but is {name!r}{suggestion(name, known)}")
         if pattern:
             raise ValueError(f"a pattern goes with extract=regex only, but extract is {name!r}")
         return EXTRACTORS[name]

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.tasks.task import Task
@@ -71,13 +73,14 @@ def harness_tasks(names: str, include: Path | None, problems: int | None) -> lis
     try:
         from lm_eval.tasks import TaskManager
     except ImportError:
-        raise ValueError("--lm-eval needs lm-evaluation-harness: pip install 'cactus-decoding[eval]'") from None
+        raise ValueError(f"--lm-eval needs lm-evaluation-harness: run {install('eval')}") from None
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = TaskManager(include_path=None if include is None else str(include))
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in manager.all_tasks]
     if unknown or not wanted:
-        raise ValueError(f"unknown task of lm-evaluation-harness: {', '.join(unknown) or repr(names)}")
+        close = suggestion(unknown[0], manager.all_tasks) if unknown else ""
+        raise ValueError(f"unknown task of lm-evaluation-harness: {', '.join(unknown) or repr(names)}{close}")
     try:
         found = manager.load(wanted)["tasks"]
     except Exception as error:  # its tasks run code of their own, and read what a user or the hub provides

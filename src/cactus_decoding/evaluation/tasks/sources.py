@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from cactus_decoding.arguments.checks import check_choice, check_integer
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.evaluation.engines.engine import Problem
-from cactus_decoding.evaluation.tasks.extractors import Extractor, after_hashes, extractor
+from cactus_decoding.evaluation.tasks.extractors import EXTRACTORS, Extractor, after_hashes, extractor
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.files.jsonl import read_objects, text_of
 from cactus_decoding.zoo.word_problems import format_prompt, word_problems
@@ -126,6 +126,7 @@ class JsonLines:
     Attributes:
         path: the file.
         extract: how both the model's text and the answer are read, such as ``last_number``; all have an answer, then.
+            ``none`` asks without a score, which is what problems without answers need not say.
         pattern: with ``extract=regex``, a regular expression; what its first group (or all of it) matches last counts.
             Write a comma as ``\x2c``.
         name: what result files call the task; the file's name without its ending, if empty.
@@ -134,7 +135,7 @@ class JsonLines:
     """
 
     path: str
-    extract: str = "none"
+    extract: str = ""
     pattern: str = ""
     name: str = ""
     template: str = "{prompt}"
@@ -146,7 +147,7 @@ class JsonLines:
             raise ValueError(f"template must contain {{prompt}}, but is {self.template!r}")
 
     def _extractor(self) -> Extractor | None:
-        return None if self.extract == "none" else extractor(self.extract, self.pattern)
+        return None if self.extract in ("", "none") else extractor(self.extract, self.pattern)
 
     def task(self, limit: int | None) -> Task:
         """Return the task."""
@@ -159,6 +160,12 @@ class JsonLines:
         for number, where, value in read_objects(self.path):
             prompt = template.replace("{prompt}", text_of(value, "prompt", where))
             reference = None
+            if not self.extract and "answer" in value:
+                raise ValueError(
+                    f"{where}: there is an answer, but it is not said how it is read: add extract=last_number (or "
+                    f"{', '.join(name for name in EXTRACTORS if name != 'last_number')}, regex) to the task, or "
+                    "extract=none to ask without a score"
+                )
             if extract is not None:
                 answer = text_of(value, "answer", where, numbers=True)
                 # an answer is given as it is, or as the text in which it is looked for
@@ -170,6 +177,17 @@ SOURCES: Mapping[str, type[Any]] = MappingProxyType(
     {"word_problems": WordProblems, "gsm8k": Gsm8k, "spec_bench": SpecBench, "jsonl": JsonLines}
 )
 """Every kind of task by its name."""
+
+
+def file_of(text: str) -> Path | None:
+    """Return the file that a task's spelling names; None where there is none.
+
+    Example:
+        >>> file_of("gsm8k:path=test.jsonl"), file_of("word_problems")
+        (PosixPath('test.jsonl'), None)
+    """
+    path = getattr(parse("task", text, SOURCES), "path", None)
+    return None if path is None else Path(path).expanduser()
 
 
 def parse_task(text: str, problems: int | None = None) -> Task:

@@ -74,7 +74,7 @@ def admit_positions(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
     """Return which positions the budgets pay for: `cactus_decoding.budgets` admits the same, one response at a time.
 
     Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
-    cost, infinite or NaN. Nothing waits for the device.
+    cost, infinite or NaN, and so is every position once the budget is used up. Nothing waits for the device.
 
     Args:
         costs: nats of each position if it is relaxed, ``[requests, positions]`` in float64.
@@ -88,7 +88,7 @@ def admit_positions(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
     """
     admitted = []
     for cost in costs.unbind(1):
-        fits = cost.isfinite() & (spent + cost <= budgets)
+        fits = cost.isfinite() & (spent + cost <= budgets) & ((spent < budgets) | budgets.isinf())
         spent = spent + torch.where(fits, cost, 0.0)
         admitted.append(fits)
     return torch.stack(admitted, 1)

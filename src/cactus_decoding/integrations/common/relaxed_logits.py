@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.budgets.metering import kl_of_rows
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
+from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.rules.base import Rule
 
 _MAX_LOG_ODDS = 40.0
@@ -128,5 +128,5 @@ def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids
         logits=h.log().to(target_logits.dtype),
         target_prob=target_probs.gather(1, token).squeeze(1),
         relaxed_prob=h.gather(1, token).squeeze(1),
-        conditional=kl_of_rows(h, target_probs).clamp(min=0),
+        conditional=kl_of_rows(h, target_probs),
     )

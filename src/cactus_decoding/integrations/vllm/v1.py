@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
-from cactus_decoding.integrations.vllm.patching import is_replaced, replace
+from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
+from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
 from cactus_decoding.rules.base import Rule
@@ -30,6 +31,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def build_logitsprocs(vllm_config: Any, device: torch.device, *args: Any, **kwargs: Any) -> Any:
         processors = stock(vllm_config, device, *args, **kwargs)
+        repair_generators(device)
         config = ServerConfig.of(vllm_config)
         if not config.speculates:
             return processors
@@ -175,33 +177,3 @@ def batch_rules(sampling_metadata: Any) -> BatchRules | None:
         if isinstance(processor, BatchRules):
             return processor
     return None
-
-
-def repair_expansion(rejection_sampler: Any, device: torch.device) -> None:
-    """Replace `expand_batch_to_tokens` where it does not work.
-
-    vLLM 0.32 on the CPU converts the arguments of the function below it to other types first, so that what the kernel
-    writes is lost: temperatures, top-k and top-p of speculated positions are then whatever the memory held (vLLM issue
-    55005). The function is tried out, so that a version without the fault keeps its own.
-    """
-    if torch.device(device).type != "cpu" or is_replaced(rejection_sampler.expand_batch_to_tokens):
-        return
-    for values in ([0.25, 1.5], [2.5, 0.75]):
-        given, ends = torch.tensor(values), torch.tensor([1, 3], dtype=torch.int32)
-        expected = torch.tensor([values[0], values[1], values[1]])
-        if not torch.equal(rejection_sampler.expand_batch_to_tokens(given, ends, 3), expected):
-            replace(rejection_sampler, "expand_batch_to_tokens", lambda stock: expand_batch_to_tokens)
-            return
-
-
-def expand_batch_to_tokens(
-    x: Tensor, cu_num_tokens: Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
-) -> Tensor:
-    """Repeat each request's value for each of its positions, and replace one value by another.
-
-    Example:
-        >>> expand_batch_to_tokens(torch.tensor([0.0, 0.5]), torch.tensor([1, 3]), 3, 0, 1)
-        tensor([1.0000, 0.5000, 0.5000])
-    """
-    counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
-    return torch.where(x == replace_from, replace_to, x).to(x.dtype).repeat_interleave(counts, output_size=num_tokens)

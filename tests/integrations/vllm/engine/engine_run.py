@@ -1,7 +1,8 @@
 """Runs jobs on a real offline engine in a process of its own: `python engine_run.py jobs.json results.json`.
 
-The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters. The output
-holds each job's token ids and vLLM's acceptance counters.
+The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters (for all of
+them, or a list with each request's own), and whether each waits for the one before. The output holds each job's token
+ids and vLLM's acceptance counters.
 """
 
 from __future__ import annotations
@@ -67,10 +68,14 @@ def main(given: Path, wanted: Path) -> None:
     results = []
     for job in request["jobs"]:
         begin, before = time.monotonic(), counters()
-        params = SamplingParams(**job["sampling"])
+        prompts = [{"prompt_token_ids": ids} for ids in job["prompts"] for _ in range(job.get("copies", 1))]
+        sampling = job["sampling"] if isinstance(job["sampling"], list) else [job["sampling"]] * len(prompts)
+        requests = list(zip(prompts, [SamplingParams(**one) for one in sampling], strict=True))
+        batches = [[request] for request in requests] if job.get("one_by_one") else [requests]
         try:
-            prompts = [{"prompt_token_ids": ids} for ids in job["prompts"] for _ in range(job.get("copies", 1))]
-            outputs = engine.generate(prompts, params, use_tqdm=False)
+            outputs = []
+            for batch in batches:
+                outputs += engine.generate(*map(list, zip(*batch, strict=True)), use_tqdm=False)
         except VLLMValidationError as error:
             results.append({"error": str(error)})
             continue

@@ -45,11 +45,11 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 MALFORMED: tuple[Any, ...] = (
     *({"acceptance_rule": text} for text in (
-        "", "cactus", "cactus:", "cactus:delta", "cactus:delta=", "cactus:delta=x", "cactus:delta=-1",
+        "", "cactus", "cactus:", "cactus:delta", "cactus:delta=", "cactus:delta=-1",
         "cactus:delta=nan", "cactus:delta=inf", "cactus:delta=1,delta=1", "cactus:delta=1,solver=magic",
         "cactus:delta=1,divergence=x", "cactus:delta=1,max_ratio=0.5", "cactus:delta=1,divergence=total_variation",
         "cactus:budget=1", "Cactus:delta=1", "typical", "typical:threshold=0.3", "top_k:k=5", "top_k:k=0", "ensemble",
-        "ensemble:weight=2", "ensemble:weight=-1", "lenience:lenience=0", "lenience:lenience=1.5", "clamped",
+        "ensemble:weight=2", "lenience:lenience=0", "lenience:lenience=1.5", "clamped",
         "clamped:width=1,max_kl=1", "clamped:width=-1", "clamped:width=501", "lossless:x=1", "none", "cactus;delta=1",
     )),
     {"acceptance_rule": 1},
@@ -59,6 +59,8 @@ MALFORMED: tuple[Any, ...] = (
     {"acceptance_rule": "cactus:delta=1", "budget": "2"},
     {"acceptance_rule": "cactus:delta=1", "budget": [2]},
     {"acceptance_rule": {"cactus": 1}},
+    {"acceptance_rules": "cactus:delta=1"},
+    {"acceptance_rule": "cactus:delta=1", "budgets": 1.0},
     "cactus:delta=1",
 )  # fmt: skip
 """Values of ``vllm_xargs`` that must be refused with status 400."""
@@ -140,13 +142,21 @@ def _look_at(response: Any, way: dict[str, Any], number: int, outcome: Outcome) 
 
 
 async def _ask_wrongly(client: openai.AsyncOpenAI, outcome: Outcome, xargs: Any) -> None:
+    if said := await otherwise_than_refused(client, xargs):
+        outcome.wrong.append(said)
+    else:
+        outcome.refused += 1
+
+
+async def otherwise_than_refused(client: openai.AsyncOpenAI, xargs: Any) -> str:
+    """Return what became of a request with malformed ``vllm_xargs``; nothing if it got status 400."""
     try:
         await client.completions.create(model=MODEL, prompt=PROMPTS[0], max_tokens=4, extra_body={"vllm_xargs": xargs})
-        outcome.wrong.append(f"{xargs} was accepted")
     except openai.BadRequestError:
-        outcome.refused += 1
+        return ""
     except openai.APIError as error:
-        outcome.wrong.append(f"{xargs}: {error}")
+        return f"{xargs}: {error}"
+    return f"{xargs} was accepted"
 
 
 async def greedy_texts(url: str, at_once: bool) -> list[tuple[str, str]]:

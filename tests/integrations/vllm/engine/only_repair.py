@@ -15,8 +15,8 @@ def register() -> None:
     """Replace the function below which vLLM 0.32 loses temperatures (vLLM issue 55005)."""
     from vllm.v1.sample import rejection_sampler
 
+    from cactus_decoding.integrations.vllm.cpu_repairs import expand_batch_to_tokens
     from cactus_decoding.integrations.vllm.patching import replace
-    from cactus_decoding.integrations.vllm.v1 import expand_batch_to_tokens
 
     replace(rejection_sampler, "expand_batch_to_tokens", lambda stock: expand_batch_to_tokens)
 

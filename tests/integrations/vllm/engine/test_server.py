@@ -9,17 +9,19 @@ import openai
 import pytest
 from mixed_load import MALFORMED, MODEL, PROMPTS, greedy_texts, seeded_answers, send_mix
 from server_process import Server, serving
+from soak import UNMETERED, hand_on, seeded, send
 
 pytestmark = pytest.mark.engine
-REQUESTS = 200
+REQUESTS, SOAK = 200, 300
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
     """Start both servers at once; the one without our plug-in says what stock vLLM answers."""
     folder = tmp_path_factory.mktemp("servers")
-    audited = ("--audit-fraction=0.2",)
-    with serving(folder, *audited) as ours, serving(folder, **only_repair.environment(folder)) as stock:
+    counting = ("--audit-fraction=0.2", "--per-request-spec-decode-metrics=detailed")
+    chunking = ("--max-num-batched-tokens=320",)  # what a full batch verifies; longer prompts are read in parts
+    with serving(folder, *counting, *chunking) as ours, serving(folder, **only_repair.environment(folder)) as stock:
         yield ours.wait(), stock.wait()
 
 
@@ -55,6 +57,39 @@ def test_a_mixed_load(servers: tuple[Server, Server], stock_greedy: dict[str, st
     assert all(text == expected for text, expected in compared)
     assert ours.process.poll() is None
     assert asyncio.run(greedy_texts(ours.url, at_once=False))  # it still answers
+
+
+def test_three_hundred_at_once_half_of_them_seeded(servers: tuple[Server, Server]) -> None:
+    ours, _ = servers
+    hand_on(ours.url)
+    before = ours.metrics()
+    tally = asyncio.run(send(ours.url, list(range(SOAK)), malformed=True))
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert (tally.refused, len(tally.texts)) == (len(MALFORMED), SOAK)
+
+    counted = {name: value - before.get(name, 0.0) for name, value in ours.metrics().items()}
+
+    def total(name: str) -> float:
+        return sum(value for key, value in counted.items() if key.partition("{")[0] == name)
+
+    assert total("vllm:request_success_total") == SOAK
+    assert total("vllm:prompt_tokens_total") == tally.prompt_tokens
+    assert total("vllm:generation_tokens_total") == tally.generated_tokens
+    assert total("vllm:spec_decode_num_drafts_total") == tally.drafts
+    assert total("vllm:spec_decode_num_draft_tokens_total") == tally.drafted
+    assert total("vllm:spec_decode_num_accepted_tokens_total") == tally.accepted
+
+    hand_on(ours.url)
+    ruled = ours.metrics()
+    for rule in UNMETERED:
+        for name, value in (("accepted_tokens", tally.accepted_by[rule]), ("verified_positions", tally.verified[rule])):
+            counter = f'cactus_{name}_total{{rule="{rule}"}}'
+            assert ruled[counter] - before.get(counter, 0.0) == value > 0
+
+    numbers = [number for number in reversed(range(SOAK)) if seeded(number)]
+    again = asyncio.run(send(ours.url, numbers))
+    assert again.texts == {number: tally.texts[number] for number in numbers}
+    assert ours.process.poll() is None
 
 
 def test_metrics_by_rule_beside_vllm_s_own(servers: tuple[Server, Server]) -> None:

@@ -9,6 +9,7 @@ import torch
 from support.tiny_architectures import LEAN_CONFIGS, LEAN_SIZES, perturbed, plain_logits, random_tokens
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils.parametrize import register_parametrization
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, Qwen3Config
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -16,8 +17,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from cactus_decoding import load_pair
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward
+from cactus_decoding.models.recognition import lean_obstacle
 from cactus_decoding.models.transformers import GeneralForward
-from cactus_decoding.models.weights import read_weights
 
 
 def uses(cached: CachedModel):
@@ -50,7 +51,81 @@ def with_fewer_layers(model):
     model.config.num_hidden_layers = 2
 
 
-CHANGES = [with_hook, with_wrapped_forward, with_replaced_linear, with_fewer_layers]
+def with_one_scaling(model):
+    model.model.layers[1].self_attn.scaling = 2.0
+
+
+def with_one_epsilon(model):
+    model.model.layers[1].input_layernorm.variance_epsilon = 0.5
+
+
+def with_no_mask(model):
+    for layer in model.model.layers:
+        layer.self_attn.is_causal = False
+
+
+def with_short_embeddings(model):
+    model.model.embed_tokens.max_norm = 0.1
+
+
+def with_parametrization(model):
+    class Doubled(nn.Module):
+        def forward(self, weight):
+            return 2 * weight
+
+    register_parametrization(model.model.layers[0].mlp.up_proj, "weight", Doubled())
+
+
+def with_low_rank_adapter(model):
+    class Adapter(nn.Module):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+            self.down = nn.Linear(base_layer.in_features, 2, bias=False)
+            self.up = nn.Linear(2, base_layer.out_features, bias=False)
+
+        def forward(self, x):
+            return self.base_layer(x) + self.up(self.down(x))
+
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = Adapter(attention.q_proj)
+
+
+CHANGES = [
+    with_hook,
+    with_wrapped_forward,
+    with_replaced_linear,
+    with_fewer_layers,
+    with_one_scaling,
+    with_one_epsilon,
+    with_no_mask,
+    with_short_embeddings,
+    with_parametrization,
+    with_low_rank_adapter,
+]
+
+
+def all_scalings(model):
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 1.0
+
+
+def all_epsilons(model):
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = 0.5
+
+
+def factor_of_rotations(model):
+    model.model.rotary_emb.attention_scaling = 2.0
+
+
+def frequencies_in_place(model):
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+
+
+# The lean pass has a place for these numbers, which are those of the modules and not of the configuration.
+NUMBERS = [all_scalings, all_epsilons, factor_of_rotations, frequencies_in_place]
 UNKNOWN = {
     "another architecture": GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, n_positions=700),
     "biases": LlamaConfig(**LEAN_SIZES, attention_bias=True),
@@ -73,7 +148,7 @@ def test_other_models_keep_transformers_pass(config):
 
 
 def test_a_subclass_is_another_model():
-    assert read_weights(Subclass(LEAN_CONFIGS["llama"])) is None
+    assert lean_obstacle(Subclass(LEAN_CONFIGS["llama"])) is not None
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -87,6 +162,34 @@ def test_a_model_that_was_changed_is_read_as_it_is_now(change):
     torch.testing.assert_close(after, plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
     assert (after - before).abs().max() > 0.01
     assert uses(cached) is GeneralForward
+
+
+@pytest.mark.parametrize("change", NUMBERS)
+def test_numbers_are_read_where_the_model_reads_them(change):
+    model, ids = perturbed(LEAN_CONFIGS["llama"]), random_tokens(20)
+    cached = CachedModel(model)
+    before = cached.append(ids, rows=1)
+    change(model)
+    model.config.rms_norm_eps = 0.9  # modules were made with another one
+    cached.reset()
+    after = cached.append(ids, rows=1)
+    torch.testing.assert_close(after, plain_logits(model, ids)[-1:], rtol=0, atol=2e-5)
+    assert (after - before).abs().max() > 0.001
+    assert uses(cached) is LeanForward
+
+
+def test_a_compiled_model_is_left_to_transformers():
+    for module in (lambda model: model, lambda model: model.model.layers[1].mlp):
+        model = perturbed(LEAN_CONFIGS["llama"])
+        module(model).compile(backend="eager")  # nothing is compiled before the first call
+        assert "compiled" in str(lean_obstacle(model))
+
+
+def test_autocast_is_left_to_transformers():
+    model = perturbed(LEAN_CONFIGS["llama"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert lean_obstacle(model) == "autocast is on"
+    assert lean_obstacle(model) is None
 
 
 @contextmanager
@@ -122,7 +225,20 @@ def other_attention(monkeypatch, model):
     yield
 
 
-@pytest.mark.parametrize("patched", [patched_class, patched_linear, global_hook, other_attention])
+@contextmanager
+def other_attention_for_one_file(monkeypatch, model):
+    def attend(module, query, key, value, mask, **options):
+        output, weights = sdpa_attention_forward(module, query, key, value, mask, **options)
+        return output + 1, weights
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, model.config._attn_implementation, attend)
+    yield
+
+
+PATCHES = [patched_class, patched_linear, global_hook, other_attention, other_attention_for_one_file]
+
+
+@pytest.mark.parametrize("patched", PATCHES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_what_is_patched_for_all_models_is_read_as_it_is_now(patched, attention, monkeypatch):
     model, ids = perturbed(LEAN_CONFIGS["qwen3"]), random_tokens(20)
@@ -157,4 +273,4 @@ def test_new_weights_are_read_as_they_are_now():
 def test_the_bundled_pair_is_read_by_the_lean_pass():
     pair = load_pair()
     for model in (pair.target.model, pair.drafter._model.model):
-        assert read_weights(model) is not None
+        assert lean_obstacle(model) is None

@@ -1,0 +1,163 @@
+"""Models by name: a folder, or a name on the hub, which is asked once whether it has it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.models.layout import lay_out_for_small_products
+
+HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
+"""So long an answer of the hub is waited for, before anything is fetched."""
+WITHOUT_OWNER = frozenset(
+    {"ctrl", "distilgpt2", "gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl", "openai-gpt", "xlnet-base-cased"}
+)
+"""Names on the hub from before it had owners."""
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_LONGEST = 300
+
+
+def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
+    """Raise `ValueError` for what is neither a folder that exists nor may be a name on the hub; asks nobody.
+
+    Args:
+        role: whose name it is, such as ``target``.
+        name: a path, or a name on the hub such as ``owner/name``.
+        words: what else might have been meant.
+
+    Example:
+        >>> check_model_name("draft", "ngrm", ["ngram"])  # doctest: +NORMALIZE_WHITESPACE
+        Traceback (most recent call last):
+        ValueError: cannot load the draft:
+        'ngrm' is no folder and no name on the hub (owner/name); did you mean 'ngram'?
+    """
+    path, text = Path(name), str(name)
+    if path.is_dir():
+        if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
+            raise ValueError(f"cannot load the {role}: the folder {text!r} holds no model (there is no config.json)")
+        return
+    if path.exists():
+        raise ValueError(f"cannot load the {role}: {text!r} is a file, but a model is a folder")
+    if isinstance(name, Path) or text.startswith(("/", ".", "~")) or text.count("/") > 1:
+        siblings: list[str] = []
+        with suppress(OSError):
+            siblings = [str(each) for each in path.parent.iterdir() if each.is_dir()]
+        raise ValueError(f"cannot load the {role}: there is no folder {text!r}{suggestion(path, siblings)}")
+    if not (_ON_HUB.fullmatch(text) or text in WITHOUT_OWNER or _is_cached(text)):
+        close = suggestion(text.partition(":")[0], [*words, *WITHOUT_OWNER])
+        raise ValueError(f"cannot load the {role}: {text!r} is no folder and no name on the hub (owner/name){close}")
+
+
+def only_cached(role: str, name: str | Path) -> bool:
+    """Ask the hub once for a name; return whether it cannot be asked and what was fetched before has to do.
+
+    Libraries ask it for one file after another, and retry each for half a minute.
+
+    Raises:
+        ValueError: if the hub has no such model, or does not answer in `HUB_SECONDS` and nothing was fetched before.
+    """
+    if Path(name).exists():
+        return False
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    found: list[Exception | None] = []
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(str(name), timeout=HUB_SECONDS)
+            found.append(None)
+        except Exception as error:
+            found.append(error)
+
+    asking = Thread(target=ask, daemon=True)  # looking up the hub's address has no limit of its own
+    asking.start()
+    asking.join(HUB_SECONDS + 0.5)
+    error = found[0] if found else TimeoutError()
+    if isinstance(error, RepositoryNotFoundError):
+        raise ValueError(f"cannot load the {role}: the hub has no model {str(name)!r}, or it is private") from None
+    if error is None or (isinstance(error, HfHubHTTPError) and not isinstance(error, OfflineModeIsEnabled)):
+        return False  # what it answers to other requests, it says to them
+    if _is_cached(str(name)):
+        return True
+    if isinstance(error, OfflineModeIsEnabled):
+        why = "the hub is not asked in offline mode (HF_HUB_OFFLINE)"
+    else:
+        why = f"the hub cannot be reached within {HUB_SECONDS:g} seconds"
+    raise ValueError(f"cannot load the {role}: {str(name)!r} was not fetched before, and {why}") from None
+
+
+def _is_cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # no name that the hub could have
+        return False
+
+
+def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> PreTrainedTokenizerBase:
+    """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
+
+    Args:
+        role: whose it is, such as ``target``.
+        name: a folder, or a name on the hub.
+        local: whether to take only what was fetched before; see `only_cached`.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+    except Exception as error:  # whatever a broken file provokes
+        raise ValueError(f"cannot load a tokenizer for the {role} {str(name)!r}: {sentence_of(error)}") from error
+
+
+def load_model(
+    role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
+) -> PreTrainedModel:
+    """Load a causal language model with all of its weights; see `load_tokenizer`."""
+    try:
+        model, about = AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=dtype,
+            trust_remote_code=False,
+            local_files_only=local,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # or the reason would stand in a log that nobody sees
+        )
+    except Exception as error:
+        raise ValueError(f"cannot load the {role} {str(name)!r}: {sentence_of(error)}") from error
+    for key, given, wanted in about["mismatched_keys"]:
+        shapes = f"{list(given)}, where its config.json asks for {list(wanted)}"
+        raise ValueError(f"cannot load the {role} {str(name)!r}: its weight {key} is {shapes}")
+    if missing := sorted(about["missing_keys"]):
+        raise ValueError(f"cannot load the {role} {str(name)!r}: it lacks {len(missing)} weights, such as {missing[0]}")
+    model = model.to(device).eval()
+    lay_out_for_small_products(model)
+    return model
+
+
+def sentence_of(error: Exception) -> str:
+    r"""Return what an error says, on one line and not cut within a sentence.
+
+    Example:
+        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
+        ('It is no model.', 'one of: 1')
+        >>> sentence_of(KeyError("added_tokens"))
+        "KeyError: 'added_tokens'"
+    """
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if lines and lines[0].endswith((".", "!")):
+        text = lines[0]
+    else:
+        text = " ".join(" ".join(lines).split())
+        if len(text) > _LONGEST:
+            text = text[:_LONGEST].rpartition(" ")[0] + " …"
+    known = isinstance(error, (OSError, ValueError, RuntimeError, ImportError)) and text
+    return text if known else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,39 @@
+"""A row of probabilities that is known up to a small factor, from which most decisions are certain all the same."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class RoughProbs(NamedTuple):
+    """A row before it is normalised.
+
+    Attributes:
+        weights: ``[vocabulary]``, float32, proportional to the probabilities.
+        total: about the sum of the weights.
+
+    Example:
+        >>> import torch
+        >>> low, high = RoughProbs(torch.tensor([1.0, 3.0]), 4.0).bounds(1)
+        >>> low < 0.75 < high
+        True
+    """
+
+    weights: Tensor
+    total: float
+
+    @property
+    def slack(self) -> float:
+        """By what share the float32 softmax of the row may differ from ``weights / total``.
+
+        A sum of n terms in at least four lanes is off by no more than n / 4 roundings, and exponentials by less than
+        1e-4 as long as float32 can hold them.
+        """
+        return len(self.weights) / 4 * 2**-24 + 1e-4
+
+    def bounds(self, token: int) -> tuple[float, float]:
+        """Return a number that a token's probability is no less than, and one that it is no more than."""
+        about = self.weights[token].item() / self.total
+        return about * (1 - self.slack), about * (1 + self.slack)

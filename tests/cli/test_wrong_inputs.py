@@ -1,0 +1,203 @@
+"""What a careless user types: exit code 2, one whole sentence, at once, and nothing that existed is damaged."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from support.command_line import process
+from support.result_files import several, write
+
+from cactus_decoding import zoo
+
+GENERATE = ("generate", "How many?")
+FRONTIER = ("frontier", "--output", "new.json")
+EVAL = ("eval", "--out", "new.jsonl")
+CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl")
+REPORT = ("report", "results.jsonl", "--output", "new.html")
+TRAIN = ("train-bundled", "--output", "new")
+ADVICE = "give a regular file, or leave out what you do not need"
+
+CASES = [
+    # names
+    (("evall",), "did you mean 'eval'?"),
+    (("genrate", "x"), "did you mean 'generate'?"),
+    (("Report",), "did you mean 'report'?"),
+    ((*GENERATE, "--rul", "lossless"), "No such option: --rul"),
+    ((*GENERATE, "--bugdet", "1"), "No such option: --bugdet"),
+    ((*GENERATE, "--rule", "cactos"), "did you mean 'cactus'?"),
+    ((*GENERATE, "--rule", "Cactus:delta=1"), "did you mean 'cactus'?"),
+    ((*GENERATE, "--rule", "cactus:dleta=1"), "did you mean 'delta'?"),
+    ((*GENERATE, "--rule", "cactus:delta=1,solver=exat"), "did you mean 'exact'?"),
+    ((*GENERATE, "--rule", "cactus delta=1"), "did you mean 'cactus'?"),
+    ((*GENERATE, "--rule", "cactus:delta"), "is not parameter=value"),
+    ((*GENERATE, "--rule", "cactus:delta=one"), "delta must be a number, but is 'one'"),
+    ((*GENERATE, "--rule", "clamped:width=nan"), "width must be in"),
+    ((*GENERATE, "--rule", ""), "unknown rule ''"),
+    ((*GENERATE, "--verification", "blok"), "did you mean 'block'?"),
+    ((*GENERATE, "--num-speculative-tokens", "adaptiv"), "did you mean 'adaptive'?"),
+    ((*GENERATE, "--num-speculative-tokens", "6.5"), "unknown draft length '6.5'"),
+    ((*GENERATE, "--draft", "ngrm"), "did you mean 'ngram'?"),
+    ((*GENERATE, "--draft", "early_exi:layers=3"), "did you mean 'early_exit'?"),
+    ((*GENERATE, "--draft", "early_exit:layer=3"), "did you mean 'layers'?"),
+    ((*GENERATE, "--draft", "early_exit:layers=99"), "an early exit must be before layer 6"),
+    ((*GENERATE, "--target", "ngrm", "--draft", "ngram"), "did you mean 'ngram'?"),
+    ((*GENERATE, "--target", "ngram", "--draft", "ngram"), "'ngram' is a draft; give --draft ngram"),
+    ((*GENERATE, "--target", "bundle"), "a draft is missing"),
+    ((*GENERATE, "--target", "bundle", "--draft", "ngram"), "did you mean 'bundled'?"),
+    ((*GENERATE, "--target", "./modle", "--draft", "ngram"), "did you mean 'model'?"),
+    ((*GENERATE, "--target", "./model", "--draft", "ngram"), "holds no model (there is no config.json)"),
+    ((*GENERATE, "--target", "data.jsonl", "--draft", "ngram"), "is a file, but a model is a folder"),
+    ((*GENERATE, "--target", "/dev/zero", "--draft", "ngram"), "is a file, but a model is a folder"),
+    ((*GENERATE, "--target", "gpt22", "--draft", "ngram"), "did you mean 'gpt2'?"),
+    ((*GENERATE, "--target", "nobody/nothing", "--draft", "ngram"), "the hub is not asked in offline mode"),
+    ((*GENERATE, "--target", "./model2", "--draft", "bundled"), "goes with the bundled target"),
+    # numbers
+    ((*GENERATE, "--temperature", "-1"), "temperature must be in"),
+    ((*GENERATE, "--temperature", "warm"), "'--temperature'"),
+    ((*GENERATE, "--top-p", "1.5"), "top_p must be in (0, 1]"),
+    ((*GENERATE, "--min-p", "-0.1"), "min_p must be in"),
+    ((*GENERATE, "--seed", "-1"), "'--seed'"),
+    ((*GENERATE, "--budget", "1"), "the lossless rule spends nothing of a budget"),
+    ((*GENERATE, "--max-shift", "2"), "'--max-shift'"),
+    ((*GENERATE, "--rule", "relaxed_greedy:margin=1"), "temperature 0"),
+    ((*GENERATE, "--max-new-tokens"), "--max-new-tokens"),
+    (("generate",), "Missing argument 'PROMPT'"),
+    (("demo", "extra"), "unexpected extra argument"),
+    # where things are written
+    ((*GENERATE, "--trace", "/dev/full"), f"cannot write '/dev/full': it is a device; {ADVICE}"),
+    ((*GENERATE, "--trace", "/dev/null"), f"cannot write '/dev/null': it is a device; {ADVICE}"),
+    ((*GENERATE, "--trace", "full"), f"cannot write 'full': it is a device; {ADVICE}"),
+    ((*GENERATE, "--trace", "pipe"), f"cannot write 'pipe': it is a pipe; {ADVICE}"),
+    ((*GENERATE, "--trace", "missing/trace.jsonl"), "its folder is missing"),
+    ((*GENERATE, "--trace", "data.jsonl/trace"), "Not a directory"),
+    ((*GENERATE, "--trace", "circle"), "Too many levels of symbolic links"),
+    ((*GENERATE, "--trace", "x" * 300), "File name too long"),
+    (("eval", "--out", "/dev/zero"), "it is a device"),
+    (("eval", "--out", "nowhere"), "its folder is missing"),
+    (("eval", "--out", "model"), "is a directory"),
+    (("eval", "--out", "data.jsonl", "--task", "jsonl:path=data.jsonl,extract=none"), "is an input"),
+    (("eval", "--out", "garbage"), "garbage, line 1: this is not JSON"),
+    (("frontier", "--output", "pipe"), "it is a pipe"),
+    (("frontier", "--output", "data.jsonl", "--task", "jsonl:path=data.jsonl"), "is an input"),
+    ((*FRONTIER, "--picture", "new.json"), "outputs must be different files"),
+    ((*FRONTIER, "--rows", "model"), "is a directory"),
+    ((*FRONTIER, "--rows", "garbage"), "is not a file of rows"),
+    ((*CALIBRATE, "--output", "results.jsonl"), "is an input; give another output"),
+    ((*CALIBRATE, "--output", "hard.jsonl"), "is an input; give another output"),
+    (("report", "results.jsonl", "--output", "link.jsonl"), "is an input; give another output"),
+    (("report", "results.jsonl", "--output", "/dev/stdin"), "cannot write"),
+    ((*REPORT, "--markdown", "/dev/full"), "it is a device"),
+    (("trace", "data.jsonl", "--output", "data.jsonl"), "is an input; give another output"),
+    (("check-bundled", "--json", "circle"), "Too many levels of symbolic links"),
+    ((*TRAIN, "--work", "/dev/null"), "'/dev/null' is no folder"),
+    ((*TRAIN, "--work", "data.jsonl/work"), "cannot write to 'data.jsonl/work'"),
+    (("train-bundled", "--output", "/proc/cactus"), "cannot write to '/proc/cactus'"),
+    (("train-bundled", "--output", "nowhere"), "cannot write to 'nowhere'"),
+    # what is read
+    (("report", "/dev/zero", "--output", "new.html"), "it is a device, which may have no end"),
+    (("report", "pipe", "--output", "new.html"), "it is a named pipe"),
+    (("report", "model", "--output", "new.html"), "Is a directory"),
+    (("report", "nowhere", "--output", "new.html"), "No such file"),
+    ((*REPORT, "--frontier", "/dev/zero"), "it is a device, which may have no end"),
+    ((*REPORT, "--frontier", "data.jsonl"), "this is not a result of cactus frontier"),
+    (("trace", "/dev/zero", "--output", "new.html"), "it is a device, which may have no end"),
+    (("trace", "circle"), "Too many levels of symbolic links"),
+    (("calibrate", "--max-score-drop", "0.1", "--results", "/dev/zero"), "it is a device"),
+    (("calibrate", "--max-nats", "0.1", "--rows", "/dev/zero"), "there is no such file"),
+    (("calibrate", "--max-nats", "0.1", "--rows", "data.jsonl"), "is not a file of rows"),
+    ((*CALIBRATE, "--task", "smus"), "there is no result of task 'smus'"),
+    (("calibrate", "--max-nats", "0.1", "--rows", "data.jsonl", "--family", "clampd"), "did you mean 'clamped'?"),
+    (("check-bundled", "--models", "/dev/zero"), "there is no folder '/dev/zero/target'"),
+    ((*EVAL, "--lm-eval", "gsm9k"), "unknown task of lm-evaluation-harness: gsm9k; did you mean 'gsm8k'?"),
+    ((*EVAL, "--lm-eval-path", "nowhere"), "'--lm-eval-path'"),
+    ((*EVAL, "--task", "word_problem"), "did you mean 'word_problems'?"),
+    ((*EVAL, "--task", "word_problems:splt=test"), "did you mean 'split'?"),
+    ((*EVAL, "--task", "word_problems:split=tset"), "did you mean 'test'?"),
+    ((*EVAL, "--task", "gsm8k"), "lacks path"),
+    ((*EVAL, "--task", "gsm8k:path=/dev/zero"), "it is a device"),
+    ((*EVAL, "--task", "gsm8k:path=data.jsonl"), "'question' is missing"),
+    ((*EVAL, "--task", "jsonl:path=data.jsonl"), "it is not said how it is read: add extract=last_number"),
+    ((*EVAL, "--task", "jsonl:path=data.jsonl,extract=last_numbr"), "did you mean 'last_number'?"),
+    ((*EVAL, "--problems", "0"), "'--problems'"),
+    ((*EVAL, "--seeds", "one"), "--seeds must be comma-separated integers"),
+    ((*EVAL, "--engine", "transformer"), "did you mean 'transformers'?"),
+    ((*EVAL, "--engine-args", "{}"), "--engine-args is for --engine vllm"),
+    ((*EVAL, "--target", "ngrm", "--draft", "ngram"), "did you mean 'ngram'?"),
+    ((*FRONTIER, "--target", "ngrm", "--draft", "ngram"), "did you mean 'ngram'?"),
+    ((*FRONTIER, "--family", "cactos"), "did you mean 'cactus'?"),
+    (("serve", "--draft-sampling", "gredy"), "did you mean 'greedy'?"),
+    (("serve", "--rule", "cactos"), "did you mean 'cactus'?"),
+    (("play", "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
+    (("play", "--no-browser", "--target", "ngrm", "--draft", "ngram", "--port", "0"), "did you mean 'ngram'?"),
+    (("rules", "cactus"), "unexpected extra argument"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """Go to a folder with what lies about on a user's machine, and return what is in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "Question: one", "answer": 1}\n')
+    (tmp_path / "garbage").write_bytes(b"garbage\n")
+    write(tmp_path / "results.jsonl", several())
+    (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "results.jsonl")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model2").symlink_to(zoo.path("target"))
+    os.mkfifo(tmp_path / "pipe")
+    for link, target in {"link.jsonl": "results.jsonl", "full": "/dev/full", "circle": "circle",
+                         "nowhere": "missing/x"}.items():  # fmt: skip
+        (tmp_path / link).symlink_to(target)
+
+    def contents():
+        return {path.name: path.read_bytes() if path.is_file() and path.name != "full" else path.lstat().st_mode
+                for path in sorted(tmp_path.iterdir())}  # fmt: skip
+
+    return contents
+
+
+def is_one_whole_sentence(err: str) -> bool:
+    """Say whether this is one line with a message that is not cut off."""
+    cut = (":", ",", "(", "…", "...")
+    return err.startswith("cactus: ") and err.count("\n") == 1 and not err.rstrip().endswith(cut)
+
+
+@pytest.mark.parametrize(("arguments", "words"), CASES, ids=[" ".join(arguments)[:120] for arguments, _ in CASES])
+def test_a_wrong_input_is_one_sentence_and_harms_nothing(run, desk, arguments, words):
+    before = desk()
+    code, out, err = run(*arguments)
+    assert words in err
+    assert (code, out) == (2, "")
+    assert is_one_whole_sentence(err)
+    assert desk() == before
+
+
+def test_there_are_cases_for_every_command_that_takes_anything():
+    assert len(CASES) >= 60
+    assert {arguments[0] for arguments, _ in CASES} >= {
+        "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report", "train-bundled",
+        "check-bundled", "rules",
+    }  # fmt: skip
+
+
+def test_a_prompt_without_an_end_is_refused(desk):
+    with open("/dev/zero", "rb") as zero:
+        run = process("generate", "-", stdin=zero)
+        out, err = run.communicate(timeout=300)
+    assert (run.returncode, out) == (2, "")
+    assert err == ("cactus: cannot read standard input: it is a device, which may have no end; give a regular file\n")
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence_within_seconds(desk):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and says nothing
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+        environment |= {"HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        run = process("generate", "x", "--target", "some/model", "--draft", "ngram", env=environment)
+        out, err = run.communicate(timeout=300)
+    assert (run.returncode, out) == (2, "")
+    assert err == (
+        "cactus: cannot load the target: 'some/model' was not fetched before, and the hub cannot be reached within 1 "
+        "seconds\n"
+    )

@@ -1,0 +1,103 @@
+"""Which architectures of transformers can be rolled back, and that steps then give what they say by themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.architectures import VOCABULARY, greedy_answer, logits_of_all, tiny_architecture
+from support.tiny_architectures import random_tokens
+
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.lean import LeanForward
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # of GPT-BigCode's own
+]
+
+LEAN = ["llama", "qwen2", "qwen3"]
+WORKS = """
+    afmoe apertus arcee aria_text bart bert bert-generation big_bird bigbird_pegasus biogpt bitnet blenderbot
+    blenderbot-small bloom camembert codegen cohere cohere2 cohere2_moe ctrl cwm data2vec-text deepseek_v2
+    deepseek_v3 diffllama doge dots1 electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon flex_olmo
+    gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese
+    gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense
+    hunyuan_v1_moe jais2 jetmoe lfm2 llama4_text marian mbart megatron-bert mellum mimo_v2_flash minicpm3
+    minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder mpt mvp nanochat nemotron olmo olmo2
+    olmo3 olmoe opt pegasus persimmon phi phi3 phimoe plbart qwen2_moe qwen3_moe rembert roberta
+    roberta-prelayernorm roformer seed_oss smollm3 solar_open stablelm starcoder2 trocr vaultgemma xglm
+    xlm-roberta xlm-roberta-xl youtu
+"""
+ENCODERS = """
+    bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta
+    roberta-prelayernorm roformer xlm-roberta xlm-roberta-xl
+"""
+RECURRENT = """
+    bamba falcon_mamba granitemoehybrid jamba mamba mamba2 olmo_hybrid qwen3_next recurrent_gemma rwkv xlstm
+"""
+OTHERS = {
+    "openai-gpt": "OpenAIGPTLMHeadModel .* no cache that could be rolled back",
+    "xlm": "XLMWithLMHeadModel .* no cache that could be rolled back",
+    "xlnet": "XLNetLMHeadModel .* no cache that could be rolled back",
+    "reformer": "ReformerModelWithLMHead .* no cache that could be rolled back",
+    "cpmant": "CpmAntForCausalLM cached 42 tokens where 10 were read",
+    "minimax": "MiniMax",
+}
+
+
+@pytest.mark.parametrize("name", [*LEAN, *WORKS.split()])
+def test_steps_give_the_models_own_greedy_answer(name):
+    model, prompt = tiny_architecture(name), random_tokens(12, vocabulary=VOCABULARY)
+    expected, cached = greedy_answer(model, prompt, 12), CachedModel(model)
+    answer: list[int] = []
+    while len(answer) < len(expected):
+        # two right proposals and a wrong one
+        proposals = expected[len(answer) : len(answer) + 2]
+        proposals = [*proposals, (expected[len(answer) + 2 : len(answer) + 3] or [0])[0] ^ 1]
+        block = prompt + answer + proposals
+        best = cached.append(block[cached.length :], rows=len(proposals) + 1).argmax(-1).tolist()
+        kept = next(i for i in range(len(proposals) + 1) if i == len(proposals) or proposals[i] != best[i])
+        answer += [*proposals[:kept], best[kept]]
+        cached.rollback(len(prompt) + len(answer) - 1)
+    assert answer[: len(expected)] == expected
+    assert (type(cached._forward) is LeanForward) == (name in LEAN)
+
+
+@pytest.mark.parametrize("name", [*LEAN, *WORKS.split()])
+def test_cached_rows_are_those_of_an_uncached_pass(name):
+    model, ids = tiny_architecture(name), random_tokens(24, vocabulary=VOCABULARY)
+    wanted, cached = logits_of_all(model, ids), CachedModel(model)
+    rows = [cached.append(ids[:10], rows=10)]
+    cached.append([(token + 1) % VOCABULARY for token in ids[10:16]], rows=1)
+    cached.rollback(10)
+    if not cached.length:  # a sliding window has lost some of what was to be kept: all is read again
+        cached.append(ids[:10], rows=1)
+    rows += [cached.append(ids[10:11], rows=1), cached.append(ids[11:18], rows=7)]
+    cached.rollback(15)
+    cached.append(ids[cached.length : 18], rows=1)
+    rows.append(cached.append(ids[18:], rows=6))
+    # float32: rounding; one wrong token in the cache is some orders of magnitude away
+    torch.testing.assert_close(torch.cat(rows), wanted, rtol=0, atol=2e-5 * float(wanted.abs().max().clamp(min=1)))
+
+
+@pytest.mark.parametrize("name", ENCODERS.split())
+def test_encoders_are_refused_by_name(name):
+    model = tiny_architecture(name, is_decoder=False)
+    with pytest.raises(ValueError, match=f"{type(model).__name__} is an encoder, .* load it with is_decoder=True"):
+        CachedModel(model)
+
+
+@pytest.mark.parametrize("name", RECURRENT.split())
+def test_recurrent_models_are_refused_by_name(name):
+    model = tiny_architecture(name)
+    with pytest.raises(
+        ValueError, match=f"{type(model).__name__} keeps a recurrent state, which cannot be rolled back"
+    ):
+        CachedModel(model)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_with_other_memories_are_refused_by_name(name):
+    model = tiny_architecture(name)
+    with pytest.raises(ValueError, match=OTHERS[name]):
+        CachedModel(model).append(random_tokens(10, vocabulary=VOCABULARY), rows=1)
