@@ -72,7 +72,7 @@ def table(results: list[dict[str, Any]]) -> str:
     lines = [
         "| spending | budget, nats | promised shift ≤ | right answers (95 %) | shift from lossless | acceptance_length "
         "| nats per answer, mean (most) | fallen back |",
-        "|---|---:|---:|---|---:|---:|---:|---:|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for result in results:
         setting, score, metrics = result["setting"], result["score"], result["score"]["metrics"]

@@ -54,6 +54,14 @@ def _steps() -> str:
     return _table(["tokens of context", "step ÷ its forward passes", "transformers' forward pass ÷ ours"], rows)
 
 
+def _ordinary() -> str:
+    times = _read("verification_ordinary")[0]["times"]
+    rows = [
+        [name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in times.items() if "accepted" in time
+    ]
+    return _table(["rule", "ratio", "accepted of 10"], rows)
+
+
 def _verification() -> str:
     first, second = (result["times"] for result in _read("verification"))
     names = [name for name in first if name != "logsumexp"]
@@ -82,6 +90,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "steps": _steps,
+    "ordinary": _ordinary,
     "verification": _verification,
     "solving": _solving,
 }

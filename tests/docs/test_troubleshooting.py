@@ -11,7 +11,7 @@ from support.code_blocks import ROOT
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 # Quoted, but of others: the shell's and Python's.
-FOREIGN = {"cactus: command not found", "ModuleNotFoundError: No module named 'cactus_decoding'"}
+FOREIGN = {"bash: cactus: command not found", "ModuleNotFoundError: No module named 'cactus_decoding'"}
 
 
 def sentences(path: Path) -> list[str]:

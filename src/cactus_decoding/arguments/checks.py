@@ -62,7 +62,7 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise `ValueError` unless ``value`` is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
-        close = suggestion(value, allowed)
+        close = suggestion(value, allowed) if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}{close}")
 
 

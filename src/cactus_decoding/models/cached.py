@@ -142,9 +142,8 @@ class CachedModel:
         try:
             logits = self._forward.append(block, self.length, rows, *tree)
             self.length += len(block)
-        except BaseException as error:  # interrupted half-way, layers hold different numbers of tokens
-            if not (tree and isinstance(error, ValueError)):  # which is how a tree is refused, before it is read
-                self._forget()
+        except BaseException as error:
+            self._forget_after(error, tree=bool(tree))
             raise
         return logits
 
@@ -170,14 +169,16 @@ class CachedModel:
     def _keep(self, prefix: int, path: list[int]) -> None:
         try:
             self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
-        except BaseException:
-            self._forget()
+        except BaseException as error:
+            self._forget_after(error, tree=bool(path))
             raise
         if not self.length:
             self._forward = None
 
-    def _forget(self) -> None:
-        self.length, self._forward = 0, None
+    def _forget_after(self, error: BaseException, *, tree: bool) -> None:
+        """Empty the cache: its layers may hold different numbers of tokens. A tree is refused before anything is."""
+        if not (tree and isinstance(error, ValueError)):
+            self.length, self._forward = 0, None
 
     def _checked(
         self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None

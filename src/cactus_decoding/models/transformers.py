@@ -136,7 +136,9 @@ def check_fills_cache(model: PreTrainedModel) -> None:
         raise ValueError(
             f"{name} is in training mode with gradient checkpointing, and so fills no cache: call its eval()"
         )
-    if any(vars(module).get("is_decoder") is False for module in model.modules()):
+    # the switch means nothing to some architectures, and an audio model's encoder is none of the text's business
+    switched_off = getattr(model.config.get_text_config(decoder=True), "is_decoder", None) is False
+    if switched_off and any(vars(module).get("is_decoder") is False for module in model.modules()):
         raise ValueError(
             f"{name} is an encoder, and so fills no cache: load it with is_decoder=True in its configuration"
         )

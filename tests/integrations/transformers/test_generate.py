@@ -64,6 +64,18 @@ def speculate(model, prompt=PROMPT, **given):
     return model.generate(prompt, custom_generate=speculative_generate, **given)
 
 
+def test_a_forward_pass_is_chosen_by_name(target, draft):
+    answers = [
+        speculate(target, assistant_model=draft, forward=forward, do_sample=False, max_new_tokens=10).tolist()
+        for forward in ("auto", "lean", "transformers")
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    with pytest.raises(ValueError, match="forward must be one of auto, lean, transformers, but is 'own'"):
+        speculate(target, assistant_model=draft, forward="own", max_new_tokens=4)
+    with pytest.raises(ValueError, match=r"forward='lean' cannot read GPT2LMHeadModel: its class is GPT2LMHeadModel"):
+        speculate(tiny_gpt2(0), drafter=NgramDrafter(), forward="lean", max_new_tokens=4)
+
+
 # --- greedy equality -------------------------------------------------------------------------------------------------
 
 ARCHITECTURES = [tiny_llama, tiny_gpt2, tiny_mistral, tiny_gemma3, tiny_qwen2]

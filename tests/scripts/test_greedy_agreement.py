@@ -1,0 +1,37 @@
+"""The script that measures how many greedy answers are those of `generate`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "hugging_face.md"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "greedy_agreement.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shutil.copy(PAGE, page)
+    assert run("--only-render", "--page", page).returncode == 0
+    assert page.read_text() == PAGE.read_text()
+
+
+@pytest.mark.slow
+def test_in_float32_answers_are_those_of_generate(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "r.json"
+    shutil.copy(PAGE, page)
+    assert run("--problems", 3, "--results", results, "--page", page).returncode == 0
+    rows = {row["dtype"]: row["equal"] for row in json.loads(results.read_text())["rows"]}
+    assert set(rows["float32"].values()) == {3}
+    # both of this package's passes round alike in 16 bits
+    assert rows["bfloat16"]["auto"] == rows["bfloat16"]["transformers"]
