@@ -65,6 +65,8 @@ class VllmEngine:
             raise ValueError(f"vLLM takes a fixed number of proposals, but not '{request.num_speculative_tokens}'")
         if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
+        if not request.spending.everywhere:
+            raise ValueError(f"with --engine vllm, nothing can be protected yet, but the request is {request.spending}")
         if request.sampling.min_p > 0 and _proposals(request):
             raise ValueError(f"vLLM has no min_p under speculation, but it is {request.sampling.min_p}")
         ServerConfig.of(self._config(_proposals(request))).check(request_of(_asked(request)))
