@@ -32,7 +32,7 @@ class SamplingParams:
 
     Attributes:
         temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). So does, and
-            becomes 0, whatever is below 1e-20: logits that are divided by it overflow.
+            becomes 0, whatever is below 10⁻²⁰: logits that are divided by it overflow.
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
         min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].

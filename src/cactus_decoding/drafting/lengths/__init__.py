@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
 from cactus_decoding.drafting.lengths.fixed import FixedLength
@@ -37,10 +38,11 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         text = length.strip()
         if _NUMBER.fullmatch(text):  # a number is what most people mean
             return FixedLength(int(text))
-        if text.partition(":")[0] not in DRAFT_LENGTHS:
+        name = text.partition(":")[0]
+        if name not in DRAFT_LENGTHS:
             raise ValueError(
                 f"unknown draft length {shown(text)} in {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
-                "num_speculative_tokens may be a number such as 6"
+                f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
             )
         return parse("draft length", text, DRAFT_LENGTHS)
     if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
