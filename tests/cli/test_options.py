@@ -10,7 +10,8 @@ import typer
 from cactus_decoding import Budget, Request
 from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
 
-ALL = ("rule", "budget", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed", "stop")
+ALL = ("rule", "budget", "protection", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed",
+       "stop")  # fmt: skip
 
 
 def asked(*arguments: str, groups: tuple[str, ...] = ALL, **defaults: object) -> Settings:
@@ -35,12 +36,17 @@ def test_the_defaults_are_those_of_a_request():
 def test_every_option_reaches_the_request():
     given = "--rule clamped:width=2 --budget 0.5 --expected-tokens 60 --num-speculative-tokens 4 --verification token"
     given += " --temperature 0.6 --top-k 20 --top-p 0.9 --min-p 0.1 --max-new-tokens 12 --seed 3 --stop A --stop B"
+    given += " --protect digits --protect-threshold 0.02 --lossless-tokens 5 --relax-within <a> </a>"
     request = as_request(asked(*given.split()))
     assert request.as_dict() == {
         "rule": "clamped:width=2.0",
         "budget_nats": 0.5,
         "max_shift": None,
         "expected_tokens": 60,
+        "protect": "digits",
+        "protect_threshold": 0.02,
+        "lossless_tokens": 5,
+        "relax_within": ["<a>", "</a>"],
         "verification": "token",
         "num_speculative_tokens": 4,
         "temperature": 0.6,
