@@ -124,7 +124,19 @@ def test_a_head_that_hides_its_tail_from_float32_is_honest_too() -> None:
     check_probabilities("row", row.double())
 
 
-@pytest.mark.parametrize(("vocabulary", "off"), [(8, 1e-5), (8, -1e-5), (1000, 1e-3), (152_064, 0.02)])
+@pytest.mark.parametrize("vocabulary", [8, 200, 1000, 50_000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rows_that_were_widened_or_made_by_a_logsumexp_are_honest(vocabulary: int, dtype: torch.dtype) -> None:
+    for seed in range(20):
+        logits = 2 * torch.randn(vocabulary, generator=torch.Generator().manual_seed(seed))
+        rows = [logits.to(dtype).softmax(-1).float(), logits.to(dtype).softmax(-1).double()]
+        if dtype == torch.float32:
+            rows += [(logits + level - (logits + level).logsumexp(-1)).exp() for level in (0.0, 50.0, 500.0)]
+        for row in rows:
+            assert audit("lossless", row, row).kl.item() == 0
+
+
+@pytest.mark.parametrize(("vocabulary", "off"), [(8, 5e-3), (8, -5e-3), (1000, 5e-3), (152_064, 0.02)])
 def test_rows_that_no_rounding_explains_are_refused(vocabulary: int, off: float) -> None:
     row = pair_of_rows(vocabulary)[0] * (1 + off)
     with pytest.raises(ValueError, match="every row of target_probs must sum to 1"):

@@ -89,3 +89,17 @@ def test_an_interruption_outside_imports_is_an_exception_that_work_can_see(capfd
     assert capfd.readouterr() == ("", "cactus: interrupted\n")
     with pytest.raises(KeyboardInterrupt):
         cli._leave_imports(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "words"),
+    [("<&-", 2, "standard input is closed"), (">&-", 0, ""), ("2>&-", 0, "")],
+)
+def test_streams_that_are_closed_are_no_reason_to_fail(closed, code, words):
+    prompt = "-" if closed == "<&-" else "Question: 1 + 1?\nAnswer:"
+    command = f"{sys.executable} -c 'from cactus_decoding.cli import main; import sys; sys.exit(main())' generate "
+    done = subprocess.run(
+        ["bash", "-c", f'{command} "$1" --max-new-tokens 2 {closed}', "bash", prompt], capture_output=True, text=True
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert words in done.stderr

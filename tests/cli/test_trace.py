@@ -51,7 +51,7 @@ def test_mistakes_are_one_sentence_and_nothing_is_overwritten(run, tmp_path, sav
     page.write_text("kept")
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{}\n")
-    (tmp_path / "gone.jsonl.part").write_bytes(before)
+    (tmp_path / "gone.jsonl.cactus-part").write_bytes(before)
     for arguments, message in (
         (["trace", str(tmp_path / "missing.jsonl")], "missing.jsonl: No such file or directory"),
         (["trace", str(tmp_path / "gone.jsonl")], "an interrupted response left"),

@@ -200,3 +200,8 @@ def test_the_bootstrap_spans_the_middle_unless_there_is_too_little_to_tell():
     assert not bootstrapped(3.0, np.full(100, math.inf), 50).told
     # the whole range of six values misses their median with probability 1 in 32, that of five with 1 in 16
     assert 2 * 0.5**FEWEST <= 0.05 < 2 * 0.5 ** (FEWEST - 1)
+
+
+def test_a_sharp_peak_at_zero_has_a_quantile():
+    low, high = proportion(0.0017, 1).low, proportion(0.0017, 1).high
+    assert 0 <= low < high <= 1

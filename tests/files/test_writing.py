@@ -38,7 +38,7 @@ def test_what_an_interrupted_block_wrote_is_kept_where_that_is_asked_for(tmp_pat
     path = tmp_path / "file"
     for written in ("", "ne"):
         interrupt(path, written, keep=True)
-        assert [found.name for found in tmp_path.iterdir()] == (["file.part"] if written else [])
+        assert [found.name for found in tmp_path.iterdir()] == (["file.cactus-part"] if written else [])
     assert part_of(path).read_text() == "ne"
 
 
@@ -105,7 +105,7 @@ def test_outputs_are_different_files_and_no_inputs(tmp_path):
     with pytest.raises(ValueError, match="must be different files"):
         check_writable(path, None, tmp_path / "b" / ".." / "a")
     with pytest.raises(ValueError, match="must be different files"):
-        check_writable(path, tmp_path / "a.part")
+        check_writable(path, tmp_path / "a.cactus-part")
     path.write_text("kept")
     hard.hardlink_to(path)
     (tmp_path / "link").symlink_to(path)
@@ -147,14 +147,14 @@ def test_a_check_leaves_what_an_interrupted_run_wrote(tmp_path):
 
 def test_a_link_or_a_pipe_in_the_place_of_the_part_is_left_alone(tmp_path):
     (tmp_path / "precious").write_text("kept")
-    (tmp_path / "file.part").symlink_to("precious")
+    (tmp_path / "file.cactus-part").symlink_to("precious")
     with pytest.raises(ValueError, match="Too many levels"):
         check_writable(tmp_path / "file")
-    (tmp_path / "file.part").unlink()
-    os.mkfifo(tmp_path / "file.part")
+    (tmp_path / "file.cactus-part").unlink()
+    os.mkfifo(tmp_path / "file.cactus-part")
     with pytest.raises(ValueError, match="is in the way"):
         check_writable(tmp_path / "file")
-    assert (tmp_path / "file.part").is_fifo()
+    assert (tmp_path / "file.cactus-part").is_fifo()
     assert (tmp_path / "precious").read_text() == "kept"
 
 

@@ -55,7 +55,7 @@ def test_every_line_is_json_that_a_browser_reads_too(saved):
 def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path, trace, saved):
     before = saved.read_bytes()
     steps = stream_trace(load_pair(), PROMPT, seed=0)
-    part = tmp_path / "trace.jsonl.part"
+    part = tmp_path / "trace.jsonl.cactus-part"
 
     growing = written(steps, saved)
     taken = (next(growing), next(growing))

@@ -305,3 +305,16 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted[:, :3])
     with pytest.raises(ValueError, match="draft_probs must be"):
         verify_logits("lossless", logits, SAMPLINGS[0], draft[:, :3], drafted)
+
+
+@pytest.mark.parametrize("spelling", ["lossless", "cactus:delta=0.1", "ensemble:weight=0.1", "clamped:width=1.0"])
+@pytest.mark.parametrize(("largest", "drafted"), [(-44.0, -101.8), (-44.5, -102.5), (-40.0, -100.3), (0.0, -100.3)])
+def test_weights_of_few_digits_decide_nothing(spelling: str, largest: float, drafted: float) -> None:
+    logits = torch.full((1, 2, LARGE), -1e4)
+    logits[..., 0], logits[..., 1] = largest, drafted  # the exponential of the second is a subnormal number
+    sampling, uniform = SamplingParams(), torch.rand(1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = sampling(logits)[0, 0, 1].item()
+    for factor in torch.linspace(0.7, 1.3, 61).tolist():
+        draft = torch.zeros(1, 1, LARGE)
+        draft[..., 0], draft[..., 1] = 1.0, target * factor / uniform.item()
+        assert_same(*reversed(both(spelling, logits, sampling, draft, torch.tensor([[1]]), seed=0)))

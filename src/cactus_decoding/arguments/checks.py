@@ -13,6 +13,8 @@ from cactus_decoding.arguments.suggestions import suggestion
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _MAX_SHOWN = 100
+_WIDENED = 2.0**-8
+"""What a sum may miss by for entries that were rounded to bfloat16 before they were widened, twice over."""
 
 
 def check_number(
@@ -112,15 +114,17 @@ def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
     and Stability of Numerical Algorithms*, section 4.2), their exponentials and quotients by another 8 u, and all of
     that is common to a row. Rounding each entry, or its logarithm, to a precision of v adds :math:`v (1 + H)`, where
     the entropy H is at most log n; what falls below the least positive number of the precision adds half of it each.
-    Rows in float64 may have been widened, so they are given what float32 needs.
+    Any row may have been widened from 16 bits, whose rounding is common to a row at worst, so none is given less than
+    :math:`2^{-8}`. Where it matters rows are divided by their sums.
 
     Example:
         >>> [f"{sum_tolerance(torch.float32, n):.1e}" for n in (8, 256_000)]
-        ['1.1e-06', '1.5e-02']
+        ['3.9e-03', '1.5e-02']
     """
     unit, kept = 2.0**-24, torch.finfo(dtype)
     rounding = max(kept.eps / 2, unit) * (1 + math.log(vocabulary))
-    return unit * (vocabulary + 8) + rounding + vocabulary * kept.smallest_normal * kept.eps / 2
+    explained = unit * (vocabulary + 8) + rounding + vocabulary * kept.smallest_normal * kept.eps / 2
+    return max(explained, _WIDENED)
 
 
 def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:

@@ -81,6 +81,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: those of the command line, if None.
     """
+    for name in ("stdout", "stderr"):  # None where they were closed before we began
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     command = typer.main.get_command(app)

@@ -141,6 +141,8 @@ def _read(prompt: str, raw: bool) -> str:
     from cactus_decoding.files.reading import read_all
 
     given = prompt == "-"
+    if given and sys.stdin is None:
+        raise ValueError("the prompt is '-', but standard input is closed")
     data = read_all(sys.stdin.buffer, "standard input") if given else prompt.encode(errors="surrogateescape")
     try:
         text = data.decode()

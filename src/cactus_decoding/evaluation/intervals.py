@@ -155,7 +155,8 @@ def _beta(x: float, first: float, second: float) -> tuple[float, float]:
         return 1.0 - above, density
     log_density = math.lgamma(first + second) - math.lgamma(first) - math.lgamma(second)
     log_density += (first - 1) * math.log(x) + (second - 1) * math.log1p(-x)
-    density = math.exp(log_density)
+    density = math.exp(min(log_density, 700.0))
+    scaled = math.exp(log_density + math.log(x) + math.log1p(-x)) if 0 < x < 1 else 0.0
     # Lentz's evaluation of 1/(1 + d1/(1 + d2/(1 + ...)))
     upper, lower, fraction, tiny = 1.0, 0.0, 1.0, 1e-300
     for step in range(10_000):
@@ -171,7 +172,7 @@ def _beta(x: float, first: float, second: float) -> tuple[float, float]:
         fraction *= upper * lower
         if step and abs(upper * lower - 1.0) < 1e-15:
             break
-    return density * x * (1.0 - x) / first * (fraction - 1.0), density
+    return scaled / first * (fraction - 1.0), density
 
 
 def resampled_sums(columns: Numbers, resamples: int = RESAMPLES, seed: int = 0) -> Numbers:

@@ -130,11 +130,13 @@ def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
 def part_of(path: Path) -> Path:
     """Return where a file is while it grows.
 
+    The name is one that nobody gives to a file of their own, because it is overwritten.
+
     >>> part_of(Path("trace.jsonl")).name
-    'trace.jsonl.part'
+    'trace.jsonl.cactus-part'
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
-    return path.with_name(path.name + ".part")
+    return path.with_name(path.name + ".cactus-part")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Unpack
 
 import torch
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
@@ -122,7 +123,7 @@ def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:
 def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
     """Return a prompt's tokens; raise for what is no text, is empty, or leaves no room in a context window."""
     if not isinstance(prompt, str):
-        raise TypeError(f"prompt must be a string, but is {prompt!r}")
+        raise TypeError(f"prompt must be a string, but is {shown(prompt)}")
     prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")

@@ -17,7 +17,6 @@ StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
 
 
-@torch.inference_mode()
 def decode(
     target: CachedModel,
     drafter: Drafter,
@@ -36,33 +35,35 @@ def decode(
     draft samples with; ``generator`` must be on the target's device.
     """
     ids, vocabulary = list(prompt_ids), vocabulary_size(target.model)
-    target.reset()
-    length.begin_response()
-    drafter.begin_response(target, length)
-    state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
+    with torch.inference_mode():
+        target.reset()
+        length.begin_response()
+        drafter.begin_response(target, length)
+        state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
     while finish_reason is None:
-        began = clock()
-        limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
-        proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
-        check_proposal(proposal, limit, vocabulary)
-        length.end_draft(len(proposal.token_ids))
-        block, drafted = ids + proposal.token_ids, clock()
-        logits = target.append(block[target.length :], rows=len(proposal.token_ids) + 1)
-        read = clock()
-        state, outcome = verifier(state, logits, block, proposal, generator)
-        check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
-        target.rollback(len(ids) + outcome.num_accepted)
-        length.end_step(outcome.num_accepted)
-        verified, num_emitted = clock(), 0
-        for token in outcome.all_token_ids:
-            ids.append(token)
-            num_emitted += 1
-            if stopping_criteria(ids):
-                finish_reason = "stop"
-            elif len(ids) >= max_length:
-                finish_reason = "length"
-            if finish_reason is not None:
-                break
+        with torch.inference_mode():  # of a step: a response that is left alone must have none to leave at exit
+            began = clock()
+            limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
+            proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+            check_proposal(proposal, limit, vocabulary)
+            length.end_draft(len(proposal.token_ids))
+            block, drafted = ids + proposal.token_ids, clock()
+            logits = target.append(block[target.length :], rows=len(proposal.token_ids) + 1)
+            read = clock()
+            state, outcome = verifier(state, logits, block, proposal, generator)
+            check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
+            target.rollback(len(ids) + outcome.num_accepted)
+            length.end_step(outcome.num_accepted)
+            verified, num_emitted = clock(), 0
+            for token in outcome.all_token_ids:
+                ids.append(token)
+                num_emitted += 1
+                if stopping_criteria(ids):
+                    finish_reason = "stop"
+                elif len(ids) >= max_length:
+                    finish_reason = "length"
+                if finish_reason is not None:
+                    break
         yield replace(
             outcome,
             num_emitted=num_emitted,

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
-from cactus_decoding.arguments.checks import check_choice
+from cactus_decoding.arguments.checks import check_choice, shown
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
@@ -135,7 +135,7 @@ def load_pair(
         )
     assert target is not None
     assert draft is not None
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device, dtype = _device(device), _dtype(dtype)
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
     local = only_cached("target", target)
@@ -164,6 +164,27 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
             raise ValueError(f"the bundled draft goes with the bundled target, but not with {str(target)!r}")
         if draft is not None and draft != BUNDLED and not (isinstance(draft, str) and parse_drafter(draft)):
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
+
+
+def _device(given: str | torch.device | None) -> torch.device:
+    """Return a device that is there."""
+    if given is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"device must be one that this machine has, but is {shown(given)}: {why}") from None
+    return device
+
+
+def _dtype(given: str | torch.dtype) -> str | torch.dtype:
+    """Return a type of weights, or ``auto``."""
+    dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
+    if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
+    return dtype
 
 
 def _check_same_vocabulary(

@@ -18,9 +18,6 @@ from cactus_decoding.rules.family import Family
 from cactus_decoding.sampling.rough_probs import RoughProbs
 from cactus_decoding.types import Verdict
 
-_ROUNDING = 1e-4
-"""More than the rounding of a float32 sum over the vocabulary."""
-
 
 @dataclass(frozen=True)
 class ClampedRatio(Rule):
@@ -113,7 +110,7 @@ class ClampedRatio(Rule):
         ratios = draft_probs.to(target.weights.dtype) / target.weights
         ratios.clamp_(high * math.exp(-self.width), high)
         # NaN where a token has no probability in either row: then nothing is certain
-        return torch.dot(ratios, target.weights).item() < 1 - _ROUNDING
+        return torch.dot(ratios, target.weights).item() < 1 - target.slack
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
         """Return h, ``[..., vocabulary]``, in float64."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
+
+_SMALLEST_NORMAL = 2.0**-126
 
 
 class RoughProbs(NamedTuple):
@@ -35,5 +38,8 @@ class RoughProbs(NamedTuple):
 
     def bounds(self, token: int) -> tuple[float, float]:
         """Return a number that a token's probability is no less than, and one that it is no more than."""
-        about = self.weights[token].item() / self.total
+        weight = self.weights[token].item()
+        if weight < _SMALLEST_NORMAL:  # below it float32 holds fewer and fewer digits
+            return 0.0, math.inf
+        about = weight / self.total
         return about * (1 - self.slack), about * (1 + self.slack)

@@ -22,8 +22,8 @@ SCHEMA = 1
 def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Iterator[TracedStep]:
     """Yield a response's steps as they are taken, each written to its trace file first.
 
-    The file is ``<path>.part`` while it grows, and takes the path's place once the response is finished. An interrupted
-    response leaves ``<path>.part``, which `read_trace` reads, and whatever was at the path before.
+    The file is ``<path>.cactus-part`` while it grows, and takes the path's place once the response is finished. An
+    interrupted response leaves that file, which `read_trace` reads, and whatever was at the path before.
 
     Args:
         response: one that has not begun.

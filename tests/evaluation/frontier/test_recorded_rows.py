@@ -47,3 +47,9 @@ def test_rows_of_the_version_before_are_read(tmp_path):
     count = len(rows.target)
     assert torch.equal(read_rows(again).target.dense(0, count), rows.target.dense(0, count))
     assert Frontier(rows).measure("lossless").acceptance.value > 0.9
+
+
+def test_whoever_may_read_other_files_may_read_rows(tmp_path):
+    (tmp_path / "other").touch()
+    some_rows().save(tmp_path / "rows.safetensors")
+    assert (tmp_path / "rows.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

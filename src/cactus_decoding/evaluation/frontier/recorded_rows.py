@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from cactus_decoding.evaluation.frontier.packed_rows import PackedRows
@@ -72,7 +72,10 @@ class RecordedRows:
             "provenance": dict(self.provenance),
         }
         with replacing(path) as part:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, {KEY: json.dumps(about)})
+            # into the file that is there: `save_file` would put another in its place, which only its owner may read
+            part.write_bytes(
+                save({name: each.contiguous() for name, each in tensors.items()}, {KEY: json.dumps(about)})
+            )
 
 
 def read_rows(path: str | Path) -> RecordedRows:

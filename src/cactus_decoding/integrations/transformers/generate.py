@@ -21,6 +21,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.protection import Protection
 from cactus_decoding.budgets.spending import spending_policy
@@ -139,6 +140,8 @@ def speculative_generate(
         ...     do_sample=True, max_new_tokens=4, seed=0).shape[1] - inputs.input_ids.shape[1]
         4
     """
+    if metrics is not None and not isinstance(metrics, Metrics):
+        raise TypeError(f"metrics must be a Metrics to add to, but is {shown(metrics)}")
     named = named_arguments_of_generate(model)
     named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}
     streamer = named.get("streamer") if streamer is None else streamer
