@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from cactus_decoding import load_pair, zoo
 from cactus_decoding.models.loading import check_model_name, load_model, only_cached, sentence_of
+
+WORDS = ["bundled", "ngram", "early_exit"]
 
 
 @pytest.fixture
@@ -56,18 +59,30 @@ def test_names_that_can_be_no_model_are_refused(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     for name, words in (
         ("bundeld", "did you mean 'bundled'"),
-        ("gpt2-lrage", "did you mean 'gpt2-large'"),
+        ("ngrm", "did you mean 'ngram'"),
+        ("ngrams", "did you mean 'ngram'"),
+        ("early_exti:layers=3", "did you mean 'early_exit'"),
+        ("a--b", "no model's name$"),
         ("./modle", "did you mean 'model'"),
         ("a/b/c", "there is no folder"),
-        (tmp_path / "none", "there is no folder"),
+        (tmp_path / "x" / "none", "there is no folder '.*none'$"),
+        (Path("gpt2"), "there is no folder 'gpt2'; give a hub name as text"),
+        (Path("org/name"), "there is no folder 'org/name'; give a hub name as text"),
+        (Path("modle"), "did you mean 'model'"),
         ("model", "holds no model"),
-        ("", "no model"),
+        ("", "cannot load the target: its name is empty"),
     ):
         with pytest.raises(ValueError, match=words):
-            check_model_name("target", name, ["bundled"])
-    check_model_name("target", "owner/name")
-    check_model_name("target", "gpt2")
-    check_model_name("target", zoo.path("target"))
+            check_model_name("target", name, WORDS)
+    with pytest.raises(TypeError, match="target must be a path or a name, but is 3"):
+        load_pair(3, "ngram")
+
+
+@pytest.mark.parametrize(
+    "name", ["owner/name", "owner/ngrams", "gpt2", "roberta-base", "bert-base-uncased", zoo.path("target")]
+)
+def test_names_that_the_hub_may_have_are_left_to_it(name):
+    check_model_name("target", name, WORDS)
 
 
 def test_what_was_not_fetched_is_refused_in_offline_mode():

@@ -109,6 +109,7 @@ def frontier(
     check_writable(
         output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
     )
+    options.check_suffix("--picture", picture, ".svg")
     if picture is not None:
         new_figure()  # raises without matplotlib
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -117,6 +118,8 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
             settings = {option.name: arguments.pop(option.name) for option in chosen}
             if "stop" in settings:
                 settings["stop"] = tuple(settings["stop"] or ())
+            for name, value in settings.items():
+                _check_text(name, value)
             return command(settings=settings, **arguments)
 
         hints, parameters = get_type_hints(command, include_extras=True), []
@@ -153,6 +156,26 @@ def check_budget(settings: Settings, *rules: str) -> None:
         raise ValueError("the lossless rule spends nothing of a budget: give --rule, such as --rule clamped:width=1")
     elif settings["budget_nats"] is not None and settings["max_shift"] is not None:
         raise ValueError("--budget and --max-shift exclude each other: give one of them")
+
+
+def _check_text(name: str, value: object) -> None:
+    """Raise `ValueError` where an option's text has bytes that are no UTF-8, which Python hands on as surrogates."""
+    for text in value if isinstance(value, tuple) else (value,):
+        try:
+            str(text).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"--{name.replace('_', '-')} must be UTF-8 text, but is {text!r}") from None
+
+
+def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
+    """Raise `ValueError` for a file whose name promises another kind than what is written; one without an end may be.
+
+    >>> check_suffix("--picture", Path("frontier.png"), ".svg")
+    Traceback (most recent call last):
+    ValueError: --picture is written as .svg, but 'frontier.png' ends in '.png'
+    """
+    if path is not None and path.suffix and path.suffix.lower() not in suffixes:
+        raise ValueError(f"{option} is written as {suffixes[0]}, but {str(path)!r} ends in {path.suffix!r}")
 
 
 def prepare(threads: int | None, *, small: bool) -> None:

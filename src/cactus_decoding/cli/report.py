@@ -44,6 +44,7 @@ def report(
     from cactus_decoding.files.writing import check_writable, write_atomically
 
     check_writable(output, markdown, inputs=[*results, frontier])
+    options.check_suffix("--output", output, ".html", ".htm")
     files = read_all(results)
     made = make_report(files, None if frontier is None else (frontier, read_frontier(frontier)))
     page = to_html(made)

@@ -36,5 +36,6 @@ def trace(
 
     page = file.with_suffix(".html") if output is None else output
     check_writable(page, inputs=[file])
+    options.check_suffix("--output", output, ".html", ".htm")
     write_atomically(page, to_html(read_trace(file)))
     typer.echo(f"wrote {page}")

@@ -53,6 +53,8 @@ def train_bundled(
 
     Hours on a CPU. A model folder that exists is left alone, or with --force replaced as a whole at the very end.
     """
+    if not output.name:
+        raise ValueError("--output must be a folder with a name, such as ./trained")
     work = work or output.with_name(f"{output.resolve().name}-work")
     roles = [Role.TARGET.value, Role.DRAFT.value] if role is Role.BOTH else [role.value]
     _check(output, work, roles, force)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,16 +11,12 @@ from threading import Thread
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.models.layout import lay_out_for_small_products
 
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
-WITHOUT_OWNER = frozenset(
-    {"ctrl", "distilgpt2", "gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl", "openai-gpt", "xlnet-base-cased"}
-)
-"""Names on the hub from before it had owners."""
-_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _LONGEST = 300
 
 
@@ -30,15 +25,22 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
 
     Args:
         role: whose name it is, such as ``target``.
-        name: a path, or a name on the hub such as ``owner/name``.
-        words: what else might have been meant.
+        name: a path, or as text a name on the hub such as ``owner/name``; old ones have no owner, such as ``gpt2``.
+        words: what else might have been meant: a name without an owner that is close to one of them is refused too.
+
+    Raises:
+        TypeError: for what is neither a path nor text.
+        ValueError: for all else.
 
     Example:
-        >>> check_model_name("draft", "ngrm", ["ngram"])  # doctest: +NORMALIZE_WHITESPACE
+        >>> check_model_name("draft", "ngrm", ["ngram"])
         Traceback (most recent call last):
-        ValueError: cannot load the draft:
-        'ngrm' is no folder and no name on the hub (owner/name); did you mean 'ngram'?
+        ValueError: cannot load the draft: 'ngrm' is no folder and no model's name; did you mean 'ngram'?
     """
+    if not isinstance(name, (str, Path)):
+        raise TypeError(f"{role} must be a path or a name, but is {shown(name)}")
+    if name == "":
+        raise ValueError(f"cannot load the {role}: its name is empty")
     path, text = Path(name), str(name)
     if path.is_dir():
         if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
@@ -50,10 +52,13 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
         siblings: list[str] = []
         with suppress(OSError):
             siblings = [str(each) for each in path.parent.iterdir() if each.is_dir()]
-        raise ValueError(f"cannot load the {role}: there is no folder {text!r}{suggestion(path, siblings)}")
-    if not (_ON_HUB.fullmatch(text) or text in WITHOUT_OWNER or _is_cached(text)):
-        close = suggestion(text.partition(":")[0], [*words, *WITHOUT_OWNER])
-        raise ValueError(f"cannot load the {role}: {text!r} is no folder and no name on the hub (owner/name){close}")
+        meant = suggestion(path, siblings)
+        if not meant and isinstance(name, Path) and _may_be_on_hub(text):
+            meant = "; give a hub name as text"
+        raise ValueError(f"cannot load the {role}: there is no folder {text!r}{meant}")
+    close = "" if "/" in text else suggestion(text.partition(":")[0], words)
+    if close or not _may_be_on_hub(text):
+        raise ValueError(f"cannot load the {role}: {text!r} is no folder and no model's name{close}")
 
 
 def only_cached(role: str, name: str | Path) -> bool:
@@ -95,13 +100,20 @@ def only_cached(role: str, name: str | Path) -> bool:
     raise ValueError(f"cannot load the {role}: {str(name)!r} was not fetched before, and {why}") from None
 
 
+def _may_be_on_hub(name: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        _is_cached(name)  # which checks the name first
+    except HFValidationError:
+        return False
+    return True
+
+
 def _is_cached(name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # no name that the hub could have
-        return False
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> PreTrainedTokenizerBase:

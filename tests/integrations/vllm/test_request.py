@@ -39,7 +39,7 @@ def test_what_a_request_may_ask_for() -> None:
         ({"acceptance_rule": "cactus:delta=1", "budget": float("nan")}, "budget must be in"),
         ({"budget": 1}, "without acceptance_rule"),
         ({"acceptance_rules": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
-        ({"acceptance-rule": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
+        ({"acceptance-rule": "cactus:delta=1"}, "no key 'acceptance-rule'; did you mean 'acceptance_rule'"),
         ({"acceptance_rule": "cactus:delta=1", "budgets": 1}, "did you mean 'budget'"),
     ],
 )

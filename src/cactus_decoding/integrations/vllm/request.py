@@ -6,11 +6,11 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from cactus_decoding.arguments.checks import check_number
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
@@ -62,8 +62,8 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
 def _check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
     """Raise `ValueError` for a key that is nearly one of ours; others may be meant for somebody else."""
     for key in given:
-        if isinstance(key, str) and key not in OUR_KEYS and (close := get_close_matches(key, ours, 1, cutoff=0.8)):
-            raise ValueError(f"there is no key {key!r}: did you mean {close[0]!r}?")
+        if isinstance(key, str) and key not in OUR_KEYS and (close := suggestion(key, ours, cutoff=0.8)):
+            raise ValueError(f"there is no key {key!r}{close}")
 
 
 def nats_of(request: Request) -> float:
