@@ -76,6 +76,8 @@ CASES = [
     ((*GENERATE, "--trace", "data.jsonl/trace"), "Not a directory"),
     ((*GENERATE, "--trace", "circle"), "Too many levels of symbolic links"),
     ((*GENERATE, "--trace", "x" * 300), "File name too long"),
+    ((*GENERATE, "--trace", "-"), "it would be a file of that name"),
+    (("eval", "--out", "-"), "it would be a file of that name"),
     (("eval", "--out", "/dev/zero"), "it is a device"),
     (("eval", "--out", "nowhere"), "its folder is missing"),
     (("eval", "--out", "model"), "is a directory"),

@@ -74,6 +74,8 @@ def file_behind(path: Path) -> Path:
         ValueError: cannot write '/dev/null': it is a device; give a regular file, or leave out what you do not need
     """
     refused = f"cannot write {str(path)!r}: "
+    if str(path) == "-":  # which elsewhere means standard input or output
+        raise ValueError(f"{refused}it would be a file of that name; give another")
     try:
         found = path.stat()
     except FileNotFoundError:
