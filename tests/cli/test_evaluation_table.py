@@ -60,6 +60,11 @@ def test_what_nobody_knows_has_no_column() -> None:
     assert "seconds/" in head
 
 
+def test_the_best_lossless_is_explained_where_one_is_shown() -> None:
+    assert "best lossless" in " ".join(printed(summaries()))
+    assert "best lossless" not in " ".join(printed(summarise([made("clamped:width=5.16", 10), made(LONG, 20)])))
+
+
 def test_all_prints_every_metric_with_its_interval() -> None:
     shown = summaries()
     lines = printed(shown, every_metric=True)

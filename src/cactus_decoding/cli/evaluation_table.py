@@ -61,7 +61,8 @@ def _title(summary: RunSummary) -> str:
 
 
 def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
-    shown = _new(title, "* best lossless; in brackets the 95 % interval. More metrics and all intervals: --all")
+    starred = "* best lossless; " if any(summary.group is summary.baseline for summary in summaries) else ""
+    shown = _new(title, f"{starred}in brackets the 95 % interval. More metrics and all intervals: --all")
     columns = [column for column in BRIEF if any(summary.metrics[column[0]] is not None for summary in summaries)]
     shown.add_column("setting", overflow="fold")
     for _, heading, _ in columns:
