@@ -27,7 +27,6 @@ def batch(
     emphasis: float = 1.0,
     drills: bool = False,
     long: bool = False,
-    habit: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return ``(input_ids, weights)`` of one batch, each ``[size, length]``.
 
@@ -36,10 +35,10 @@ def batch(
 
     Problems are drawn in chunks of several batches and sorted by length inside a chunk, which keeps padding small. With
     ``drills``, every third row is a list of bare equations instead, of which only the results count. With ``long``, two
-    of three problems take at least four steps. ``habit`` is that of `word_problems`.
+    of three problems take at least four steps.
     """
     chunk, position = divmod(index, _BATCHES_PER_CHUNK)
-    rows = list(_chunk(tokenizer, seed, chunk, size, long, habit)[position])
+    rows = list(_chunk(tokenizer, seed, chunk, size, long)[position])
     if drills:
         rows[::3] = _drill_rows(tokenizer, seed, index, len(rows[::3]))
     length = max(len(ids) for ids, _ in rows)
@@ -57,10 +56,10 @@ def batch(
 
 @lru_cache(maxsize=2)
 def _chunk(
-    tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int, long: bool, habit: float
+    tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int, long: bool
 ) -> list[list[tuple[list[int], int]]]:
     count = size * _BATCHES_PER_CHUNK
-    stream = word_problems("train", seed=seed * 1_000_003 + chunk, habit=habit)
+    stream = word_problems("train", seed=seed * 1_000_003 + chunk)
     problems = list(islice(stream, count // 3 if long else count))
     problems += islice((p for p in stream if p.num_steps >= 4), count - len(problems))
     prompts = tokenizer([p.prompt for p in problems]).input_ids

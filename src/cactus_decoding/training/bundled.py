@@ -49,13 +49,6 @@ RECIPES = {
     ),
     # one layer: quick, and unable to look anything up, so that it is often wrong about names and numbers
     "draft": Recipe(width=128, layers=1, mlp_width=256, plans=(TrainingPlan(steps=400, learning_rate=6e-3, seed=2),)),
-    # words its answers differently from the target, as real drafts do, and calculates nearly as well
-    "worded": Recipe(
-        width=128,
-        layers=3,
-        mlp_width=256,
-        plans=(TrainingPlan(steps=450, learning_rate=6e-3, emphasis=4.0, emphasis_after=120, habit=0.9, seed=5),),
-    ),
 }
 
 

@@ -34,7 +34,6 @@ class TrainingPlan:
         emphasis_after: step from which on the emphasis holds.
         drills_after: step from which on a third of each batch are bare equations; None for never.
         long: whether two of three problems take at least four steps.
-        habit: how often a sentence of a solution takes the first wording of its kind, rather than any of them.
         seed: of the initial weights and of the problems.
     """
 
@@ -47,7 +46,6 @@ class TrainingPlan:
     emphasis_after: int = 0
     drills_after: int | None = None
     long: bool = False
-    habit: float = 0.0
     seed: int = 0
 
     def rate_at(self, step: int) -> float:
@@ -109,8 +107,7 @@ def train_language_model(
                 group["lr"] = plan.rate_at(step)
         emphasis = plan.emphasis if step >= plan.emphasis_after else 1.0
         drills = plan.drills_after is not None and step >= plan.drills_after
-        rows = batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, plan.long, plan.habit)
-        loss = _accumulate(model, *rows)
+        loss = _accumulate(model, *batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, plan.long))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()

@@ -89,8 +89,8 @@ def split_of(question: str) -> Split:
     return "validation" if bucket < 26 else "train"
 
 
-def draw_problem(rng: random.Random, habit: float = 0.0) -> WordProblem:
-    """Draw a problem of any family and split; ``habit`` is that of `write_solution`."""
+def draw_problem(rng: random.Random) -> WordProblem:
+    """Draw a problem of any family and split."""
     while True:
         family = rng.choice(list(FAMILIES))
         try:
@@ -100,17 +100,16 @@ def draw_problem(rng: random.Random, habit: float = 0.0) -> WordProblem:
         if not 2 <= len(story.equations) <= 6:
             continue
         question = write_question(story, rng)
-        solution = write_solution(story, rng, habit)
+        solution = write_solution(story, rng)
         return WordProblem(question, solution, story.equations[-1].value, family, len(story.equations))
 
 
-def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[WordProblem]:
+def word_problems(split: Split, seed: int = 0) -> Iterator[WordProblem]:
     """Yield problems of one split without end; the same seed gives the same problems.
 
     Args:
         split: ``train``, ``validation`` (for tuning) or ``test`` (held out: report on it, never tune on it).
         seed: start of the generator.
-        habit: how often a solution's sentence takes the first wording of its kind rather than any of them, in [0, 1].
 
     Raises:
         ValueError: for an unknown split.
@@ -122,12 +121,12 @@ def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[W
     """
     if split not in get_args(Split):
         raise ValueError(f"split must be one of {', '.join(get_args(Split))}, but is {split!r}")
-    return _stream(split, seed, habit)
+    return _stream(split, seed)
 
 
-def _stream(split: Split, seed: int, habit: float) -> Iterator[WordProblem]:
+def _stream(split: Split, seed: int) -> Iterator[WordProblem]:
     rng = random.Random(f"word problems {seed}")
     while True:
-        problem = draw_problem(rng, habit)
+        problem = draw_problem(rng)
         if split_of(problem.question) == split:
             yield problem

@@ -33,14 +33,12 @@ class Equation:
         """Return the equations whose values this one uses."""
         return [operand for operand in (self.left, self.right) if isinstance(operand, Equation)]
 
-    def sentence(self, rng: random.Random, habit: float = 0.0) -> str:
-        """Draw a wording, the first one by ``habit``, and the order of the operands where both orders are right."""
+    def sentence(self, rng: random.Random) -> str:
+        """Draw a wording, and the order of the operands where both orders are right."""
         left, right = number(self.left), number(self.right)
         if self.operator in "+*" and rng.random() < 0.5:
             left, right = right, left
-        habitual = habit > 0 and rng.random() < habit
-        wording = self.wordings[0] if habitual else rng.choice(self.wordings)
-        return wording.format(e=f"{left} {self.operator} {right} = {self.value}")
+        return rng.choice(self.wordings).format(e=f"{left} {self.operator} {right} = {self.value}")
 
 
 def number(operand: int | Equation) -> int:
@@ -82,11 +80,8 @@ def write_question(story: Story, rng: random.Random) -> str:
     return " ".join([*sentences, rng.choice(list(story.questions))])
 
 
-def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
-    """Write the equations, in a random one of the orders that respect what each needs, and the answer line.
-
-    With probability ``habit`` a sentence takes its kind's first wording, else any of them: an author with habits.
-    """
+def write_solution(story: Story, rng: random.Random) -> str:
+    """Write the equations, in a random one of the orders that respect what each needs, and the answer line."""
     waiting, done = list(story.equations), set[int]()
     lines: list[str] = []
     while waiting:
@@ -95,6 +90,6 @@ def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
         waiting.remove(chosen)
         done.add(id(chosen))
         leads = _FIRST_LEADS if not lines else (_MIDDLE_LEADS if waiting else _LAST_LEADS)
-        sentence = rng.choice(leads) + chosen.sentence(rng, habit)
+        sentence = rng.choice(leads) + chosen.sentence(rng)
         lines.append(sentence[0].upper() + sentence[1:])
     return "\n".join([*lines, f"#### {story.equations[-1].value}"])
