@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.checks import check_integer, shown
 from cactus_decoding.budgets.phases import Phases, PhaseState
 from cactus_decoding.budgets.protection import Protection, protected_mass
 from cactus_decoding.budgets.vocabulary import Vocabulary
@@ -142,7 +142,7 @@ def spending_policy(
     """
     if protect_threshold is not None:
         if not isinstance(protect, str):
-            raise ValueError(f"protect_threshold is that of a pattern in protect, but protect is {protect!r}")
+            raise ValueError(f"protect_threshold is that of a pattern in protect, but protect is {shown(protect)}")
         protection: Protection | None = Protection(protect, protect_threshold)
     elif protect is None or isinstance(protect, Protection):
         protection = protect
@@ -155,7 +155,7 @@ def spending_policy(
 def _marks(given: object) -> tuple[str, str] | None:
     if given is None:
         return None
-    wrong = f"relax_within must be two different texts, an opening and a closing mark, but is {given!r}"
+    wrong = f"relax_within must be two different texts, an opening and a closing mark, but is {shown(given)}"
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(wrong)
     marks = tuple(given)

@@ -113,7 +113,7 @@ class Request:
         ):
             object.__setattr__(self, name, value)
         if not isinstance(self.spending, SpendingPolicy):
-            raise TypeError(f"spending must be a SpendingPolicy, but is {self.spending!r}")
+            raise TypeError(f"spending must be a SpendingPolicy, but is {shown(self.spending)}")
         if not isinstance(self.sampling, SamplingParams):
             raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
         check_choice("verification", self.verification, VERIFICATIONS)
@@ -195,7 +195,9 @@ class Request:
         if request is None:
             return cls.from_dict(settings)
         if not isinstance(request, Request):
-            raise TypeError(f"request must be a Request, but is {request!r}; give its parts by name: rule='lossless'")
+            raise TypeError(
+                f"request must be a Request, but is {shown(request)}; give its parts by name: rule='lossless'"
+            )
         return request
 
     @classmethod

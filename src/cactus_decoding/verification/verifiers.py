@@ -88,9 +88,8 @@ class Verifier:
         if judges_untempered(rule):
             plan = self._plan(rule, state, rows.untempered()[:-1], None, drafted)
         else:
-            if (
-                metered
-            ):  # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
+            if metered:
+                # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
                 target_probs = normalised(target_probs)
                 draft_probs = None if draft_probs is None else normalised(draft_probs)
             plan = self._plan(rule, state, target_probs[:-1], draft_probs, drafted)
