@@ -39,6 +39,7 @@ from cactus_decoding.playground.request import read_request
         ({"rules": ["relaxed_greedy:margin=1"]}, "set the temperature to 0"),
         ({"budget": {"nats": 1, "expected_tokens": 50}}, "the rule must be clamped:width"),
         ({"target": 5}, "target must be a model's name or path"),
+        ({"importance": "/etc/passwd"}, "this server does not read files by name"),
         ({"stopp": ["a"]}, "a request has no 'stopp'"),
     ],
 )
