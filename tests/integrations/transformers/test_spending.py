@@ -3,7 +3,6 @@
 from functools import partial
 
 import pytest
-
 from support.importances import digits_file
 
 from cactus_decoding import load_pair, stream
@@ -58,7 +57,7 @@ def test_importance_gives_the_tokens_of_our_own_entry(pair, limit, tmp_path):
         pass
     assert given == response.token_ids
     assert metrics.protected == response.metrics.protected
-    assert given != answer(pair, rule="cactus:delta=1")
+    assert (metrics.protected > 0) == ("max_importance" in limit)
     with pytest.raises(TypeError, match="tokenizer"):
         answer(pair, **policy)
 
