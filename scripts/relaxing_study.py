@@ -255,7 +255,7 @@ def main() -> None:
         if not given.only_choose:
             time_machine(given.folder, arguments)
     if not (given.only_answer or given.only_choose):
-        render(given.folder, list(SAMPLINGS), given.page)
+        render(given.folder, given.sampling, given.page)
 
 
 if __name__ == "__main__":

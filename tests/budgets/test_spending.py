@@ -29,7 +29,7 @@ def fitted():
 
 def relaxable() -> torch.Tensor:
     policy = fitted()
-    return policy.relaxable(policy.begin([]), TARGET, [0] * ROWS)
+    return policy.relaxable(policy.begin([]), TARGET, DRAFT, [0] * ROWS)
 
 
 class ByToken:

@@ -34,7 +34,7 @@ Threads = Annotated[
 
 
 def _option(
-    name: str, kind: Any, default: Any, metavar: str, text: str, *spelled: str, **more: Any
+    name: str, kind: Any, default: Any, metavar: str | None, text: str, *spelled: str, **more: Any
 ) -> inspect.Parameter:
     made = typer.Option(*spelled, help=text, metavar=metavar, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
@@ -59,6 +59,15 @@ _OPTIONS = {each.name: each for each in (
     _option("protect_threshold", float | None, None, "P",
             "The largest probability of such tokens at which a position may be relaxed.", min=0, max=1,
             rich_help_panel=BUDGET, show_default="0.01"),
+    _option("importance", str | None, None, "FILE",
+            "Learned importance of positions, a file of 'cactus learn-importance': important ones are judged "
+            "losslessly.", **_BUDGET),
+    _option("max_importance", float | None, None, "P",
+            "The greatest importance at which a position may be relaxed.", min=0, max=1, rich_help_panel=BUDGET,
+            show_default="0.2, or 1 with --importance-scale"),
+    _option("importance_scale", bool, False, None,
+            "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, ensemble, "
+            "relaxed_greedy).", "--importance-scale", rich_help_panel=BUDGET, show_default=False),
     _option("lossless_tokens", int, 0, "N",
             "The first N tokens of an answer are lossless.", min=0, rich_help_panel=BUDGET),
     _option("relax_within", tuple[str, str] | None, None, "OPEN CLOSE",
@@ -86,7 +95,15 @@ _OPTIONS = {each.name: each for each in (
 )}  # fmt: skip
 _GROUPS = {
     "budget": ("budget_nats", "max_shift", "expected_tokens"),
-    "protection": ("protect", "protect_threshold", "lossless_tokens", "relax_within"),
+    "protection": (
+        "protect",
+        "protect_threshold",
+        "importance",
+        "max_importance",
+        "importance_scale",
+        "lossless_tokens",
+        "relax_within",
+    ),
     "sampling": ("temperature", "top_k", "top_p", "min_p"),
 }
 
@@ -99,7 +116,8 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
 
     Args:
         groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
-            ``protection`` (--protect, --protect-threshold, --lossless-tokens and --relax-within),
+            ``protection`` (--protect, --protect-threshold, --importance, --max-importance, --importance-scale,
+            --lossless-tokens and --relax-within),
             ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p),
             ``max_new_tokens``, ``seed``, ``stop``; those of a group may be named one by one.
         defaults: other defaults than the usual ones.
@@ -120,6 +138,10 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
                 settings["stop"] = tuple(settings["stop"] or ())
             for name, value in settings.items():
                 _check_text(name, value)
+            if settings.get("importance") is not None:
+                from cactus_decoding.budgets.importance import read_importance
+
+                read_importance(settings["importance"])  # before models are loaded
             return command(settings=settings, **arguments)
 
         hints, parameters = get_type_hints(command, include_extras=True), []

@@ -71,12 +71,14 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
         "seed": seed,
     }
     # each rule has a draft length of its own, which may learn from the answer
-    requests = tuple(_request(shared | {"rule": rule}, limits) for rule in _rules(body.get("rules")))
+    requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
     # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
     return RunRequest(prompt.encode(errors="replace").decode(), requests, target, draft)
 
 
-def _request(values: dict[str, Any], limits: Limits) -> Request:
+def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
+    if not models and values.get("importance") is not None:
+        raise ValueError("this server does not read files by name, so importance must be left out")
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
     request = Request.from_dict(values)

@@ -11,6 +11,7 @@ from torch import Tensor
 from cactus_decoding.budgets import metering
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.metering import BudgetState, Plan
+from cactus_decoding.budgets.scaling import RulePerPosition
 from cactus_decoding.budgets.spending import FittedPolicy
 from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.rules import Lossless
@@ -85,14 +86,14 @@ class Verifier:
             return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule, None, None)
         rule, draft_probs = metering.rule_of_step(self.rule, state), proposal.probs
         target_probs, metered = rows.target(), self.budget is not None or judges_untempered(rule)
-        if judges_untempered(rule):
-            plan = self._plan(rule, state, rows.untempered()[:-1], None, drafted)
-        else:
-            if metered:
-                # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
-                target_probs = normalised(target_probs)
-                draft_probs = None if draft_probs is None else normalised(draft_probs)
-            plan = self._plan(rule, state, target_probs[:-1], draft_probs, drafted)
+        if metered and not judges_untempered(rule):
+            # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
+            target_probs = normalised(target_probs)
+            draft_probs = None if draft_probs is None else normalised(draft_probs)
+        judged = (rows.untempered() if judges_untempered(rule) else target_probs)[:-1]
+        if self.policy is not None:
+            rule = self.policy.scaled(rule, judged, draft_probs, proposal.token_ids)
+        plan = self._plan(rule, state, judged, draft_probs, drafted)
         scheme = verify_block if self.verification == "block" else verify
         result = scheme(plan.rule, target_probs, draft_probs, drafted, generator, validate=False)
         nats = None
@@ -109,7 +110,7 @@ class Verifier:
         """Decide at which of a step's drafted positions a rule judges."""
         relaxable = None
         if self.policy is not None:
-            relaxable = self.policy.relaxable(state.phase, judged, drafted.tolist())
+            relaxable = self.policy.relaxable(state.phase, judged, draft_probs, drafted.tolist())
         if judges_untempered(rule):
             return metering.plan_greedy_step(
                 rule, judged, drafted, limit=state.limit, spent=state.spent, relaxable=relaxable
@@ -143,6 +144,7 @@ def _outcome(
     """Return what was decided on one sequence, with a record of each position that was visited."""
     drafted, num_accepted = rows.proposal.token_ids, int(result.num_accepted)
     relaxed = result.relaxed.tolist()
+    rules = rule.rules if isinstance(rule, RulePerPosition) else [rule] * len(drafted)
     visits = []
     for node, token_id in enumerate(drafted[: num_accepted + 1]):
         over = plan is not None and plan.fell_back[node]
@@ -151,7 +153,7 @@ def _outcome(
             Visit(
                 node,
                 token_id,
-                _LOSSLESS if over or protected else rule,
+                _LOSSLESS if over or protected else rules[node],
                 accepted=node < num_accepted,
                 relaxed=node < num_accepted and relaxed[node],
                 nats=None if nats is None else nats[node],
