@@ -13,6 +13,7 @@ from rich.console import Console
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import show
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,22 +106,10 @@ class Ways:
         return [self.protected, self.unprotected, self.budgeted, *self.cactus]
 
 
-@options.request_options("temperature", "top_k", "top_p", "min_p")
+@options.request_options("rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"])
 def demo(
     *,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 40,
-    rule: Annotated[
-        str | None,
-        typer.Option(metavar="RULE", help="The relaxed rule that is compared.", show_default="the bundled pair's"),
-    ] = None,
-    protect: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Where it is kept away: a named set of tokens or a regular expression, "
-                     "as for 'cactus generate'.", show_default="digits"),
-    ] = None,
-    budget: Annotated[
-        float, typer.Option(min=0, metavar="NATS", help="For each response, where the rule relaxes everywhere.")
-    ] = 0.02,
     delta: Annotated[
         list[float] | None,
         typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
@@ -131,6 +120,11 @@ def demo(
         typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=options.RUNNING,
                      show_default="each way's best"),
     ] = None,
+    budget: Annotated[
+        float,
+        typer.Option(min=0, max=1000, metavar="NATS", rich_help_panel=options.BUDGET,
+                     help="Of each response, in the row where the rule relaxes everywhere on a budget."),
+    ] = 0.02,
     settings: options.Settings,
     seed: Annotated[
         int, typer.Option(min=0, max=2**32, metavar="S", help="Chooses the problems, and the answers' randomness.")
@@ -144,8 +138,7 @@ def demo(
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
-    asked = {"rule": rule, "protect": protect, "num_speculative_tokens": num_speculative_tokens}
-    ways = ways_of(settings, {name: value for name, value in asked.items() if value is not None}, budget, delta or [])
+    ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
     pair = load_pair()
@@ -172,12 +165,12 @@ def demo(
         console.print(part)
 
 
-def ways_of(settings: options.Settings, asked: dict[str, Any], budget: float, deltas: Sequence[float]) -> Ways:
+def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
     """Return what is compared.
 
     Args:
-        settings: of every way, such as the temperature.
-        asked: what takes the place of the bundled pair's settings: rule, protect, num_speculative_tokens.
+        settings: of the protected way; of the others, all but the rule and its protection.
+        length: of every draft; None for each way's best.
         budget: nats of a response.
         deltas: of further rows of Cactus.
 
@@ -187,13 +180,12 @@ def ways_of(settings: options.Settings, asked: dict[str, Any], budget: float, de
     from cactus_decoding import Cactus, FixedLength, Request
     from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.evaluation.score import Score
-    from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
 
-    length = {name: asked[name] for name in ("num_speculative_tokens",) if name in asked}
-    for name, value in length.items():
-        check_integer(name, value, 1)
-    lossless = Request.from_dict(settings | LOSSLESS | length)
-    protected = Request.from_dict(settings | RELAXED | asked)
+    lengths = [each["num_speculative_tokens"] for each in (LOSSLESS, RELAXED)] if length is None else [length] * 2
+    for each in lengths:
+        check_integer("num_speculative_tokens", each, 1)
+    protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
+    lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
     unprotected = replace(protected, spending=lossless.spending)
 
     def way(name: str, request: Request) -> Way:

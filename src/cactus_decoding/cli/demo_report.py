@@ -172,7 +172,7 @@ def budgeted(ways: Ways) -> str:
 def too_few(problems: int) -> str:
     """Return what so many problems cannot tell.
 
-    >>> too_few(20)[:98]
+    >>> too_few(20)[:96]
     '20 problems cannot tell 2 points: even if all answers agreed, 16.8 points could not be excluded.'
     """
     needed = problems_to_show(POINTS)
