@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,7 +133,9 @@ def demo(
 ) -> None:  # fmt: skip
     """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget."""
     from cactus_decoding import load_pair, stream
+    from cactus_decoding.cli.demo_report import beside_lossless, report
     from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
@@ -157,10 +158,10 @@ def demo(
     if as_json:
         arguments = {"problems": problems, "split": "test", "seed": seed} | vars(ways.plain.request.sampling)
         rows = [way.as_dict() for way in ways.all]
-        typer.echo(json.dumps({"rows": rows, "arguments": arguments, "provenance": provenance(arguments)}))
+        beside = {way.name: beside_lossless(way, ways.lossless) for way in ways.relaxed}
+        end = {"beside_lossless": beside, "arguments": arguments, "provenance": provenance(arguments)}
+        typer.echo(to_json({"rows": rows} | end))
         return
-    from cactus_decoding.cli.demo_report import report
-
     for part in report(ways, drawn, console):
         console.print(part)
 
