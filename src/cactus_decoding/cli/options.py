@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -155,7 +156,7 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         ['prompt', 'temperature', 'top_k', 'top_p', 'min_p', 'seed']
     """
     chosen = [_OPTIONS[name] for group in groups for name in _GROUPS.get(group, (group,))]
-    chosen = [option.replace(default=defaults.get(option.name, option.default)) for option in chosen]
+    chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def extend(command: Callable[..., Any]) -> Callable[..., Any]:
         def extended(**arguments: Any) -> Any:
@@ -181,6 +182,14 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         return extended
 
     return extend
+
+
+def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
+    """Return an option with another default, which its help shows."""
+    kind, made = get_args(option.annotation)
+    shown = copy(made)
+    shown.show_default = True
+    return option.replace(default=default, annotation=Annotated[kind, shown])
 
 
 def as_request(settings: Settings) -> Request:
