@@ -51,8 +51,9 @@ class Tally:
     def sample(self, positions: int) -> None:
         return None
 
-    def add(self, rule, costs, left, sample) -> None:
+    def add(self, rule, costs, left, sample, protected) -> None:
         self.added[str(rule)] = torch.stack([(left >= 0).sum(), (left > 0).sum(), costs.conditional[left >= 0].sum()])
+        self.protected = 0 if protected is None else int(protected.sum())
 
 
 def relaxed_logits(step: RelaxedStep, logits: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,25 @@ from cactus_decoding.integrations.vllm.v2 import NO_RULE, SlotRules
 CPU = torch.device("cpu")
 
 
-def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temperature) -> torch.Tensor:
+def states(slots: int, prompt_lengths: dict[int, int] | None = None, texts: dict[int, list[int]] | None = None):
+    """Return what the runner keeps of its slots: the lengths of their prompts, and their tokens so far."""
+    prompts, tokens = torch.zeros(slots, dtype=torch.int32), torch.zeros(slots, 32, dtype=torch.int32)
+    lengths = torch.zeros(slots, dtype=torch.int32)
+    for slot, length in (prompt_lengths or {}).items():
+        prompts[slot] = length
+    for slot, text in (texts or {}).items():
+        tokens[slot, : len(text)], lengths[slot] = torch.tensor(text), len(text)
+    return SimpleNamespace(
+        device=CPU,
+        max_num_reqs=slots,
+        prompt_len=SimpleNamespace(np=prompts.numpy()),
+        prefill_len=SimpleNamespace(np=prompts.numpy().copy()),
+        total_len=SimpleNamespace(gpu=lengths),
+        all_token_ids=SimpleNamespace(gpu=tokens),
+    )
+
+
+def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temperature, pos=None) -> torch.Tensor:
     """Return the logits that the runner's sampler gets to see."""
     seen = []
 
@@ -26,9 +44,9 @@ def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temp
 
     requests = torch.tensor(list(dict.fromkeys(slots.tolist())))
     rules.apply(logits, SimpleNamespace(idx_mapping_np=requests.numpy()))
-    nothing = torch.zeros(0)
+    nothing, pos = torch.zeros(0), local if pos is None else pos
     v2.with_relaxation(stock)(
-        logits, draft_logits, fed, nothing, nothing, requests.int(), slots.int(), local.int(), temperature, nothing, 2
+        logits, draft_logits, fed, nothing, pos, requests.int(), slots.int(), local.int(), temperature, nothing, 2
     )
     return seen[0]
 
@@ -42,7 +60,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
     logits = torch.randn(6, 5, generator=generator)
     draft_logits = None if one_hot else torch.randn(5, 2, 5, generator=generator)
     fed = torch.tensor([0, 3, 1, 0, 2, 0])  # row i is about the token fed in at row i + 1
-    rules = SlotRules(None, CPU, 5)
+    rules = SlotRules(None, states(5))
     sampling = SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": spelling})
     asked = rules.add_request(4, sampling)
     assert asked == (spelling != "lossless")
@@ -65,7 +83,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
 
 
 def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
-    rules = SlotRules(None, CPU, 1)
+    rules = SlotRules(None, states(1))
     rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "ensemble:weight=1"}))
     logits, draft_logits = torch.zeros(2, 5), torch.tensor([[[2.0, 1.0, 0.0]]])
     where = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
@@ -75,7 +93,7 @@ def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
 
 
 def test_slots_are_reused_and_a_step_without_a_rule_is_the_stock_one() -> None:
-    rules = SlotRules(None, CPU, 3)
+    rules = SlotRules(None, states(3))
     asked = {"acceptance_rule": "cactus:delta=1", "budget": 0.5}
     first, other = (SimpleNamespace(temperature=1.0, extra_args=args) for args in (asked, None))
     assert rules.add_request(1, first)
