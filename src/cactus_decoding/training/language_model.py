@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from cactus_decoding.files.writing import file_behind, replacing
-from cactus_decoding.training.batches import batch
+from cactus_decoding.training.batches import ProblemSource, batch, training_problems
 
 _MICRO_BATCH = 48
 
@@ -78,11 +78,12 @@ def train_language_model(
     report: Callable[[int, float], None],
     seconds_between_checkpoints: float = 120,
     initial: Mapping[str, Tensor] | None = None,
+    source: ProblemSource = training_problems,
 ) -> LlamaForCausalLM:
     """Train from the plan's seed, or go on from ``checkpoint`` where one was left by an interrupted run.
 
     Matrices are trained by Muon, the rest by AdamW. ``report`` is called with the step and its loss in nats a token.
-    ``initial`` weights take the place of random ones.
+    ``initial`` weights take the place of random ones, and the problems of ``source`` that of the bundled models'.
 
     Raises:
         ValueError: for a checkpoint that is damaged, of another shape, or of another plan.
@@ -107,7 +108,8 @@ def train_language_model(
                 group["lr"] = plan.rate_at(step)
         emphasis = plan.emphasis if step >= plan.emphasis_after else 1.0
         drills = plan.drills_after is not None and step >= plan.drills_after
-        loss = _accumulate(model, *batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, plan.long))
+        rows = batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, plan.long, source=source)
+        loss = _accumulate(model, *rows)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
