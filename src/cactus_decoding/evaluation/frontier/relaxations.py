@@ -12,10 +12,10 @@ from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.evaluation.tasks.extractors import number
 from cactus_decoding.evaluation.tasks.task import Task
-from cactus_decoding.generation.pair import BUNDLED
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.loading import load_tokenizer, only_cached
 from cactus_decoding.rules import as_rule
+from cactus_decoding.zoo import BUNDLED
 
 EVERYWHERE = SpendingPolicy()
 NONE = "none"
