@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cactus_decoding.budgets.protection import Protection, protected_mass
 from cactus_decoding.budgets.scaling import RulePerPosition, scaled
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.rules import Lossless
+from cactus_decoding.sampling.sparse_probs import LazyRows
 from cactus_decoding.types import AcceptanceRule
 
 
@@ -112,6 +114,16 @@ class FittedPolicy:
     mask: Tensor | None
     importance: Importance | None = None
 
+    @cached_property
+    def token_ids(self) -> Tensor | None:
+        """The protected tokens, ascending, ``[tokens]``; None if none are."""
+        return None if self.mask is None else self.mask.nonzero().squeeze(1)
+
+    @property
+    def reads_target_only(self) -> bool:
+        """Whether the target's row and the past decide alone."""
+        return self.importance is None
+
     def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
         """Return the state behind a prompt."""
         return self.policy.phases.begin(prompt_ids, self.vocabulary)
@@ -137,9 +149,9 @@ class FittedPolicy:
             dtype=torch.bool,
             device=target_probs.device,
         )
-        if self.mask is not None and self.policy.protection is not None:
-            mask = self.mask.to(target_probs.device)
-            allowed &= protected_mass(target_probs, mask) <= self.policy.protection.threshold
+        if self.token_ids is not None and self.policy.protection is not None:
+            mass = protected_mass(target_probs, self.token_ids.to(target_probs.device))
+            allowed &= mass <= self.policy.protection.threshold
         if self.importance is not None and self.policy.limit is not None:
             importance = self.importance(target_probs, draft_probs, draft_token_ids)
             allowed &= importance <= self.policy.limit.max_importance
@@ -159,6 +171,29 @@ class FittedPolicy:
             return rule
         importance = self.importance(target_probs, draft_probs, draft_token_ids)
         return RulePerPosition([scaled(rule, 1 - one) for one in importance.tolist()])
+
+    def relaxable_lazily(self, state: PhaseState, draft_token_ids: Sequence[int]) -> Callable[[LazyRows, int], bool]:
+        """Return what says the same as `relaxable` of one position after another, reading no more than decides it.
+
+        Args:
+            state: behind the tokens before the step.
+            draft_token_ids: drafted tokens, ``[k]``.
+
+        Returns:
+            A function of the target's rows at these positions, and of the position.
+        """
+        allowed = self.policy.phases.relaxable(state, draft_token_ids, self.vocabulary)
+        return lambda rows, position: allowed[position] and self._relaxable_row(rows, position)
+
+    def _relaxable_row(self, rows: LazyRows, row: int) -> bool:
+        if self.token_ids is None or self.policy.protection is None:
+            return True
+        threshold, rough = self.policy.protection.threshold, rows.roughly(row)
+        if rough is not None:
+            least, most = rough.mass_bounds(self.token_ids)
+            if most <= threshold or least > threshold:
+                return most <= threshold
+        return rows.at(row).mass(self.token_ids) <= threshold
 
 
 def spending_policy(

@@ -27,7 +27,7 @@ from cactus_decoding.types import (
     judges_untempered,
 )
 from cactus_decoding.verification.block import verify_block
-from cactus_decoding.verification.logits import verify_logits
+from cactus_decoding.verification.logits import verify_confined, verify_logits
 from cactus_decoding.verification.plain import verify
 
 VERIFICATIONS = ("token", "block")
@@ -82,8 +82,13 @@ class Verifier:
             raise ValueError(f"proposals must be a chain, whose parents are -1, 0, 1, ..., but are {proposal.parents}")
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.untempered)
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
-        if self.budget is None and self.policy is None and not judges_untempered(self.rule):
-            return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule, None, None)
+        if self.budget is None and not judges_untempered(self.rule):
+            if self.policy is None:
+                return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule)
+            lazily = self.sampling is not None and self.verification == "token" and self.policy.reads_target_only
+            if lazily and logits.device.type == "cpu":
+                outcome = self._verify_confined(self.policy, state, rows, drafted, generator)
+                return self._after(state, outcome), outcome
         rule, draft_probs = metering.rule_of_step(self.rule, state), proposal.probs
         target_probs, metered = rows.target(), self.budget is not None or judges_untempered(rule)
         if metered and not judges_untempered(rule):
@@ -99,10 +104,14 @@ class Verifier:
         nats = None
         if metered:
             state, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
-        outcome = _outcome(result, rows, rule, plan, nats)
-        if self.policy is not None:
-            state = state._replace(phase=self.policy.after(state.phase, outcome.all_token_ids))
-        return state, outcome
+        outcome = _outcome(result, rows, rule, plan.protected, plan.fell_back, nats)
+        return self._after(state, outcome), outcome
+
+    def _after(self, state: BudgetState, outcome: Outcome) -> BudgetState:
+        """Return the state behind a step, which has paid already: the policy reads on."""
+        if self.policy is None:
+            return state
+        return state._replace(phase=self.policy.after(state.phase, outcome.all_token_ids))
 
     def _plan(
         self, rule: AcceptanceRule, state: BudgetState, judged: Tensor, draft_probs: Tensor | None, drafted: Tensor
@@ -130,6 +139,23 @@ class Verifier:
             return verify(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
         return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator, validate=False)
 
+    def _verify_confined(
+        self,
+        policy: FittedPolicy,
+        state: BudgetState,
+        rows: StepRows,
+        drafted: Tensor,
+        generator: torch.Generator | None,
+    ) -> Outcome:
+        """Verify straight from the logits, by the rule only where a policy lets it."""
+        assert self.sampling is not None
+        proposal = rows.proposal
+        relaxable = policy.relaxable_lazily(state.phase, proposal.token_ids)
+        result, relaxed = verify_confined(
+            self.rule, rows.logits, self.sampling, proposal.probs, drafted, generator, relaxable
+        )
+        return _outcome(result, rows, self.rule, [not each for each in relaxed])
+
 
 _LOSSLESS = Lossless()
 
@@ -138,8 +164,9 @@ def _outcome(
     result: Verification,
     rows: StepRows,
     rule: AcceptanceRule,
-    plan: Plan | None,
-    nats: list[float] | None,
+    protected: Sequence[bool] | None = None,
+    fell_back: Sequence[bool] | None = None,
+    nats: Sequence[float] | None = None,
 ) -> Outcome:
     """Return what was decided on one sequence, with a record of each position that was visited."""
     drafted, num_accepted = rows.proposal.token_ids, int(result.num_accepted)
@@ -147,18 +174,18 @@ def _outcome(
     rules = rule.rules if isinstance(rule, RulePerPosition) else [rule] * len(drafted)
     visits = []
     for node, token_id in enumerate(drafted[: num_accepted + 1]):
-        over = plan is not None and plan.fell_back[node]
-        protected = plan is not None and plan.protected[node]
+        over = fell_back is not None and fell_back[node]
+        kept_away = protected is not None and protected[node]
         visits.append(
             Visit(
                 node,
                 token_id,
-                _LOSSLESS if over or protected else rules[node],
+                _LOSSLESS if over or kept_away else rules[node],
                 accepted=node < num_accepted,
                 relaxed=node < num_accepted and relaxed[node],
                 nats=None if nats is None else nats[node],
                 fell_back=over,
-                protected=protected,
+                protected=kept_away,
                 rows=rows,
             )
         )
