@@ -143,16 +143,20 @@ def is_lossless(request: Request) -> bool:
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
 
 
-def check_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
-    """Raise `ValueError` if what is asked for looks at the tokens' texts, and they are unknown or do not fit.
+def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise what `check_texts` raises of the policy of a request that has a use for it."""
+    if asked is not None and not is_lossless(asked):
+        check_texts(asked.spending, vocabulary)
+
+
+def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown or do not fit.
 
     Args:
-        asked: by a request.
+        policy: of a request or a server.
         vocabulary: what the tokens say, None where nobody knows; called if need be.
     """
-    if asked is None or is_lossless(asked):
-        return
-    protection, marks = asked.spending.protection, asked.spending.phases.relax_within
+    protection, marks = policy.protection, policy.phases.relax_within
     if protection is None and marks is None:
         return
     words = vocabulary()
