@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -20,6 +22,28 @@ Settings = dict[str, Any]
 
 NumSpeculativeTokens = Annotated[
     int, typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
+]
+Protections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--protect",
+        metavar="PATTERN",
+        rich_help_panel=BUDGET,
+        show_default=False,
+        help="Judge losslessly where the target may write a token of this kind, as for cactus generate. May be "
+        "given several times.",
+    ),
+]
+ProtectThreshold = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0,
+        max=1,
+        rich_help_panel=BUDGET,
+        show_default="0.01",
+        help="The largest probability of such tokens at which a position may be relaxed.",
+    ),
 ]
 Threads = Annotated[
     int | None,
@@ -93,6 +117,9 @@ _OPTIONS = {each.name: each for each in (
     _option("stop", list[str] | None, None, "TEXT",
             "End before this text; may be given several times.", **_SAMPLING),
 )}  # fmt: skip
+_LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
+"""What advice does not repeat: a budget is given by its nats, and the rest is the answers' own."""
+_USUAL_THRESHOLD = 0.01
 _GROUPS = {
     "budget": ("budget_nats", "max_shift", "expected_tokens"),
     "protection": (
@@ -129,7 +156,7 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         ['prompt', 'temperature', 'top_k', 'top_p', 'min_p', 'seed']
     """
     chosen = [_OPTIONS[name] for group in groups for name in _GROUPS.get(group, (group,))]
-    chosen = [option.replace(default=defaults.get(option.name, option.default)) for option in chosen]
+    chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def extend(command: Callable[..., Any]) -> Callable[..., Any]:
         def extended(**arguments: Any) -> Any:
@@ -155,6 +182,14 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         return extended
 
     return extend
+
+
+def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
+    """Return an option with another default, which its help shows."""
+    kind, made = get_args(option.annotation)
+    shown = copy(made)
+    shown.show_default = True
+    return option.replace(default=default, annotation=Annotated[kind, shown])
 
 
 def as_request(settings: Settings) -> Request:
@@ -187,6 +222,31 @@ def _check_text(name: str, value: object) -> None:
             str(text).encode()
         except UnicodeEncodeError:
             raise ValueError(f"--{name.replace('_', '-')} must be UTF-8 text, but is {text!r}") from None
+
+
+def flags_of(request: Request) -> str:
+    """Return the options that ask for a request, as they are typed; those at their default are left out.
+
+    Example:
+        >>> from cactus_decoding.generation.request import Request
+        >>> flags_of(Request.from_dict({"rule": "clamped:width=3", "protect": "digits", "temperature": 0.6}))
+        '--rule clamped:width=3.0 --protect digits --num-speculative-tokens 6 --temperature 0.6'
+    """
+    values, words = request.as_dict(), list[str]()
+    for name, option in _OPTIONS.items():
+        value, given = values.get(name), get_args(option.annotation)[1]
+        always = name in ("rule", "num_speculative_tokens")
+        if name in _LEFT_OUT or value is None or (value == option.default and not always):
+            continue
+        if name == "protect_threshold" and value == _USUAL_THRESHOLD:
+            continue
+        spelled = next(iter(given.param_decls or ()), f"--{name.replace('_', '-')}")
+        words += [spelled, *map(_typed, value if isinstance(value, list) else [value])]
+    return shlex.join(words)
+
+
+def _typed(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:

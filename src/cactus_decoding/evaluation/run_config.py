@@ -161,7 +161,7 @@ def grid(
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
 
     With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
-    rule spends nothing, so it gets no budget.
+    rule spends nothing, so it gets no budget and no policy.
 
     Args:
         target: of all runs.
@@ -183,7 +183,7 @@ def grid(
         >>> [(run.rule, run.num_speculative_tokens) for run in runs]
         [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
     """
-    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens"))
+    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens")) | SpendingPolicy().as_dict()
     seen = set()
     for draft, (task, problems), seed, length, rule in product(drafts, tasks.items(), seeds, lengths, rules):
         asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.generation.request import Request
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import Lossless, parse_rule
@@ -28,7 +30,7 @@ class RunRequest:
 
     Attributes:
         prompt: the text to continue, or a question for the bundled pair.
-        requests: one for each rule, alike but for the rule, and for the budget where the rule spends nothing.
+        requests: one for each rule, alike but for the rule, and for budget and spending policy where it spends nothing.
         target: name or path of the verifying model; None for the bundled one.
         draft: likewise of the proposing one, or ``ngram``.
     """
@@ -83,6 +85,10 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
     request = Request.from_dict(values)
+    if not models:
+        _check_named(request.spending)
+    if isinstance(request.rule, Lossless):
+        request = replace(request, spending=SpendingPolicy())  # nothing to keep away
     check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
     proposals = request.num_speculative_tokens.max_draft_tokens
     if proposals > limits.proposals:
@@ -90,6 +96,15 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
             f"num_speculative_tokens must be at most {limits.proposals} on this server, but is {proposals}"
         )
     return request
+
+
+def _check_named(spending: SpendingPolicy) -> None:
+    """Raise `ValueError` for a regular expression, which could take the server's time without end."""
+    pattern = "" if spending.protection is None else spending.protection.pattern
+    if pattern and not all(name.strip() in PATTERNS for name in pattern.split("|")):
+        raise ValueError(
+            f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"
+        )
 
 
 def _rules(given: object) -> list[AcceptanceRule]:
