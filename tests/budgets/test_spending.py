@@ -29,7 +29,7 @@ def fitted():
 
 def relaxable() -> torch.Tensor:
     policy = fitted()
-    return policy.relaxable(policy.begin([]), TARGET, [0] * ROWS)
+    return policy.relaxable(policy.begin([]), TARGET, DRAFT, [0] * ROWS)
 
 
 class ByToken:
@@ -115,14 +115,15 @@ def pair() -> Pair:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_no_protected_position_is_relaxed(pair: Pair, settings: dict) -> None:
-    mask = Protection("digits").mask(Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
+    vocabulary = Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size)
+    digits = Protection("digits").mask(vocabulary).nonzero().squeeze(1)
     protected = open_ = relaxed = 0
     for seed in range(6):
         response = stream(pair, PROMPT, protect="digits", seed=seed, **settings)
         for outcome in response:
             for visit in outcome.visits:
                 judged_on = visit.rows.untempered() if settings.get("temperature") == 0 else visit.rows.target()
-                mass = protected_mass(judged_on[visit.node], mask).item()
+                mass = protected_mass(judged_on[visit.node], digits).item()
                 assert visit.protected == (mass > 0.01)
                 if settings.get("verification") != "block":  # there, tokens stand for each other
                     assert not (visit.protected and visit.relaxed)

@@ -68,7 +68,7 @@ def test_numbers_objects_and_spellings(given, expected):
         (6.0, TypeError, "must be an integer, a draft length or its spelling, but is 6.0"),
         (None, TypeError, "must be an integer, a draft length or its spelling, but is None"),
         (FixedLength, TypeError, "must be an integer, a draft length or its spelling"),
-        ("six", ValueError, "unknown draft length 'six' in 'six'; known are fixed, confidence, adaptive"),
+        ("six", ValueError, "unknown draft length 'six'; known are fixed, confidence, adaptive"),
         ("confidence:k=3", ValueError, "parameters of confidence are: max_draft_tokens, threshold"),
         ("confidence:threshold=2", ValueError, r"threshold must be in \[0, 1\], but is 2.0"),
         ("confidence:max_draft_tokens=2.5", ValueError, "max_draft_tokens must be an integer, but is '2.5'"),

@@ -118,6 +118,8 @@ def plan_step(
         >>> plan_step(ClampedRatio(width=1.0), q, p, torch.tensor([0]), limit=0.01).fell_back
         [True]
     """
+    if relaxable is None:
+        relaxable = _everywhere(target_probs)
     if draft_probs is None:  # a deterministic draft is a random one that puts all its mass on one token
         draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     relaxed = rule.relaxed_target(target_probs, draft_probs)
@@ -125,11 +127,10 @@ def plan_step(
         costs = audit_rows(rule, target_probs.double(), draft_probs.double()).kl
     else:
         costs = kl_of_rows(relaxed, target_probs)
-    nats: list[float] = (costs if relaxable is None else torch.where(relaxable, costs, 0.0)).tolist()
+    nats: list[float] = torch.where(relaxable, costs, 0.0).tolist()
     admitted = admit(nats, limit, spent)
-    where = _both(admitted, relaxable, target_probs.device)
-    judge = _where(rule, where, relaxed, target_probs)
-    return Plan(judge, nats, _fell_back(nats, admitted), _protected(nats, relaxable))
+    judge = _where(rule, relaxable & relaxable.new_tensor(admitted), relaxed, target_probs)
+    return Plan(judge, nats, _fell_back(nats, admitted), (~relaxable).tolist())
 
 
 def confine(rule: AcceptanceRule, relaxable: Tensor, target_probs: Tensor, draft_probs: Tensor | None) -> Plan:
@@ -142,9 +143,8 @@ def confine(rule: AcceptanceRule, relaxable: Tensor, target_probs: Tensor, draft
         draft_probs: the draft's rows likewise, or None for a deterministic draft.
     """
     relaxed = None if draft_probs is None else rule.relaxed_target(target_probs, draft_probs)
-    nothing = [0.0] * len(relaxable)
     judge = _where(rule, relaxable, relaxed, target_probs)
-    return Plan(judge, nothing, [False] * len(relaxable), _protected(nothing, relaxable))
+    return Plan(judge, [0.0] * len(relaxable), [False] * len(relaxable), (~relaxable).tolist())
 
 
 def _where(rule: AcceptanceRule, where: Tensor, relaxed: Tensor | None, target_probs: Tensor) -> AcceptanceRule:
@@ -156,13 +156,9 @@ def _where(rule: AcceptanceRule, where: Tensor, relaxed: Tensor | None, target_p
     return rule if bool(where.all()) else WhereAdmitted(rule, where.unsqueeze(-1))
 
 
-def _both(admitted: list[bool], relaxable: Tensor | None, device: torch.device) -> Tensor:
-    where = torch.tensor(admitted, dtype=torch.bool, device=device)
-    return where if relaxable is None else where & relaxable
-
-
-def _protected(positions: list[float], relaxable: Tensor | None) -> list[bool]:
-    return [False] * len(positions) if relaxable is None else (~relaxable).tolist()
+def _everywhere(rows: Tensor) -> Tensor:
+    """Return that every one of some rows may be relaxed."""
+    return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
 
 
 def plan_greedy_step(
@@ -184,15 +180,15 @@ def plan_greedy_step(
         spent: what earlier steps have given up.
         relaxable: which positions a policy lets the rule judge, ``[k]``; all, if None.
     """
+    if relaxable is None:
+        relaxable = _everywhere(untempered)
     drafted = draft_token_ids.unsqueeze(-1)
-    kept = rule.judge(untempered, None, drafted).relaxed_prob > 0
-    if relaxable is not None:
-        kept &= relaxable.unsqueeze(-1)
+    kept = (rule.judge(untempered, None, drafted).relaxed_prob > 0) & relaxable.unsqueeze(-1)
     costs: list[float] = torch.where(kept, given_up(untempered, drafted), 0.0).squeeze(-1).tolist()
     admitted = admit(costs, limit, spent)
-    where = _both(admitted, relaxable, untempered.device)
+    where = relaxable & relaxable.new_tensor(admitted)
     judge = WhereAdmitted(JudgedOn(rule, untempered), where.unsqueeze(-1))
-    return Plan(judge, costs, _fell_back(costs, admitted), _protected(costs, relaxable))
+    return Plan(judge, costs, _fell_back(costs, admitted), (~relaxable).tolist())
 
 
 def _fell_back(costs: Sequence[float], admitted: Sequence[bool]) -> list[bool]:

@@ -59,9 +59,7 @@ class Phases:
             opened, closed = tail.rfind(opening), tail.rfind(closing)
             if max(opened, closed) >= 0:
                 inside = opened > closed
-                tail = tail[
-                    max(opened + len(opening) if opened >= 0 else 0, closed + len(closing) if closed >= 0 else 0) :
-                ]
+                tail = tail[max(opened, closed) + len(opening if inside else closing) :]
             tail = tail[-max(len(opening), len(closing)) :]
         return PhaseState(num_emitted, inside, tail)
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.budgets.vocabulary import Vocabulary
 
@@ -60,7 +61,8 @@ class Protection:
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
             raise TypeError(
-                f"protect must be a text, one of {', '.join(PATTERNS)} or a regular expression, but is {self.pattern!r}"
+                f"protect must be a text, one of {', '.join(PATTERNS)} or a regular expression, but is "
+                f"{shown(self.pattern)}"
             )
         if not self.pattern.strip():
             raise ValueError(f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but is empty")
@@ -69,8 +71,8 @@ class Protection:
             re.compile(self.regular_expression)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but {self.pattern!r} is "
-                f"neither: {error}"
+                f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but "
+                f"{shown(self.pattern)} is neither: {error}"
             ) from error
 
     @property
@@ -98,7 +100,7 @@ def _mask(protection: Protection, vocabulary: Vocabulary) -> Tensor:
     if len(found) in (0, len(texts)):
         all_or_none = "all" if found else "none of the"
         raise ValueError(
-            f"protect {protection.pattern!r} matches {all_or_none} {len(texts)} tokens of this vocabulary, so "
+            f"protect {shown(protection.pattern)} matches {all_or_none} {len(texts)} tokens of this vocabulary, so "
             f"{'nothing would be relaxed (the rule lossless does that)' if found else 'it would protect nothing'}"
         )
     mask = torch.zeros(len(vocabulary.texts), dtype=torch.bool)
@@ -106,15 +108,15 @@ def _mask(protection: Protection, vocabulary: Vocabulary) -> Tensor:
     return mask
 
 
-def protected_mass(rows: Tensor, mask: Tensor) -> Tensor:
-    """Return the probability that rows put on protected tokens, ``[...]``.
+def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the probability that rows put on protected tokens, ``[...]`` in float64.
 
     Args:
         rows: ``[..., vocabulary]``.
-        mask: which tokens are protected, ``[vocabulary]``.
+        token_ids: the protected tokens, ``[tokens]``: few of a vocabulary, so they are gathered.
 
     Example:
-        >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([True, False, True]))
-        tensor([0.5000])
+        >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([0, 2]))
+        tensor([0.5000], dtype=torch.float64)
     """
-    return rows @ mask.to(rows)
+    return rows.index_select(-1, token_ids).sum(-1, dtype=torch.float64)

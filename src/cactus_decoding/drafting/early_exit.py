@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
-from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.types import Drafter
 
@@ -31,10 +32,10 @@ class EarlyExit:
         3
     """
 
-    layers: int
+    layers: Annotated[int, Knob("of the target, from the first", ge=1)]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", check_integer("layers", self.layers, low=1))
+        check_knobs(self)
 
     def drafter(self, target: PreTrainedModel) -> Drafter:
         """Return the drafter of a target; raises what `of` does."""

@@ -41,7 +41,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         name = text.partition(":")[0]
         if name not in DRAFT_LENGTHS:
             raise ValueError(
-                f"unknown draft length {shown(text)} in {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
+                f"unknown draft length {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
                 f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
             )
         return parse("draft length", text, DRAFT_LENGTHS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.lengths.fixed import FixedLength
 
@@ -33,8 +33,8 @@ class ConfidenceStop(FixedLength):
         False
     """
 
-    max_draft_tokens: int = 10
-    threshold: float = 0.4
+    max_draft_tokens: Annotated[int, Knob("proposals per step at most", "tokens", ge=0)] = 10
+    threshold: Annotated[float, Knob("a likelier token goes on", ge=0, le=1)] = 0.4
 
     fixed: ClassVar[bool] = False
 
@@ -43,8 +43,7 @@ class ConfidenceStop(FixedLength):
         return spell("confidence", self)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_draft_tokens", check_integer("max_draft_tokens", self.max_draft_tokens, 0))
-        object.__setattr__(self, "threshold", check_number("threshold", self.threshold, 0, 1))
+        check_knobs(self)
 
     def should_continue(self, logits: Tensor) -> bool:
         """Say whether the row's most likely token reaches the threshold."""

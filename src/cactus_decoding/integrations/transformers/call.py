@@ -9,7 +9,8 @@ import torch
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.generation import utils as generation
 
-from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.checks import check_generator, check_integer
+from cactus_decoding.generation.request import MAX_SEED
 
 
 def named_arguments_of_generate(model: PreTrainedModel) -> dict[str, Any]:
@@ -45,15 +46,12 @@ def check_not_synced(model: PreTrainedModel, synced_gpus: bool | None) -> None:
         raise ValueError(f"synced_gpus{cause} is not supported: processes would take different numbers of steps")
 
 
-def random_source(generator: object, seed: int | None, device: torch.device) -> torch.Generator | None:
+def random_source(generator: torch.Generator | None, seed: int | None, device: torch.device) -> torch.Generator | None:
     """Return the generator to draw from; None is torch's default one, as `generate` has it."""
     if seed is not None:
         if generator is not None:
             raise ValueError("generator and seed exclude each other: give one of them")
-        check_integer("seed", seed, 0, 2**63 - 1)
+        check_integer("seed", seed, 0, MAX_SEED)
         return torch.Generator(device).manual_seed(seed)
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, but is {generator!r}")
-    if generator is not None and generator.device.type != device.type:
-        raise ValueError(f"generator must be on the model's device {device}, but is on {generator.device}")
+    check_generator(generator, device)
     return generator
