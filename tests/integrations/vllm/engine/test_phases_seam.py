@@ -63,7 +63,7 @@ def test_phases_follow_their_requests_as_tokens_come_and_the_batch_moves(batch: 
     marked.output_token_ids += [1]
     assert relaxable(batch, [3, 3], [3, 0, 3], [3]) == [False, True, False, False, True, True]
     batch.remove_request("late")
-    batch.condense([0])
+    batch.condense()
     batch.refresh_metadata()
     assert batch.req_ids == ["plain", "marked"]
     assert relaxable(batch, [3], [0, 3]) == [True, False, True]
@@ -72,7 +72,7 @@ def test_phases_follow_their_requests_as_tokens_come_and_the_batch_moves(batch: 
     batch.refresh_metadata()
     assert relaxable(batch, [3], [0, 3], [3, 3]) == [True, False, True, True, True]
     batch.remove_request("marked")
-    batch.condense([1])
+    batch.condense()
     batch.refresh_metadata()
     assert relaxable(batch, [3], [3, 3]) is None  # nothing is left to ask for
 
@@ -102,6 +102,6 @@ def test_where_vllm_schedules_ahead_the_tokens_are_there_before_they_are_read(ba
     assert one.output_token_ids == [3, 0]
     assert relaxable(batch, [3, 3], [3]) == [True, True, True]
     batch.remove_request("one")
-    batch.condense([0])
+    batch.condense()
     batch.refresh_metadata()
     assert not batch.sampling_metadata.output_token_ids  # nobody waits for tokens any more
