@@ -87,7 +87,9 @@ def text(result: Mapping[str, Any], folder: str) -> str:
     """Return picture and caption; ``folder`` is that of the documentation, seen from the page."""
     plain, lossless, protected, unprotected, budgeted = result["rows"]
     beside = result["beside_lossless"]
-    steps, time, _ = (beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer", "right_answers"))
+    steps, time, _ = (
+        beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer", "right_answers")
+    )
     differences = {row["name"]: _points(beside[row["name"]]["right_answers"]) for row in result["rows"][2:]}
     machine = result["provenance"]["machine"]
     sampling = "temperature {temperature:g}, no truncation".format_map(result["arguments"])

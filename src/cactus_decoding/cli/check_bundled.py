@@ -57,6 +57,7 @@ def check_bundled(
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.training.disagreement import disagreement
     from cactus_decoding.training.floors import check_floors, check_wording, evaluate_pair
+    from cactus_decoding.training.pass_cost import pass_ratio
     from cactus_decoding.zoo.word_problems import word_problems
 
     check_integer("num_speculative_tokens", num_speculative_tokens, 1)
@@ -88,21 +89,23 @@ def check_bundled(
     with counting("Answering with the worded draft", problems) as report:
         asked = list(islice(word_problems("validation", seed=seed), problems))
         wording = disagreement(worded_pair, asked, seed=seed, report=report)
+    ratios = {name: pass_ratio(each) for name, each in (("worded", worded_pair), ("draft", pair))}
     floors = [*check_floors(scores), *check_wording(wording, worded)]
     if json_file is not None:
         result = {
             "scores": {name: getattr(scores, name).as_dict() for name in ("target", "draft", "lossless")},
             "worded": {"split": "validation"} | wording.as_dict(),
+            "pass_ratios": ratios,
             "floors": [vars(floor) for floor in floors],
             "provenance": provenance(arguments),
         }
         write_atomically(json_file, as_json(result, indent=2) + "\n")
     console = Console(highlight=False)
-    console.print(_table(scores, wording, floors))
+    console.print(_table(scores, wording, ratios, floors))
     raise typer.Exit(0 if all(floor.met for floor in floors) else 1)
 
 
-def _table(scores: PairScores, wording: Disagreement, floors: list[Floor]) -> Table:
+def _table(scores: PairScores, wording: Disagreement, ratios: dict[str, float], floors: list[Floor]) -> Table:
     table = Table(title=f"The bundled models on {scores.target.answers} problems")
     table.add_column("measure")
     table.add_column("value", justify="right")
@@ -120,4 +123,6 @@ def _table(scores: PairScores, wording: Disagreement, floors: list[Floor]) -> Ta
     for name in ("untruncated", "lossless", "relaxed"):
         accepted = getattr(wording, name).metrics.accepted_per_step
         table.add_row(f"accepted per step, worded, {name}", number(accepted, 3), "", "")
+    for name, ratio in ratios.items():
+        table.add_row(f"time of a pass ÷ target's, {name}", number(ratio, 3), "", "")
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -105,7 +105,9 @@ class Ways:
         return [self.protected, self.unprotected, self.budgeted, *self.cactus]
 
 
-@options.request_options("rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"])
+@options.request_options(
+    "rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"]
+)
 def demo(
     *,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 40,

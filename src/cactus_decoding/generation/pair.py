@@ -163,7 +163,7 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
             continue
         if zoo.draft_path(draft) is not None:
             if target not in (None, BUNDLED):
-                raise ValueError(f"the bundled drafts go with the bundled target, but not with {str(target)!r}")
+                raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
         elif not (isinstance(draft, str) and parse_drafter(draft)):
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
 

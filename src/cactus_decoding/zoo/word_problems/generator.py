@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from cactus_decoding.arguments.checks import check_number
 from cactus_decoding.zoo.word_problems.families import FAMILIES
 from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
 
@@ -113,7 +114,7 @@ def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[W
         habit: how often a sentence of a solution is told in its kind's dominant way rather than in any, in [0, 1].
 
     Raises:
-        ValueError: for an unknown split.
+        ValueError: for an unknown split, or a habit out of range.
 
     Example:
         >>> problem = next(word_problems("test", seed=0))
@@ -122,6 +123,7 @@ def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[W
     """
     if split not in get_args(Split):
         raise ValueError(f"split must be one of {', '.join(get_args(Split))}, but is {split!r}")
+    check_number("habit", habit, 0, 1)
     return _stream(split, seed, habit)
 
 
