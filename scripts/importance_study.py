@@ -23,7 +23,7 @@ from marked_page import insert
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
 from cactus_decoding.budgets.importance import Importance, ImportanceLimit, read_importance
-from cactus_decoding.budgets.protection import PATTERNS, Protection, protected_mass
+from cactus_decoding.budgets.protection import PATTERNS, Protection
 from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.cli import options
@@ -122,7 +122,8 @@ def matched_limits(draft: str, importance: Importance, problems: int) -> dict[st
     target, drafted = rows_of_lossless_answers(pair, problems)
     words = Vocabulary.of(pair.tokenizer, vocabulary_size(pair.target.model))
     values = importance.fit(words)(target, drafted, [])
-    allowed = protected_mass(target, DIGITS.mask(words).to(target)) <= DIGITS.threshold
+    policy = SpendingPolicy(DIGITS).fit_vocabulary(words)
+    allowed = policy.relaxable(policy.begin([]), target, drafted, [0] * len(target))
     lossless = audit(Lossless(), target, drafted).acceptance
     limits = {}
     for rule in RULES:

@@ -24,7 +24,7 @@ CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl
 REPORT = ("report", "results.jsonl", "--output", "new.html")
 TRAIN = ("train-bundled", "--output", "new")
 LEARN = ("learn-importance", "--out", "new.safetensors")
-RELAXED = (*GENERATE, "--rule", "cactus:delta=1")
+RELAXED = (*GENERATE, "--rule", "cactus:delta=1", "--top-p", "0.9")
 ADVICE = "give a regular file, or leave out what you do not need"
 
 CASES = [
@@ -165,7 +165,7 @@ CASES = [
     ((*RELAXED, "--max-importance", "0.5"), "max_importance is 0.5, but importance is None"),
     ((*RELAXED, "--importance-scale"), "importance_scale is True, but importance is None"),
     ((*GENERATE, "--rule", "typical", "--importance", "other.safetensors", "--importance-scale"),
-     "as cactus, ensemble, clamped, relaxed_greedy have one; the rule typical has none"),
+     "as cactus, clamped, ensemble, relaxed_greedy have one; the rule typical has none"),
     ((*EVAL, "--rule", "cactus:delta=1", "--importance", "garbage"), "garbage: this is not a file"),
     (("show", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
     (("show", "other.safetensors", "--tokenizer", "bundled"), "was trained on the vocabulary of a test's (2 tokens"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +20,9 @@ SIDES = {"target": "the target may write", "draft": "the draft may write"}
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of cactus learn-importance.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file of cactus learn-importance, or a bundled draft's name.")
+    ],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many tokens to name at each end.")] = 15,
     tokenizer: Annotated[
         str | None,

@@ -26,6 +26,7 @@ GREEDY_BELOW = 1e-5
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within")
+_NOT_FOLLOWED = ("importance", "max_importance", "importance_scale")
 OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
 NONE = "none"
 """Takes a server's ``protect`` or ``relax_within`` back; JSON's null is refused by vLLM itself."""
@@ -62,6 +63,9 @@ def request_of(
     """
     asked = asked or {}
     _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
+    for key in _NOT_FOLLOWED:
+        if asked.get(key) is not None:
+            raise ValueError(f"{key} does not work in vLLM, which does not look at learned importance; use protect")
     given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
     if not given:
         return default
