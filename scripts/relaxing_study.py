@@ -51,7 +51,7 @@ WIDTHS = (1.0, 2.0, 3.0, 5.0)
 POLICIES: dict[str, list[dict[str, Any]]] = {
     "unprotected": [{}],
     "protected": [{"protect": "digits"}],
-    "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.05, 0.2, 0.5)],
+    "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.1, 0.3)],
 }
 """What is tried of each kind of policy."""
 TOLERATED = 0.02
@@ -69,16 +69,18 @@ class Sizes:
     """How many problems each part has.
 
     Attributes:
-        chosen: validation problems, on which settings are chosen.
+        chosen: validation problems, on which widths and thresholds are chosen.
+        lengths: validation problems, on which draft lengths are chosen.
         tuned: held-out problems of the settings that were chosen.
         paper: of those of the paper's table.
         grid: of every rule with every policy at every length.
     """
 
     chosen: int = 200
+    lengths: int = 100
     tuned: int = 1000
-    paper: int = 300
-    grid: int = 100
+    paper: int = 200
+    grid: int = 50
 
 
 class Study:
@@ -135,7 +137,8 @@ class Study:
         floor = score(results[lossless]) - TOLERATED
         best = {"lossless": lossless} | {kind: loosest(configs, results, floor) for kind, configs in tried.items()}
         best["Cactus, protected"] = validated(CACTUS, FIRST_LENGTH, POLICIES["protected"][0])
-        at_lengths = {kind: [_with_length(config, length) for length in LENGTHS] for kind, config in best.items()}
+        fewer = {kind: replace(config, problems=self.sizes.lengths) for kind, config in best.items()}
+        at_lengths = {kind: [_with_length(config, length) for length in LENGTHS] for kind, config in fewer.items()}
         results = self.answer("chosen", [config for configs in at_lengths.values() for config in configs])
         chosen = {kind: min(configs, key=lambda each: seconds(results[each])) for kind, configs in at_lengths.items()}
         content = {"chosen": {kind: config.as_dict() for kind, config in chosen.items()}}

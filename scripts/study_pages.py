@@ -48,7 +48,7 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
         text = insert(text, f"matched {sampling}", _matched(matched))
         for name, columns in (("quality", QUALITY), ("cost", COST)):
             text = insert(text, f"{name} {sampling}", table(main, columns))
-        text = insert(text, f"paired {sampling}", _paired(main, matched["bundled"]))
+        text = insert(text, f"paired {sampling}", _paired(main, matched["bundled:draft"]))
         text = insert(text, f"tuned {sampling}", table(tuned, BRIEF))
         tables = (f"Draft `{draft}`:\n\n{table(summaries, BRIEF)}" for draft, summaries in others.items())
         text = insert(text, f"others {sampling}", "\n\n".join(tables))
@@ -68,9 +68,9 @@ def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[Run
     groups: dict[tuple[str, int], list[RunSummary]] = {}
     for summary in summaries:
         groups.setdefault((summary.config.draft, summary.config.problems), []).append(summary)
-    bundled = sorted((problems for draft, problems in groups if draft == "bundled"), reverse=True)
-    others = {draft: found for (draft, _), found in groups.items() if draft != "bundled"}
-    return groups["bundled", bundled[0]], groups["bundled", bundled[-1]], others
+    bundled = sorted((problems for draft, problems in groups if draft == "bundled:draft"), reverse=True)
+    others = {draft: found for (draft, _), found in groups.items() if draft != "bundled:draft"}
+    return groups["bundled:draft", bundled[0]], groups["bundled:draft", bundled[-1]], others
 
 
 def table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:

@@ -67,7 +67,7 @@ def evaluate(
     ] = "bundled",
     draft: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled",
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
                      help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers; may be given several times."),
     ] = None,
@@ -128,6 +128,7 @@ def evaluate(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
@@ -140,7 +141,7 @@ def evaluate(
     Request.from_dict(settings | {"rule": relaxed})  # raises before tasks are read
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
-    drafts = _unique(draft or _bundled_draft(target))
+    drafts = _unique(map(full_name, draft or _bundled_draft(target)))
     if engine == "transformers":
         check_names(target, *drafts)
     configs = list(

@@ -71,7 +71,7 @@ def frontier(
         typer.Option(metavar="MODEL", rich_help_panel=MODELS,
                      help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers."),
-    ] = "bundled",
+    ] = "bundled:worded",
     num_speculative_tokens: Annotated[
         int,
         typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
@@ -101,7 +101,9 @@ def frontier(
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.zoo import full_name
 
+    draft = full_name(draft)
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [])
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file

@@ -35,7 +35,7 @@ def learn_importance(
     ] = "bundled",
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled",
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
                      help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3'."),
     ] = None,
     task: Annotated[
@@ -78,6 +78,7 @@ def learn_importance(
     from cactus_decoding.generation.generate import check_prompt
     from cactus_decoding.generation.pair import check_names, load_pair
     from cactus_decoding.training.importance import collecting, fitting, learning
+    from cactus_decoding.zoo import full_name
 
     asked = collecting.Collection(Request.from_dict(settings | {"seed": seed}), continuations, max_positions)
     options.check_suffix("--out", out, ".safetensors")
@@ -94,7 +95,7 @@ def learn_importance(
         pair = load_pair(target, draft)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, asked.request)
-    names = {"target": target, "draft": draft or "bundled", "task": task}
+    names = {"target": target, "draft": full_name(draft or "bundled"), "task": task}
     about = provenance(names | asked.as_dict() | {"problems": problems})
     journal = Journal(journal_file)
     finished: list[str] = []

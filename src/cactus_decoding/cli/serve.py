@@ -29,7 +29,7 @@ def serve(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled"),
+        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled:worded"),
     ] = None,
     rule: Annotated[
         str | None,
@@ -52,6 +52,7 @@ def serve(
     ] = 0.0,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
+    from cactus_decoding import zoo
     from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
     from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, request_of
     from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
@@ -61,7 +62,8 @@ def serve(
     target = engine_arguments.pop(0) if engine_arguments and not engine_arguments[0].startswith("-") else None
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     check_integer("num_speculative_tokens", num_speculative_tokens, 1)
-    if (target is None) != (draft is None) and draft != "ngram":
+    bundled = draft is None or zoo.draft_path(draft) is not None
+    if (target is None) != bundled and draft != "ngram":
         raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)

@@ -27,7 +27,7 @@ class RunConfig:
     Attributes:
         task: name of the task.
         target: path or name of the verifying model, or ``bundled``.
-        draft: the proposing model's likewise, ``ngram``, or ``early_exit:layers=3``.
+        draft: the proposing model's likewise, such as ``bundled:worded``, ``ngram``, or ``early_exit:layers=3``.
         engine: what decodes.
         problems: how many are answered.
         request: what is asked of every answer; its seed gives, with a problem's place, the seed of its answer.

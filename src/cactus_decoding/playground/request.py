@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.protection import PATTERNS
@@ -117,6 +118,7 @@ def _model_name(role: str, given: object, models: bool) -> str | None:
         return None
     if not isinstance(given, str):
         raise TypeError(f"{role} must be a model's name or path, but is {given!r}")
-    if not models and not (role == "draft" and given.strip() == "ngram"):
+    ours = role == "draft" and (given.strip() == "ngram" or zoo.draft_path(given.strip()) is not None)
+    if not models and not ours:
         raise ValueError(f"this server does not load models by name, so {role} must be left empty")
     return given.strip()

@@ -148,8 +148,10 @@ def _asked(request: Request) -> dict[str, object]:
 def _path(role: str, name: str) -> str:
     from cactus_decoding import zoo
 
-    if name == "bundled":
-        return str(zoo.path(role))
+    if role == "target" and name == zoo.BUNDLED:
+        return str(zoo.path("target"))
+    if role == "draft" and (bundled := zoo.draft_path(name)) is not None:
+        return str(bundled)
     name = str(Path(name).expanduser()) if name.startswith("~") else name
     if ":" not in name:  # vLLM knows other places, such as s3://bucket
         check_model_name(role, name, ["bundled", "ngram"])

@@ -32,7 +32,7 @@ def check_installed() -> None:
 
 
 def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
-    """Return vLLM's ``--speculative-config`` for a draft model, the bundled one if None, or ``ngram``.
+    """Return vLLM's ``--speculative-config`` for a draft model, the default bundled one if None, or ``ngram``.
 
     Example:
         >>> speculative_config("ngram", 4, "greedy")
@@ -41,7 +41,7 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
     config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
     if draft == "ngram":
         return config | {"method": "ngram", "prompt_lookup_max": 4}
-    return config | {"model": draft or str(zoo.path("draft")), "draft_sample_method": draft_sampling}
+    return config | {"model": str(zoo.draft_path(draft or zoo.BUNDLED) or draft), "draft_sample_method": draft_sampling}
 
 
 def server_command(
