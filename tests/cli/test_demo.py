@@ -40,9 +40,7 @@ def test_a_run_tells_the_whole_story(run):
     lines = out.splitlines()
     for name in (*NAMES, "Cactus, delta=0.5"):
         assert len([line for line in lines if line.startswith(name) and "/2 " in line and " %" in line]) == 1
-        assert len([line for line in lines if line.startswith(name) and "(too few)" in line]) == (
-            name not in NAMES[:2]
-        )
+        assert len([line for line in lines if line.startswith(name) and "(too few)" in line]) == (name not in NAMES[:2])
     assert out.startswith("Question: ")
     assert f"Answer ({RELAXED['rule']}, protecting digits):" in out
     assert "sqrt(0.02/2) = 0.1." in out

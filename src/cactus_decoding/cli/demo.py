@@ -105,7 +105,9 @@ class Ways:
         return [self.protected, self.unprotected, self.budgeted, *self.cactus]
 
 
-@options.request_options("rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"])
+@options.request_options(
+    "rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"]
+)
 def demo(
     *,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 40,

@@ -52,7 +52,13 @@ def table(ways: Ways, full: str = "█") -> Table:
     sampling = _described(ways.plain.request.sampling)
     shown = _new_table(
         f"{ways.plain.score.answers} held-out problems, {sampling}; relaxed: {ways.unprotected.request.rule}",
-        *("draft\nlength", "tokens\nper step", "tokens\nper second", "seconds\n/answer", "right answers\n(95 % interval)"),
+        *(
+            "draft\nlength",
+            "tokens\nper step",
+            "tokens\nper second",
+            "seconds\n/answer",
+            "right answers\n(95 % interval)",
+        ),
     )
     steps = [way.score.metrics.acceptance_length for way in ways.all]
     speeds = [way.score.metrics.tokens_per_second for way in ways.all]
@@ -109,7 +115,9 @@ def harmless(ways: Ways) -> str:
     """Return what relaxing with protection did to the speed."""
     pattern = ways.protected.request.spending.protection
     kind = "a protected token" if pattern is None else f"one of the tokens '{pattern.pattern}'"
-    said = f"Where the target may write {kind}, the lossless rule decides; elsewhere {ways.protected.request.rule} does."
+    said = (
+        f"Where the target may write {kind}, the lossless rule decides; elsewhere {ways.protected.request.rule} does."
+    )
     if gained(ways.protected, ways.lossless).high < 0:
         said += " It lost right answers all the same, more than chance explains: here it is not harmless."
     time = time_beside(ways.protected, ways.lossless)
