@@ -27,6 +27,8 @@ RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within")
 OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
+NOT_HERE = ("importance", "max_importance", "importance_scale")
+"""What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
 """Takes a server's ``protect`` or ``relax_within`` back; JSON's null is refused by vLLM itself."""
 MAX_MARK = 64
@@ -62,6 +64,8 @@ def request_of(
     """
     asked = asked or {}
     _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
+    if (missing := next((key for key in NOT_HERE if asked.get(key) is not None), None)) is not None:
+        raise ValueError(f"{missing} does not work in vLLM, where positions are not weighed by learned importance")
     given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
     if not given:
         return default
