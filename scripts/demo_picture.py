@@ -3,7 +3,8 @@
     python scripts/demo_picture.py                 runs the demo (minutes), writes the result file, and renders
     python scripts/demo_picture.py --only-render   picture and text again, from the result file
 
-Times compare what ran in turn on one machine; run it where nothing else runs. Needs matplotlib (`pip install -e .[dev]`).
+Times compare what ran in turn on one machine: run it where nothing else runs. Needs matplotlib
+(`pip install -e .[dev]`).
 """
 
 from __future__ import annotations
@@ -87,20 +88,18 @@ def label(row: Mapping[str, Any]) -> str:
 
 def text(result: Mapping[str, Any], folder: str) -> str:
     """Return picture and caption; ``folder`` is that of the documentation, seen from the page."""
-    plain, lossless, protected, unprotected, budgeted = result["rows"]
+    plain, _, protected, unprotected, budgeted = result["rows"]
     beside = result["beside_lossless"]
-    steps, time, _ = (
-        beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer", "right_answers")
-    )
+    steps, time = (beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer"))
     differences = {row["name"]: _points(beside[row["name"]]["right_answers"]) for row in result["rows"][2:]}
     machine = result["provenance"]["machine"]
     sampling = "temperature {temperature:g}, no truncation".format_map(result["arguments"])
     described = (
         f"The bundled pair on {plain['answers']} held-out problems ({sampling}; {machine['threads']} thread of a CPU). "
         f"*Relaxed, protected* is `{protected['rule']}`, kept away from {protected['protect']}: beside lossless "
-        f"speculation, each at its own draft length, it makes {_change(steps)} tokens per step and takes {_change(time)} "
-        f"time per answer; right answers differ by {differences[protected['name']]} points. The same rule everywhere: "
-        f"{differences[unprotected['name']]} points. The same with a budget of {budgeted['budget_nats']:g} nats per response: "
+        f"speculation, each at its own draft length, tokens per step are {_change(steps)}, time per "
+        f"answer {_change(time)}; right answers differ by {differences[protected['name']]} points. The same rule everywhere: "
+        f"{differences[unprotected['name']]} points. With {budgeted['budget_nats']:g} nats for a response: "
         f"{differences[budgeted['name']]} points, and no event's probability moves by more than "
         f"{(budgeted['budget_nats'] / 2) ** 0.5:.2g}, whatever is measured. (95 % intervals in brackets; "
         f"`python scripts/demo_picture.py`, [result]({folder}results/demo.json).)"
@@ -115,11 +114,15 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(names)} |", "|---" + "|--:" * (len(names) - 1) + "|"]
     for row in result["rows"]:
         counts, (low, high) = row["metrics"], row["accuracy_interval"]
-        lines.append(
-            f"| {row['name'].replace('…', 'relaxed')} | {row['num_speculative_tokens'] or '–'} "
-            f"| {counts['acceptance_length']:.2f} | {counts['tokens_per_second']:.0f} | {row['right']}/{row['answers']} "
-            f"| {100 * low:.1f} to {100 * high:.1f} % |"
-        )
+        cells = [
+            row["name"].replace("…", "relaxed"),
+            str(row["num_speculative_tokens"] or "–"),
+            f"{counts['acceptance_length']:.2f}",
+            f"{counts['tokens_per_second']:.0f}",
+            f"{row['right']}/{row['answers']}",
+            f"{100 * low:.1f} to {100 * high:.1f} %",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -69,8 +69,8 @@ def test_texts_depend_on_the_seed_only(run):
 
 
 def test_every_number_is_that_of_the_responses(run):
-    rows = json.loads(run("demo", "--problems", "2", "--json", "--rule", "cactus:delta=1", "--protect", r"\d|=",
-                          "--num-speculative-tokens", "3", "--top-p", "0.95", "--budget", "0.1")[1])["rows"]  # fmt: skip
+    done = json.loads(run("demo", "--problems", "2", "--json", "--rule", "cactus:delta=1", "--protect", r"\d|=",
+                          "--num-speculative-tokens", "3", "--top-p", "0.95", "--budget", "0.1")[1])  # fmt: skip
     problems, pair = list(islice(word_problems("test"), 2)), load_pair()
     asked = [
         {"num_speculative_tokens": 0},
@@ -79,7 +79,7 @@ def test_every_number_is_that_of_the_responses(run):
         {"rule": "cactus:delta=1"},
         {"rule": "cactus:delta=1", "budget": 0.1},
     ]
-    for row, settings in zip(rows, asked, strict=True):
+    for row, settings in zip(done["rows"], asked, strict=True):
         settings = {"num_speculative_tokens": 3, "top_p": 0.95} | settings
         answers = [generate(pair, each.prompt, **settings, seed=seed) for seed, each in enumerate(problems)]
         assert row["texts"] == [each.text for each in answers]
@@ -102,7 +102,7 @@ def test_every_number_is_that_of_the_responses(run):
     ],
 )
 def test_what_cannot_be_compared_is_refused(run, arguments, sentence):
-    code, out, err = run("demo", *arguments)
+    code, _, err = run("demo", *arguments)
     assert code == 2
     assert sentence in err
 

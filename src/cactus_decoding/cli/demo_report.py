@@ -125,8 +125,8 @@ def harmless(ways: Ways) -> str:
         return f"{said} An answer comes sooner than from lossless speculation at its own draft length, on this machine."
     if time.told and time.low > 1:
         return (
-            f"{said} It saves passes of the target, but no time beside lossless speculation at its own draft length: on "
-            "this machine a longer draft and the checks take more than a pass."
+            f"{said} It saves passes of the target, but no time beside lossless speculation at its own draft length: "
+            "on this machine a longer draft and the checks take more than a pass."
         )
     return f"{said} Whether an answer comes sooner than from lossless speculation, this run cannot tell."
 
@@ -166,15 +166,15 @@ def budgeted(ways: Ways) -> str:
     if budget is None or not metrics.metered:
         return "Nothing was drafted, so nothing was spent."
     said = (
-        f"With {budget.limit:g} nats for a response the same rule spent {metrics.nats / way.score.answers:.4f} on average; "
-        f"at {100 * metrics.fell_back / metrics.metered:.0f} % of the positions it could not afford its step, and the "
-        "lossless rule decided."
+        f"With {budget.limit:g} nats for a response the same rule spent {metrics.nats / way.score.answers:.4f} on "
+        f"average; at {100 * metrics.fell_back / metrics.metered:.0f} % of the positions it could not afford its step, "
+        "and the lossless rule decided."
     )
     if judges_untempered(way.request.rule):
         return f"{said} Promised: no response gives up more than {budget.limit:g} nats of log-probability."
     return (
-        f"{said} Promised, whatever rule, draft and prompt: no event, such as a right answer, has its probability moved "
-        f"by more than sqrt({budget.limit:g}/2) = {budget.shift:.2g}."
+        f"{said} Promised, whatever rule, draft and prompt: no event, such as a right answer, has its probability "
+        f"moved by more than sqrt({budget.limit:g}/2) = {budget.shift:.2g}."
     )
 
 
