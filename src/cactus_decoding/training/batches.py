@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,31 @@ EQUALS, ANSWER = "Ġ=", "####"
 _BATCHES_PER_CHUNK = 16
 
 
+class Problem(Protocol):
+    """What a row of a batch is made of."""
+
+    @property
+    def prompt(self) -> str:
+        """What the model is given."""
+
+    @property
+    def solution(self) -> str:
+        """What it learns to write."""
+
+    @property
+    def num_steps(self) -> int:
+        """Lines before the last one."""
+
+
+ProblemSource = Callable[[int], Iterator[Problem]]
+"""Problems without end, from a seed."""
+
+
+def training_problems(seed: int, habit: float = 0.0) -> Iterator[Problem]:
+    """Yield the problems that the bundled models learn from; ``habit`` is that of `word_problems`."""
+    return word_problems("train", seed=seed, habit=habit)
+
+
 def batch(
     tokenizer: PreTrainedTokenizerBase,
     seed: int,
@@ -27,8 +52,8 @@ def batch(
     emphasis: float = 1.0,
     drills: bool = False,
     long: bool = False,
-    habit: float = 0.0,
     all_numbers: bool = False,
+    source: ProblemSource = training_problems,
 ) -> tuple[Tensor, Tensor]:
     """Return ``(input_ids, weights)`` of one batch, each ``[size, length]``.
 
@@ -38,10 +63,10 @@ def batch(
 
     Problems are drawn in chunks of several batches and sorted by length inside a chunk, which keeps padding small. With
     ``drills``, every third row is a list of bare equations instead, of which only the results count. With ``long``, two
-    of three problems take at least four steps. ``habit`` is that of `word_problems`.
+    of three problems take at least four steps. ``source`` gives the problems of a chunk by its seed.
     """
     chunk, position = divmod(index, _BATCHES_PER_CHUNK)
-    rows = list(_chunk(tokenizer, seed, chunk, size, long, habit)[position])
+    rows = list(_chunk(tokenizer, seed, chunk, size, long, source)[position])
     if drills:
         rows[::3] = _drill_rows(tokenizer, seed, index, len(rows[::3]))
     length = max(len(ids) for ids, _ in rows)
@@ -63,10 +88,10 @@ def batch(
 
 @lru_cache(maxsize=2)
 def _chunk(
-    tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int, long: bool, habit: float
+    tokenizer: PreTrainedTokenizerBase, seed: int, chunk: int, size: int, long: bool, source: ProblemSource
 ) -> list[list[tuple[list[int], int]]]:
     count = size * _BATCHES_PER_CHUNK
-    stream = word_problems("train", seed=seed * 1_000_003 + chunk, habit=habit)
+    stream = source(seed * 1_000_003 + chunk)
     problems = list(islice(stream, count // 3 if long else count))
     problems += islice((p for p in stream if p.num_steps >= 4), count - len(problems))
     prompts = tokenizer([p.prompt for p in problems]).input_ids

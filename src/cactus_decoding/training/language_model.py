@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from cactus_decoding.files.writing import file_behind, replacing
-from cactus_decoding.training.batches import batch
+from cactus_decoding.training.batches import ProblemSource, batch, training_problems
 
 _MICRO_BATCH = 48
 
@@ -84,15 +85,17 @@ def train_language_model(
     report: Callable[[int, float], None],
     seconds_between_checkpoints: float = 120,
     initial: Mapping[str, Tensor] | None = None,
+    source: ProblemSource | None = None,
 ) -> LlamaForCausalLM:
     """Train from the plan's seed, or go on from ``checkpoint`` where one was left by an interrupted run.
 
     Matrices are trained by Muon, the rest by AdamW. ``report`` is called with the step and its loss in nats a token.
-    ``initial`` weights take the place of random ones.
+    ``initial`` weights take the place of random ones, and the problems of ``source`` those of the bundled models.
 
     Raises:
         ValueError: for a checkpoint that is damaged, of another shape, or of another plan.
     """
+    source = source or partial(training_problems, habit=plan.habit)
     torch.manual_seed(plan.seed)
     model = LlamaForCausalLM(config)
     if initial is not None:
@@ -113,7 +116,7 @@ def train_language_model(
                 group["lr"] = plan.rate_at(step)
         emphasis = plan.emphasis if step >= plan.emphasis_after else 1.0
         drills = plan.drills_after is not None and step >= plan.drills_after
-        options = plan.long, plan.habit, plan.all_numbers
+        options = plan.long, plan.all_numbers, source
         loss = _accumulate(model, *batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, *options))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
