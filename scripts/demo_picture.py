@@ -72,7 +72,7 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     for name, row, colour in zip(names, rows, COLOURS, strict=True):
         low, high = row["accuracy_interval"]
         panels[2].plot([100 * low, 100 * high], [name, name], color=colour, lw=2)
-        panels[2].plot(100 * row["accuracy"], name, marker="o", color=colour, ms=5)
+        panels[2].plot([100 * row["accuracy"]], [name], marker="o", color=colour, ms=5)
         panels[2].annotate(f"{100 * row['accuracy']:.1f}", (100 * row["accuracy"], name), (0, 4), ha="center",
                            textcoords="offset points", fontsize=8)  # fmt: skip
     panels[2].grid(axis="x", color=GREY, alpha=0.25)

@@ -110,7 +110,7 @@ class Ways:
 )
 def demo(
     *,
-    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 40,
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
     delta: Annotated[
         list[float] | None,
         typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
