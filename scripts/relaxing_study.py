@@ -54,6 +54,8 @@ POLICIES: dict[str, list[dict[str, Any]]] = {
     "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.1, 0.3)],
 }
 """What is tried of each kind of policy."""
+ALIKE = 0.02
+"""By so much wall times may differ and count as alike."""
 CACTUS = "cactus:delta=1.0"
 COMPARED = (CACTUS, "cactus:delta=0.75", "typical", "top_k:k=10", "ensemble:weight=0.3")
 """What the Cactus paper's first table compares."""
@@ -122,8 +124,8 @@ class Study:
         """Return the best run of each kind of policy on validation problems, of lossless and of protected Cactus.
 
         A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is not
-        below lossless's; where none is, the one of the highest score. A length is the one of the least wall time per
-        answer.
+        below lossless's; where none is, the one of the highest score. A length is the longest one whose wall time per
+        answer is at most `ALIKE` above the least: it takes the fewest passes of the target.
         """
         validated = partial(self.config, task=VALIDATION, problems=self.sizes.chosen)
         lossless = validated("lossless", FIRST_LENGTH, {})
@@ -140,7 +142,7 @@ class Study:
         fewer = {kind: replace(config, problems=self.sizes.lengths) for kind, config in best.items()}
         at_lengths = {kind: [_with_length(config, length) for length in LENGTHS] for kind, config in fewer.items()}
         results = self.answer("chosen", [config for configs in at_lengths.values() for config in configs])
-        chosen = {kind: min(configs, key=lambda each: seconds(results[each])) for kind, configs in at_lengths.items()}
+        chosen = {kind: _longest(configs, results) for kind, configs in at_lengths.items()}
         content = {"chosen": {kind: config.as_dict() for kind, config in chosen.items()}}
         text = json.dumps(content | {"provenance": provenance(self.arguments)}, indent=1)
         write_atomically(self.folder / f"chosen-{self.sampling}.json", text + "\n")
@@ -194,6 +196,12 @@ def loosest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]
     if good:
         return max(good, key=lambda config: tokens_per_step(results[config]))
     return max(configs, key=lambda config: score(results[config]))
+
+
+def _longest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]) -> RunConfig:
+    least = min(seconds(results[config]) for config in configs)
+    alike = [config for config in configs if seconds(results[config]) <= least * (1 + ALIKE)]
+    return max(alike, key=lambda config: int(config.num_speculative_tokens))
 
 
 def _with_length(config: RunConfig, length: int) -> RunConfig:
