@@ -1,4 +1,4 @@
-"""The front page's picture and its numbers: regenerates them in README.md and docs/index.md from a run of `cactus demo`.
+"""What a run of `cactus demo` found: regenerates the picture of README.md and docs/index.md, and the tutorial's table.
 
     python scripts/demo_picture.py                 runs the demo (minutes), writes the result file, and renders
     python scripts/demo_picture.py --only-render   picture and text again, from the result file
@@ -9,21 +9,22 @@ Times compare what ran in turn on one machine; run it where nothing else runs. N
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from marked_page import insert
 
+from cactus_decoding.cli import main as command_line
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.files.writing import as_json, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT, PICTURE = ROOT / "docs/results/demo.json", ROOT / "docs/images/demo.svg"
-PAGES = (ROOT / "README.md", ROOT / "docs/index.md")
+PAGES = (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/tutorial.md")
 PROBLEMS = 200
 SIZE = (8.6, 2.5)
 COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#d55e00", "#009e73")
@@ -31,11 +32,12 @@ COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#d55e00", "#009e73")
 
 
 def measure(problems: int) -> dict[str, Any]:
-    """Run the demo in a process of its own; return its result without the texts."""
-    command = "import sys; from cactus_decoding.cli import main; sys.exit(main(sys.argv[1:]))"
-    options = ["demo", "--json", "--problems", str(problems)]
-    done = subprocess.run([sys.executable, "-c", command, *options], stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    """Run the demo; return its result without the texts."""
+    written = io.StringIO()
+    with redirect_stdout(written):
+        if code := command_line(["demo", "--json", "--problems", str(problems)]):
+            raise SystemExit(code)
+    result: dict[str, Any] = json.loads(written.getvalue())
     for row in result["rows"]:
         del row["texts"], row["right_answers"]
     return result
@@ -107,6 +109,20 @@ def text(result: Mapping[str, Any], folder: str) -> str:
     return f"![{alternative}]({folder}images/demo.svg)\n\n{described}"
 
 
+def table(result: Mapping[str, Any]) -> str:
+    """Return the rows as a table for a page."""
+    names = ("sampling", "drafted", "tokens per step", "tokens per second", "right answers", "95 % interval")
+    lines = [f"| {' | '.join(names)} |", "|---" + "|--:" * (len(names) - 1) + "|"]
+    for row in result["rows"]:
+        counts, (low, high) = row["metrics"], row["accuracy_interval"]
+        lines.append(
+            f"| {row['name'].replace('…', 'relaxed')} | {row['num_speculative_tokens'] or '–'} "
+            f"| {counts['acceptance_length']:.2f} | {counts['tokens_per_second']:.0f} | {row['right']}/{row['answers']} "
+            f"| {100 * low:.1f} to {100 * high:.1f} % |"
+        )
+    return "\n".join(lines)
+
+
 def _change(ratio: Sequence[float]) -> str:
     value, low, high = (100 * (each - 1) for each in ratio)
     return f"{value:+.0f} % [{low:+.0f}, {high:+.0f}]"
@@ -134,7 +150,8 @@ def main() -> None:
     write_atomically(given.picture, picture(result["rows"]))
     for page in given.pages:
         folder = "docs/" if page.name == "README.md" else ""
-        write_atomically(page, insert(page.read_text(), "demo", text(result, folder)))
+        name, said = ("demo table", table(result)) if page.name == "tutorial.md" else ("demo", text(result, folder))
+        write_atomically(page, insert(page.read_text(), name, said))
 
 
 if __name__ == "__main__":

@@ -54,8 +54,6 @@ POLICIES: dict[str, list[dict[str, Any]]] = {
     "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.1, 0.3)],
 }
 """What is tried of each kind of policy."""
-TOLERATED = 0.02
-"""So far below lossless a score on validation problems may be."""
 CACTUS = "cactus:delta=1.0"
 COMPARED = (CACTUS, "cactus:delta=0.75", "typical", "top_k:k=10", "ensemble:weight=0.3")
 """What the Cactus paper's first table compares."""
@@ -121,9 +119,9 @@ class Study:
     def choose(self) -> dict[str, RunConfig]:
         """Return the best run of each kind of policy on validation problems, of lossless and of protected Cactus.
 
-        A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is at
-        most `TOLERATED` below lossless; where none is, the one of the highest score. A length is the one of the least
-        wall time per answer.
+        A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is not
+        below lossless's; where none is, the one of the highest score. A length is the one of the least wall time per
+        answer.
         """
         validated = partial(self.config, task=VALIDATION, problems=self.sizes.chosen)
         lossless = validated("lossless", FIRST_LENGTH, {})
@@ -134,7 +132,7 @@ class Study:
             for kind, each in POLICIES.items()
         }
         results = self.answer("chosen", [lossless, *(config for configs in tried.values() for config in configs)])
-        floor = score(results[lossless]) - TOLERATED
+        floor = score(results[lossless])
         best = {"lossless": lossless} | {kind: loosest(configs, results, floor) for kind, configs in tried.items()}
         best["Cactus, protected"] = validated(CACTUS, FIRST_LENGTH, POLICIES["protected"][0])
         fewer = {kind: replace(config, problems=self.sizes.lengths) for kind, config in best.items()}

@@ -24,6 +24,8 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "report",
+    "learn-importance",
+    "show",
     "train-bundled",
     "check-bundled",
 )

@@ -17,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_floats, check_number, shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.budgets.vocabulary import Vocabulary
@@ -139,7 +140,7 @@ class Importance:
 
 
 def read_importance(path: str | Path) -> Importance:
-    """Return what a file holds.
+    """Return what a file holds; ``bundled:worded`` is the one that was learned with that draft.
 
     Raises:
         OSError: if it cannot be read.
@@ -147,7 +148,7 @@ def read_importance(path: str | Path) -> Importance:
     """
     if not isinstance(path, (str, Path)):
         raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")
-    file = Path(path).expanduser()
+    file = zoo.importance_path(path) or Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(2, "there is no such file", str(path))
     found = os.stat(file)
@@ -190,7 +191,7 @@ class ImportanceLimit:
     holds.
 
     Attributes:
-        importance: an `Importance`, or the file that holds one.
+        importance: an `Importance`, the file that holds one, or ``bundled:worded`` for the bundled one.
         max_importance: the greatest importance of a position that may be relaxed, in [0, 1]; others are judged
             losslessly.
         scale: whether the knob of the rule, one of which 0 is lossless, is multiplied by 1 - importance.

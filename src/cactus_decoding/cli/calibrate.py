@@ -154,6 +154,8 @@ def _by_nats(
     policies = searched[1] or _usual_policies(rows)
     options.prepare(threads, small=rows.settings["target"] == "bundled")
     measured = Frontier(rows, memory, _vocabulary(rows, policies))
+    for policy in policies:
+        measured.relaxable(policy)  # raises before any work
     lossless = measured.measure("lossless", "lossless")
     found, curves = [], list(product(families, policies))
     with counting("Looking for the best knob", len(curves)) as report:
@@ -190,11 +192,12 @@ def _usual_policies(rows: RecordedRows) -> list[SpendingPolicy]:
 
 def _vocabulary(rows: RecordedRows, policies: list[SpendingPolicy]) -> Vocabulary | None:
     """Return what the target's tokens say, where a policy asks."""
-    from cactus_decoding.evaluation.frontier.relaxations import vocabulary_of
+    from cactus_decoding.budgets.vocabulary import Vocabulary
+    from cactus_decoding.evaluation.frontier.relaxations import tokenizer_of
 
     if all(policy.protection is None for policy in policies):
         return None
-    return vocabulary_of(rows.settings["target"], rows.target.vocabulary)
+    return Vocabulary.of(tokenizer_of(rows.settings["target"]), rows.target.vocabulary)
 
 
 def _request_of(rows: RecordedRows) -> Request:

@@ -97,10 +97,11 @@ def frontier(
     --protect, every rule also stands there with these tokens protected.
     """
     from cactus_decoding import Request
+    from cactus_decoding.budgets.vocabulary import Vocabulary
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
-    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies, vocabulary_of
+    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies, tokenizer_of
     from cactus_decoding.evaluation.intervals import FEWEST
     from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
@@ -123,10 +124,11 @@ def frontier(
         new_figure()  # raises without matplotlib
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked
     options.prepare(threads, small=target == "bundled")
+    tokenizer = tokenizer_of(target) if len(policies) > 1 else None
+    for policy in policies:
+        policy.fit(tokenizer, 0 if tokenizer is None else len(tokenizer))  # raises before anything is recorded
     rows = _rows(rows_file, settings, request, memory * MEBIBYTE)
-    vocabulary = None
-    if any(policy.protection is not None for policy in policies):
-        vocabulary = vocabulary_of(target, rows.target.vocabulary)
+    vocabulary = None if tokenizer is None else Vocabulary.of(tokenizer, rows.target.vocabulary)
     total = 2 + len(policies) * sum(len(f.knobs(points)) for f in families)
     memory_ = memory * MEBIBYTE
     with counting("Auditing", total) as report:

@@ -29,9 +29,10 @@ Protections = Annotated[
         "--protect",
         metavar="PATTERN",
         rich_help_panel=BUDGET,
-        show_default=False,
-        help="Judge losslessly where the target may write a token of this kind, as for cactus generate. May be "
-        "given several times.",
+        show_default="none",
+        help="Judge losslessly where the target may write a token of this kind: digits, "
+        "numbers_and_operators, json, code, negation, several joined by '|', or a regular expression over a token's "
+        "text; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
     ),
 ]
 ProtectThreshold = Annotated[
@@ -120,17 +121,13 @@ _OPTIONS = {each.name: each for each in (
 _LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
 """What advice does not repeat: a budget is given by its nats, and the rest is the answers' own."""
 _USUAL_THRESHOLD = 0.01
+_POLICY = (
+    "protect_threshold", "importance", "max_importance", "importance_scale", "lossless_tokens", "relax_within",
+)  # fmt: skip
 _GROUPS = {
     "budget": ("budget_nats", "max_shift", "expected_tokens"),
-    "protection": (
-        "protect",
-        "protect_threshold",
-        "importance",
-        "max_importance",
-        "importance_scale",
-        "lossless_tokens",
-        "relax_within",
-    ),
+    "protection": ("protect", *_POLICY),
+    "policy": _POLICY,
     "sampling": ("temperature", "top_k", "top_p", "min_p"),
 }
 
@@ -144,7 +141,7 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
     Args:
         groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
             ``protection`` (--protect, --protect-threshold, --importance, --max-importance, --importance-scale,
-            --lossless-tokens and --relax-within),
+            --lossless-tokens and --relax-within), ``policy`` (the same without --protect),
             ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p),
             ``max_new_tokens``, ``seed``, ``stop``; those of a group may be named one by one.
         defaults: other defaults than the usual ones.
@@ -241,7 +238,7 @@ def flags_of(request: Request) -> str:
         if name == "protect_threshold" and value == _USUAL_THRESHOLD:
             continue
         spelled = next(iter(given.param_decls or ()), f"--{name.replace('_', '-')}")
-        words += [spelled, *map(_typed, value if isinstance(value, list) else [value])]
+        words += [spelled, *([] if value is True else map(_typed, value if isinstance(value, list) else [value]))]
     return shlex.join(words)
 
 

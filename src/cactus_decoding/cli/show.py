@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +20,9 @@ SIDES = {"target": "the target may write", "draft": "the draft may write"}
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of cactus learn-importance.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file of cactus learn-importance, or a bundled draft's name.")
+    ],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many tokens to name at each end.")] = 15,
     tokenizer: Annotated[
         str | None,
@@ -61,11 +62,13 @@ def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
     """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
     from cactus_decoding import zoo
     from cactus_decoding.budgets.vocabulary import Vocabulary
-    from cactus_decoding.models.loading import load_tokenizer, only_cached
+    from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
 
     name = tokenizer or importance.about.get("target")
     if not isinstance(name, str):
         raise ValueError("the file does not say whose tokens these are: give --tokenizer")
+    if name != "bundled":
+        check_model_name("target", name, ["bundled"])
     model = zoo.path("target") if name == "bundled" else name
     loaded = load_tokenizer("target", model, local=only_cached("target", model))
     vocabulary = Vocabulary.of(loaded, len(importance.target_weights))

@@ -157,6 +157,7 @@ def grid(
     rules: Sequence[str],
     lengths: Sequence[int | str],
     seeds: Sequence[int],
+    protect: Sequence[str | None] = (None,),
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
 
@@ -172,6 +173,7 @@ def grid(
         rules: spellings.
         lengths: proposals per step.
         seeds: of the answers.
+        protect: which tokens each rule protects, one after another; None protects none.
 
     Raises:
         TypeError: for a setting of the wrong type or an unknown name.
@@ -185,8 +187,11 @@ def grid(
     """
     unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens")) | SpendingPolicy().as_dict()
     seen = set()
-    for draft, (task, problems), seed, length, rule in product(drafts, tasks.items(), seeds, lengths, rules):
-        asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed}
+    varied = product(drafts, tasks.items(), seeds, lengths, rules, protect)
+    for draft, (task, problems), seed, length, rule, protected in varied:
+        asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed, "protect": protected}
+        if protected is None:
+            asked["protect_threshold"] = None
         if length == 0:
             asked |= {"rule": "lossless", "verification": "token"}
         if str(as_rule(rule)) == "lossless" or length == 0:

@@ -53,3 +53,14 @@ def draft_path(draft: str | Path) -> Path | None:
     """
     name = full_name(draft) if isinstance(draft, str) else ""
     return path(name.partition(":")[2]) if name.startswith(f"{BUNDLED}:") else None
+
+
+def importance_path(draft: str | Path) -> Path | None:
+    """Return the file of importance that was learned with a bundled draft, by its name; None for any other text.
+
+    Example:
+        >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
+        ('importance.safetensors', None)
+    """
+    folder = draft_path(draft)
+    return None if folder is None else folder / "importance.safetensors"

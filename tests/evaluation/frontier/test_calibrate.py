@@ -8,7 +8,9 @@ import torch
 from support.recorded_rows import agreeable_rows, enumerated, some_rows
 
 from cactus_decoding import parse_rule
-from cactus_decoding.evaluation.frontier.calibrate import loosest_within, recommendation, speeds
+from cactus_decoding.budgets.spending import spending_policy
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.evaluation.frontier.calibrate import loosest_within, recommendation, recommended, speeds
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import Frontier
 from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS, Relaxation
@@ -129,3 +131,39 @@ def test_chances_are_those_that_the_tokens_come_from():
     tokens = measured.tokens(chances).sum(0) / measured.steps.sum()
     assert torch.equal(tokens, torch.tensor([each.value for each in measured.measure("lossless").tokens_per_step],
                                             dtype=torch.float64))  # fmt: skip
+
+
+# --- with protected tokens ---
+
+DIGITS = spending_policy("digits", 0.1)
+WORDS = Vocabulary(("1", "2", *"abcde"))
+PROTECTED = Relaxation("clamped:width=3.0", DIGITS)
+
+
+def test_a_protected_rule_may_be_looser_within_the_same_limit():
+    measured = Frontier(some_rows(), vocabulary=WORDS)
+    plain, protected = (loosest_within(measured, FAMILIES["clamped"], 0.02, each) for each in (RULE.spending, DIGITS))
+    assert protected.kl.value <= 0.02
+    assert protected.knob > plain.knob
+    assert protected.acceptance.value <= plain.acceptance.value  # of all rules the clamped ratio buys most for its nats
+
+
+@pytest.mark.parametrize(("rows", "supported"), [(agreeable_rows(), True), (some_rows(), False)])
+def test_a_protected_rule_is_recommended_where_the_sample_supports_it(rows, supported):
+    measured = Frontier(rows, vocabulary=WORDS)
+    chosen, lossless = measured.measure(*PROTECTED[:1], spending=DIGITS), measured.measure("lossless")
+    assert lossless.acceptance.value < chosen.acceptance.value < measured.measure(RULE.rule).acceptance.value
+    cheap = {each: [1.0, 1.01, 1.02, 1.03, 1.04] for each in (LOSSLESS, PROTECTED)}
+    compared = speeds(measured, PROTECTED, constant(cheap), 4)
+    text = recommendation(chosen, lossless, 1.0, compared, 4)
+    if supported:
+        assert recommended(compared, 4) == (PROTECTED, 4)
+        assert text.startswith("clamped:width=3.0 protecting digits above 0.1 with 4 proposals per step: estimated 1.")
+    else:  # three problems
+        assert recommended(compared, 4) == (LOSSLESS, compared.lossless.best_length)
+        assert text.startswith("Lossless with ")
+        assert "its best length: clamped:width=3.0 protecting digits above 0.1, the best rule within the" in text
+        assert "(too few problems or timings to tell)" in text
+    assert compared.rule.as_dict()["protect"] == "digits"
+    assert "protect" not in compared.lossless.as_dict()
+    assert recommended(None, 6) == (LOSSLESS, 6)

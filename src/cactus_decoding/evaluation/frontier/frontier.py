@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.budgets.phases import Phases
 from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
@@ -138,10 +137,10 @@ class Frontier:
         Rows keep every bit of float32 probabilities, whether packed or not, so that nothing is lost.
 
         Raises:
-            ValueError: for phases, which ask for the tokens before a position, or where tokens' texts are not known.
+            ValueError: for what is not protection, or where tokens' texts are not known.
         """
-        if spending.phases != Phases():
-            raise ValueError("phases cannot be measured on recorded rows: these do not say what stands before them")
+        if spending != SpendingPolicy(spending.protection):
+            raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {spending}")
         protection = spending.protection
         if protection is None:
             return torch.ones(len(self.rows.drafted), dtype=torch.bool)

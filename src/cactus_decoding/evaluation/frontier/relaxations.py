@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from transformers import PreTrainedTokenizerBase
+
 from cactus_decoding import zoo
 from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.evaluation.tasks.extractors import number
 from cactus_decoding.evaluation.tasks.task import Task
@@ -78,16 +79,12 @@ def answers_are_numbers(task: Task) -> bool:
     return all(problem.answer is not None and number(problem.answer) is not None for problem in task.problems)
 
 
-def vocabulary_of(target: str, size: int) -> Vocabulary:
-    """Return what the tokens of a target say.
-
-    Args:
-        target: path or name of the model, or ``bundled``.
-        size: of its rows.
+def tokenizer_of(target: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``.
 
     Raises:
-        ValueError: if its tokenizer cannot be loaded.
+        ValueError: if it cannot be loaded.
     """
-    if target == BUNDLED:
-        return Vocabulary.of(load_tokenizer("target", zoo.path("target")), size)
-    return Vocabulary.of(load_tokenizer("target", target, local=only_cached("target", target)), size)
+    if target == zoo.BUNDLED:
+        return load_tokenizer("target", zoo.path("target"))
+    return load_tokenizer("target", target, local=only_cached("target", target))
