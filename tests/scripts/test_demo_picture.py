@@ -34,13 +34,13 @@ def test_the_result_file_says_where_it_comes_from() -> None:
     assert result["provenance"]["commit"]
     assert "dirty" not in result["provenance"]["commit"]
     assert result["arguments"]["split"] == "test"
-    assert [row["answers"] for row in result["rows"]] == [result["arguments"]["problems"]] * 5
+    assert [row["answers"] for row in result["rows"]] == [result["arguments"]["problems"]] * 6
 
 
 @pytest.mark.slow
 def test_a_run_of_its_own_gives_a_result_and_its_pages(tmp_path: Path) -> None:
     run(tmp_path, "--problems", 2, "--results", tmp_path / "demo.json")
     rows = json.loads((tmp_path / "demo.json").read_text())["rows"]
-    assert [row["answers"] for row in rows] == [2] * 5
+    assert [row["answers"] for row in rows] == [2] * 6
     assert all("texts" not in row for row in rows)
     assert f"{rows[0]['right']}/2" in (tmp_path / "tutorial.md").read_text()

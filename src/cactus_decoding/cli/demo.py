@@ -12,7 +12,7 @@ from rich.console import Console
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import show
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
+from cactus_decoding.zoo.settings import LOOSE, LOSSLESS, RELAXED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cactus_decoding.zoo.word_problems import WordProblem
 
 EXAMPLES = (
-    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --budget 0.1\n\n"
+    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --loose typical\n\n"
     "cactus demo --delta 0.1 --delta 1 --top-p 0.95\n\ncactus demo --json"
 )
 
@@ -83,7 +83,8 @@ class Ways:
         lossless: speculation at its best draft length.
         protected: the relaxed rule where no protected token is at stake, at its best draft length.
         unprotected: the same rule everywhere.
-        budgeted: the same rule everywhere, with a budget for each response.
+        loose: a looser one everywhere.
+        budgeted: the looser one with a budget for each response.
         cactus: Cactus everywhere, for each delta that was asked for.
     """
 
@@ -91,6 +92,7 @@ class Ways:
     lossless: Way
     protected: Way
     unprotected: Way
+    loose: Way
     budgeted: Way
     cactus: list[Way]
 
@@ -102,7 +104,7 @@ class Ways:
     @property
     def relaxed(self) -> list[Way]:
         """Those whose rule is not the lossless one."""
-        return [self.protected, self.unprotected, self.budgeted, *self.cactus]
+        return [self.protected, self.unprotected, self.loose, self.budgeted, *self.cactus]
 
 
 @options.request_options(
@@ -110,7 +112,10 @@ class Ways:
 )
 def demo(
     *,
-    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 40,
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
+    loose: Annotated[
+        str, typer.Option(metavar="RULE", help="A looser rule, to see answers break and a budget stop it.")
+    ] = LOOSE["rule"],
     delta: Annotated[
         list[float] | None,
         typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
@@ -124,7 +129,7 @@ def demo(
     budget: Annotated[
         float,
         typer.Option(min=0, max=1000, metavar="NATS", rich_help_panel=options.BUDGET,
-                     help="Of each response, in the row where the rule relaxes everywhere on a budget."),
+                     help="Of each response, in the row where the looser rule has a budget."),
     ] = 0.02,
     settings: options.Settings,
     seed: Annotated[
@@ -141,7 +146,7 @@ def demo(
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
-    ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
+    ways = ways_of(settings, loose, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
     pair = load_pair()
@@ -168,11 +173,12 @@ def demo(
         console.print(part)
 
 
-def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
+def ways_of(settings: options.Settings, loose: str, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
     """Return what is compared.
 
     Args:
         settings: of the protected way; of the others, all but the rule and its protection.
+        loose: the looser rule.
         length: of every draft; None for each way's best.
         budget: nats of a response.
         deltas: of further rows of Cactus.
@@ -180,7 +186,7 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     Raises:
         TypeError, ValueError: for what cannot be asked for.
     """
-    from cactus_decoding import Cactus, FixedLength, Request
+    from cactus_decoding import Cactus, FixedLength, Request, parse_rule
     from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.evaluation.score import Score
 
@@ -190,6 +196,7 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
     lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
     unprotected = replace(protected, spending=lossless.spending)
+    looser = replace(unprotected, rule=parse_rule(loose))
 
     def way(name: str, request: Request) -> Way:
         return Way(name, request, Score())
@@ -199,7 +206,8 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
         way("lossless", lossless),
         way("relaxed, protected", protected),
         way("relaxed everywhere", unprotected),
-        way("… on a budget", replace(unprotected, budget=budget)),
+        way("looser everywhere", looser),
+        way("… on a budget", replace(looser, budget=budget)),
         [way(f"Cactus, delta={nats:g}", replace(unprotected, rule=Cactus(nats))) for nats in deltas],
     )
 
