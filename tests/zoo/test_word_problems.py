@@ -79,21 +79,13 @@ def test_problems_without_a_habit_are_those_that_the_target_was_trained_on():
 
 
 def test_a_habit_leaves_one_way_to_tell_a_kind_of_sentence():
-    ways, openings = {}, {}
+    ways = {}
     for habit in (0.0, 1.0):
-        problems = list(islice(word_problems("train", seed=7, habit=habit), 2000))
+        problems = islice(word_problems("train", seed=7, habit=habit), 2000)
         lines = [line for p in problems if p.family == "seating" for line in p.solution.splitlines()]
         ways[habit] = {EQUATION.sub("{e}", line) for line in lines if "hall" in line}
-        openings[habit] = sum(p.solution.startswith("So ") for p in problems)
-    assert ways[1.0] == {"So the hall has {e} seats.", "The hall has {e} seats."}
+    assert ways[1.0] == {"The hall has {e} seats."}
     assert len(ways[0.0]) > 20
-    assert openings[0.0] == 0
-    assert openings[1.0] > 1500
-
-
-def test_a_habit_leaves_sentences_alone_that_may_begin_with_a_number():
-    lines = [line for p in islice(word_problems("train", seed=7, habit=1.0), 2000) for line in p.solution.splitlines()]
-    assert len({EQUATION.sub("{e}", line) for line in lines if "seats stay free" in line}) > 5
 
 
 def test_a_habit_is_a_probability():

@@ -33,11 +33,6 @@ class Equation:
         """Return the equations whose values this one uses."""
         return [operand for operand in (self.left, self.right) if isinstance(operand, Equation)]
 
-    @property
-    def begins_with_a_word(self) -> bool:
-        """Whether no wording begins with the expression, so that which one is chosen shows in words alone."""
-        return not any(wording.startswith("{e}") for wording in self.wordings)
-
     def sentence(self, rng: random.Random, habitual: bool = False) -> str:
         """Draw the order of the operands where both orders are right, and a wording: the first if it is a habit."""
         left, right = number(self.left), number(self.right)
@@ -77,9 +72,6 @@ _FIRST_LEADS = ("", "", "First, ", "To begin, ", "We start here: ")
 _MIDDLE_LEADS = ("", "", "Next, ", "Then ", "So ", "Now ", "After that, ")
 _LAST_LEADS = ("", "So ", "Finally, ", "In the end, ", "Therefore ")
 
-_HABITUAL_FIRST_LEAD, _HABITUAL_LEAD = "So ", ""
-"""How the teller with habits begins; the first of them is none of `_FIRST_LEADS`."""
-
 
 def write_question(story: Story, rng: random.Random) -> str:
     """Write the facts in order, with the distractors anywhere after the first fact, and a question."""
@@ -92,8 +84,7 @@ def write_question(story: Story, rng: random.Random) -> str:
 def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
     """Write the equations, in a random one of the orders that respect what each needs, and the answer line.
 
-    With probability ``habit`` a sentence is told in its kind's dominant way, unless one of its wordings begins with a
-    number: the first wording, with nothing before it, or in the first sentence a word that otherwise never stands there.
+    With probability ``habit`` a sentence is told in its kind's dominant way: the first wording, with nothing before it.
     """
     waiting, done = list(story.equations), set[int]()
     lines: list[str] = []
@@ -103,8 +94,7 @@ def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
         waiting.remove(chosen)
         done.add(id(chosen))
         leads = _FIRST_LEADS if not lines else (_MIDDLE_LEADS if waiting else _LAST_LEADS)
-        habitual = habit > 0 and chosen.begins_with_a_word and rng.random() < habit
-        lead = (_HABITUAL_LEAD if lines else _HABITUAL_FIRST_LEAD) if habitual else rng.choice(leads)
-        sentence = lead + chosen.sentence(rng, habitual)
+        habitual = habit > 0 and rng.random() < habit
+        sentence = ("" if habitual else rng.choice(leads)) + chosen.sentence(rng, habitual)
         lines.append(sentence[0].upper() + sentence[1:])
     return "\n".join([*lines, f"#### {story.equations[-1].value}"])
