@@ -6,7 +6,7 @@
 
 The bundled target learns to answer `#### cannot tell` to stories whose number is missing or contradicted; no draft has
 seen one. Answering takes hours on one core. Everything can be interrupted and continued: the checkpoint, the weights
-and single answers are kept in a work folder (`--work`), and the result file grows after every hundred stories. Needs
+and single answers are kept in a work folder (`--work`), and the result file grows after every fifty stories. Needs
 matplotlib (`pip install -e .[dev]`).
 """
 
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ RESULTS, PICTURE, PAGE = (
     ROOT / "docs" / name for name in ("results/constraints.json", "results/constraints.svg", "constraints.md")
 )
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
-PLAN = TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11)
+PLANS = (
+    TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11),
+    TrainingPlan(steps=480, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.6, seed=12),
+)
 CHECKED = 300
 """Validation stories, and ordinary problems, on which the trained target is checked by plain sampling."""
 
@@ -70,23 +73,26 @@ def settings() -> list[dict[str, Any]]:
     return [*plain, *({**each, **TRUNCATED} for each in truncated), *greedy]
 
 
-def train(work: Path, plan: TrainingPlan = PLAN) -> Path:
+def train(work: Path, plans: Sequence[TrainingPlan] = PLANS) -> Path:
     """Return the folder of the target that refuses, which is trained first if it is not there."""
     folder = work / "target"
     if (folder / "config.json").exists():
         return folder
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    start = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
-    with counting("training", plan.steps) as progress:
-        model = train_language_model(
-            start.config,
-            tokenizer,
-            plan,
-            work / "target.pt",
-            lambda step, loss: progress(step, f"loss {loss:.3f}"),
-            initial=start.state_dict(),
-            source=partial(constrained_stories, "train"),
-        )
+    model = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
+    done = 0
+    with counting("training", sum(plan.steps for plan in plans)) as progress:
+        for number, plan in enumerate(plans, start=1):
+            model = train_language_model(
+                model.config,
+                tokenizer,
+                plan,
+                work / f"target-{number}.pt",
+                lambda step, loss, done=done: progress(done + step, f"loss {loss:.3f}"),  # type: ignore[misc]
+                initial=model.state_dict(),
+                source=partial(constrained_stories, "train"),
+            )
+            done += plan.steps
     unfinished = work / "unfinished"
     model.save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
@@ -134,14 +140,16 @@ def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], see
     return {"outcome": outcome(story.answer, response.text), "text": response.text, **counts}
 
 
-ROUND = 100
-"""So many stories are answered under all settings before the next ones: an interrupted run has as many of each."""
+MAIN = 15
+"""So many settings are answered before the others."""
+ROUND = 50
+"""So many stories are answered under all of them before the next ones: an interrupted run has as many of each."""
 COUNTS = ("steps", "drafted", "accepted", "relaxed", "generated", "metered", "fell_back", "nats")
 
 
 def answer(
     journal: Path, pair: Pair, stories: Sequence[ConstrainedStory], asked: Mapping[str, Any], identity: dict[str, Any]
-) -> Iterator[list[list[dict[str, Any]]]]:
+) -> Iterator[list[list[Any]]]:
     """Yield after each round the answers so far, by setting and story; every single one is kept in the journal."""
     lines = [value for _, _, value in objects_in(_whole(journal), journal)]
     if lines and lines[0] != identity:
@@ -150,18 +158,17 @@ def answer(
     with journal.open("a") as file, counting("answers", len(asked) * len(stories)) as progress:
         if not lines:
             file.write(as_json(identity) + "\n")
-        done = 0
-        for start in range(0, len(stories), ROUND):
-            end = min(start + ROUND, len(stories))
-            for name, setting in asked.items():
-                for i in range(start, end):
+        names = list(asked)
+        for group in (names[:MAIN], names[MAIN:]):
+            for start in range(0, len(stories) if group else 0, ROUND):
+                todo = [(name, i) for name in group for i in range(start, min(start + ROUND, len(stories)))]
+                for name, i in todo:
                     if (name, i) not in found:
-                        found[name, i] = respond(pair, stories[i], setting, identity["seed"] + i)
+                        found[name, i] = respond(pair, stories[i], asked[name], identity["seed"] + i)
                         file.write(as_json({"setting": name, "story": i, "answer": found[name, i]}) + "\n")
                         file.flush()
-                    done += 1
-                    progress(done, f"story {i + 1}, {name}")
-            yield [[found[name, i] for i in range(end)] for name in asked]
+                        progress(len(found), f"story {i + 1}, {name}")
+                yield [list(takewhile(bool, (found.get((name, i)) for i in range(len(stories))))) for name in asked]
 
 
 def _whole(journal: Path) -> bytes:
@@ -172,12 +179,12 @@ def _whole(journal: Path) -> bytes:
     return data
 
 
-def summary(setting: Mapping[str, Any], stories: Sequence[ConstrainedStory], answers: list[dict[str, Any]]) -> Any:
+def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]], stories: Sequence[ConstrainedStory]) -> Any:
     """Return a setting's outcomes, story by story, with its counts and the first number it invented."""
     totals = {name: sum(each[name] for each in answers) for name in COUNTS}
     invented = [
         {"question": story.question, "text": each["text"]}
-        for story, each in zip(stories, answers, strict=True)
+        for story, each in zip(stories, answers, strict=False)
         if each["outcome"] == "v"
     ]
     return {
@@ -205,13 +212,12 @@ def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -
     arguments = {"stories": given.stories, "seed": given.seed, "draft": given.draft.name, "num_speculative_tokens": 6}
     journal = given.work / f"answers-{given.draft.name}-{given.seed}.jsonl"
     for answers in answer(journal, pair, stories, asked, identity):
-        told = stories[: len(answers[0])]
         content = {
             "provenance": provenance(arguments),
-            "training": {"plan": asdict(PLAN), **identity},
+            "training": {"plans": [asdict(plan) for plan in PLANS], **identity},
             "validation": checked,
-            "kinds": [story.kind for story in told],
-            "settings": [summary(*each) for each in zip(asked.values(), repeat(told), answers, strict=False)],
+            "kinds": [story.kind for story in stories[: len(answers[0])]],
+            "settings": [summary(*each, stories) for each in zip(asked.values(), answers, strict=True) if each[1]],
         }
         write_atomically(given.results, as_json(content) + "\n")
         show()
