@@ -85,7 +85,8 @@ def main_table(tallies: Sequence[Tally]) -> str:
     """Return what came of the settings of one sampling, of which the first is lossless; in per cent."""
     lossless = tallies[0]
     lines = [
-        "| setting | stories | tokens per step | invented a number | − lossless | refused falsely | right | − lossless |",
+        "| setting | stories | tokens per step "
+        "| invented a number | − lossless | refused falsely | right | − lossless |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for tally in tallies:

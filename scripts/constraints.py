@@ -105,28 +105,43 @@ def tally(outcomes: str) -> dict[str, int]:
     return dict(sorted(Counter(outcomes).items()))
 
 
-def check(work: Path, pair: Pair, count: int) -> dict[str, dict[str, int]]:
+def check(work: Path, target: Path, count: int) -> dict[str, dict[str, int]]:
     """Return what the target answers by itself to validation stories, and to ordinary problems, beside the bundled."""
     path = work / f"validation-{count}.json"
     if not path.exists():
-        ordinary = list(islice(word_problems("validation", seed=0), count))
-        asked: list[tuple[str, Pair, Sequence[Any]]] = [
-            ("stories", pair, list(islice(constrained_stories("validation", seed=0), count))),
-            ("ordinary problems", pair, ordinary),
-            ("ordinary problems, bundled target", load_pair(), ordinary),
-        ]
+        stories: list[Any] = list(islice(constrained_stories("validation", seed=0), count))
+        ordinary: list[Any] = list(islice(word_problems("validation", seed=0), count))
         found = {}
-        for name, answering, problems in asked:
-            with counting(f"validation, {name}", count) as progress:
-                outcomes = ""
-                for i, problem in enumerate(problems):
-                    response = generate(answering, problem.prompt, num_speculative_tokens=0, seed=i)
-                    outcomes += outcome(problem.answer, response.text)
-                    progress(i + 1)
-            found[name] = tally(outcomes)
+        for name, folder, problems in (
+            ("stories", target, stories),
+            ("ordinary problems", target, ordinary),
+            ("ordinary problems, the bundled target", zoo.path("target"), ordinary),
+        ):
+            texts = sampled(folder, [problem.prompt for problem in problems])
+            found[name] = tally("".join(outcome(p.answer, text) for p, text in zip(problems, texts, strict=True)))
+            print(f"validation, {name}: {found[name]}", flush=True)
         write_atomically(path, as_json(found) + "\n")
     checked: dict[str, dict[str, int]] = json.loads(path.read_text())
     return checked
+
+
+def sampled(folder: Path, prompts: list[str]) -> list[str]:
+    """Return one plain sample of a model for each prompt, by transformers alone and all at once."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    given = tokenizer(prompts, padding=True, return_tensors="pt")
+    torch.manual_seed(0)
+    output = model.generate(
+        input_ids=given.input_ids,
+        attention_mask=given.attention_mask,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=256,
+    )
+    found: list[str] = tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True)
+    return found
 
 
 def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -204,8 +219,7 @@ def _digest(folder: Path) -> str:
 def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -> None:
     """Answer what is missing, and write the result file and the page after each round."""
     pair = load_pair(target, given.draft, dtype=torch.float32)
-    checked = check(given.work, pair, min(CHECKED, given.stories))
-    print(json.dumps(checked, indent=1), flush=True)
+    checked = check(given.work, target, min(CHECKED, given.stories))
     stories = list(islice(constrained_stories("test", seed=given.seed), given.stories))
     identity = {"target": _digest(target), "draft": _digest(given.draft), "seed": given.seed}
     asked = {json.dumps(each): each for each in settings()[: given.settings]}
