@@ -1,26 +1,35 @@
 """Time verification from logits against a log-sum-exp of the same rows and against whole-tensor formulas.
 
-First the ordinary case: proposals drawn from a noisy copy of the target, nothing truncated. Then the extremes: every
-proposal accepted, and the first one rejected.
+First the ordinary case: proposals drawn from a noisy copy of the target, nothing truncated. Then the same with tokens
+protected. Then the extremes: every proposal accepted, and the first one rejected.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from official_formulas import truncate, verify_in_full
 from pairing import add_arguments, paired, write
 from torch import Tensor
 
+from cactus_decoding.budgets.protection import Protection, protected_mass
+from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.verification.logits import verify_logits
+from cactus_decoding.sampling.sparse_probs import LazyRows
+from cactus_decoding.types import Proposal
+from cactus_decoding.verification.logits import verify_confined, verify_logits
+from cactus_decoding.verification.verifiers import Verifier
 
 TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)
 ORDINARY = SamplingParams()
 RULE = "cactus:delta=1"
+PROTECTED_TOKENS = (32, 1_110)
+"""About what digits are to a tokenizer that splits numbers, and to one that has tokens of up to three digits."""
 ORDINARY_RULES = ("lossless", RULE, "clamped:width=1", "clamped:width=3")
 NOISE, PROBLEMS = 0.5, 8
 """Standard deviation of what the draft adds to the target's logits, of which lossless sampling accepts four in five;
@@ -118,12 +127,126 @@ def ordinary(rounds: int, clock: str) -> dict[str, object]:
     return {**shape, "times": times}
 
 
+def policy_of(vocabulary: int, tokens: int) -> FittedPolicy:
+    """Return a policy that protects this many tokens, spread over a vocabulary, at the usual threshold."""
+    mask = torch.zeros(vocabulary, dtype=torch.bool)
+    mask[torch.arange(tokens) * (vocabulary // tokens)] = True
+    return FittedPolicy(SpendingPolicy(Protection("digits")), Vocabulary(("",) * vocabulary), mask)
+
+
+def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+    """Return the time of the masked sum of ten rows beside that of reading them: of rows, and of what is made of them.
+
+    Logits are the usual start, of which verification knows the exponentials and their sum already.
+    """
+    logits = noisy_copy(0, vocabulary, 10)[0][0, :10]
+    probs, policy = logits.softmax(-1), policy_of(vocabulary, tokens)
+    token_ids, mask = policy.token_ids, policy.mask
+    assert token_ids is not None
+    assert mask is not None
+    known = [LazyRows(row.unsqueeze(0), ORDINARY) for row in logits]
+    relaxable = policy.relaxable_lazily(policy.begin([]), [0])
+    for rows_ in known:
+        rows_.roughly(0)
+    return paired(
+        {
+            "logsumexp": lambda: logits.logsumexp(-1),
+            "masked sum, exponentials known": lambda: [relaxable(rows_, 0) for rows_ in known],
+            "masked sum of probabilities": lambda: protected_mass(probs, token_ids),
+            "product with a whole mask": lambda: probs @ mask.float(),
+        },
+        rounds,
+        clock,
+    )
+
+
+def measure_protected(
+    vocabulary: int, tokens: int, rule: str, sampling: SamplingParams, rounds: int, clock: str
+) -> dict[str, dict[str, float]]:
+    """Return the times of a step without protection, with it, and with it from whole rows, over all problems.
+
+    Protected tokens are unlikely in all rows, so that the three decide the same and only the looking differs.
+    """
+    policy, parsed = policy_of(vocabulary, tokens), parse_rule(rule)
+    assert policy.mask is not None
+    problems = []
+    for seed in range(PROBLEMS):
+        logits, draft, drafted = noisy_copy(seed, vocabulary, 10)
+        logits, draft = logits - 15 * policy.mask, sampling((draft.log() - 15 * policy.mask)[0])
+        drafted = torch.multinomial(draft, 1, generator=numbers(seed)).squeeze(1)
+        problems.append((logits[0], draft, drafted, numbers(seed)))
+    whole = Verifier(parsed, lambda logits, _: sampling(logits), lambda logits, _: logits.softmax(-1), policy=policy)
+
+    def unprotected() -> list[int]:
+        return [
+            int(verify_logits(parsed, logits, sampling, draft, drafted, generator, validate=False).num_accepted)
+            for logits, draft, drafted, generator in again(problems)
+        ]
+
+    def protected() -> list[int]:
+        accepted = []
+        for logits, draft, drafted, generator in again(problems):
+            lazily = policy.relaxable_lazily(policy.begin([]), drafted.tolist())
+            result, relaxable = verify_confined(parsed, logits, sampling, draft, drafted, generator, lazily)
+            assert all(relaxable)
+            accepted.append(int(result.num_accepted))
+        return accepted
+
+    def from_rows() -> list[int]:
+        accepted = []
+        for logits, draft, drafted, generator in again(problems):
+            proposal = Proposal(drafted.tolist(), draft)
+            _, outcome = whole(whole.begin(), logits, proposal.token_ids, proposal, generator)
+            accepted.append(outcome.num_accepted)
+        return accepted
+
+    accepted = unprotected()
+    assert accepted == protected() == from_rows()
+    functions = {"unprotected": unprotected, "protected": protected, "protected, from whole rows": from_rows}
+    times = paired(functions, rounds, clock)
+    for time in times.values():
+        time |= {"ms": round(time["ms"] / PROBLEMS, 4), "accepted": round(sum(accepted) / PROBLEMS, 2)}
+    return times
+
+
+Case = tuple[Tensor, Tensor, Tensor, torch.Generator]
+
+
+def again(problems: Sequence[Case]) -> Iterator[Case]:
+    """Yield problems with their generators set back."""
+    for seed, (*tensors, generator) in enumerate(problems):
+        yield *tensors, generator.manual_seed(seed)
+
+
+def numbers(seed: int) -> torch.Generator:
+    """Return a generator of the same numbers for the same seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def protected(rounds: int, clock: str) -> list[dict[str, object]]:
+    """Measure what protection adds, print it and return it."""
+    results: list[dict[str, object]] = []
+    for tokens in PROTECTED_TOKENS:
+        shape: dict[str, object] = {"what": "masked sum", "vocabulary": 151_936, "rows": 10, "protected tokens": tokens}
+        times = measure_mass(151_936, tokens, rounds, clock)
+        show(shape, times)
+        results.append({**shape, "times": times})
+    for sampling in (ORDINARY, TRUNCATED):
+        for rule in (RULE, "clamped:width=3"):
+            shape = {"what": "step", "vocabulary": 151_936, "proposals": 10, "protected tokens": PROTECTED_TOKENS[0]}
+            shape |= {"rule": rule, "sampling": str(sampling)}
+            times = measure_protected(151_936, PROTECTED_TOKENS[0], rule, sampling, rounds, clock)
+            show(shape, times)
+            results.append({**shape, "times": times})
+    return results
+
+
 def show(shape: Mapping[str, object], times: Mapping[str, Mapping[str, float]]) -> None:
     """Print a table."""
     print(shape)
     for name, time in times.items():
         accepted = f"   {time['accepted']:.2f} accepted" if "accepted" in time else ""
-        print(f"  {name:32} {time['ms']:9.3f} ms   {time['ratio']:8.3f} x logsumexp{accepted}")
+        print(f"  {name:32} {time['ms']:9.3f} ms   {time['ratio']:8.3f} x {next(iter(times))}{accepted}")
 
 
 def main() -> None:
@@ -131,9 +254,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser, rounds=60)
     parser.add_argument("--scaling", action="store_true", help="vocabulary, proposals and batch instead of the bars")
+    parser.add_argument("--protected", action="store_true", help="protected tokens and nothing else")
     parser.add_argument("--output", default=None, help="name of the result file, without its ending")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if not arguments.scaling:
+        write("verification_protected", vars(arguments), protected(arguments.rounds, arguments.clock))
+    if arguments.protected:
+        return
     if arguments.scaling:
         shapes = [(v, 10, 1) for v in (4_000, 16_000, 32_000, 64_000, 128_000, 256_000)]
         shapes += [(151_936, k, 1) for k in (1, 2, 4, 8, 16, 32)] + [(32_000, 4, b) for b in (1, 4, 16, 64)]

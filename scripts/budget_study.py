@@ -153,7 +153,7 @@ def main() -> None:
     wanted = settings(given.expected_tokens)
     results = {json.dumps(r["setting"]): r for r in read(given.results) if _same(r, arguments)}
     if not given.only_render:
-        pair = load_pair()
+        pair = load_pair(draft="bundled:draft")
         problems = list(islice(word_problems("test", seed=given.seed), given.problems))
         given.results.parent.mkdir(parents=True, exist_ok=True)
         for setting in wanted:

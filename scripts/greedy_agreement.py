@@ -44,7 +44,10 @@ def by_itself(pair: Pair, prompt: str, **options: Any) -> list[int]:
 
 def ways(dtype: str) -> dict[str, Callable[[str], list[int]]]:
     """Return functions from a prompt to its greedy answer, by name."""
-    pairs = {name: load_pair(dtype=getattr(torch, dtype), forward=name) for name in ("auto", "transformers")}
+    pairs = {
+        name: load_pair(draft="bundled:draft", dtype=getattr(torch, dtype), forward=name)
+        for name in ("auto", "transformers")
+    }
 
     def assisted(prompt: str) -> list[int]:
         return by_itself(pairs["auto"], prompt, assistant_model=pairs["auto"].drafter.model)

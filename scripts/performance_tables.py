@@ -62,6 +62,24 @@ def _ordinary() -> str:
     return _table(["rule", "ratio", "accepted of 10"], rows)
 
 
+def _masked_sum() -> str:
+    shapes = [result for result in _read("verification_protected") if result["what"] == "masked sum"]
+    names = [name for name in shapes[0]["times"] if name != "logsumexp"]
+    rows = [[name, *(f"{shape['times'][name]['ratio']:.3f}" for shape in shapes)] for name in names]
+    return _table(["what", *(f"{shape['protected tokens']:,} protected tokens" for shape in shapes)], rows)
+
+
+def _protected() -> str:
+    rows = []
+    for result in _read("verification_protected"):
+        if result["what"] == "step":
+            times = result["times"]
+            ratios = [f"{times[name]['ratio']:.2f}" for name in ("protected", "protected, from whole rows")]
+            cut = "top-k 20, top-p 0.95" if "top_k=20" in result["sampling"] else "none"
+            rows.append([result["rule"], cut, *ratios])
+    return _table(["rule", "truncation", "protected ÷ unprotected", "from whole rows ÷ unprotected"], rows)
+
+
 def _verification() -> str:
     first, second = (result["times"] for result in _read("verification"))
     names = [name for name in first if name != "logsumexp"]
@@ -91,6 +109,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "steps": _steps,
     "ordinary": _ordinary,
+    "masked_sum": _masked_sum,
+    "protected": _protected,
     "verification": _verification,
     "solving": _solving,
 }

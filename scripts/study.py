@@ -68,14 +68,14 @@ _SIDE: dict[str, Any] = {
 }
 PARTS = (
     Part(
-        draft="bundled",
+        draft="bundled:draft",
         problems=1000,
         lossless=(0, 2, 4, 6, 10, 20),
         rules=dict.fromkeys((*PUBLISHED, EXACT), (10, 20)) | {"cactus:delta=0.1": (10,)},
         matched={"cactus:delta=1.0": (10, 20), "cactus:delta=0.1": (10,)},
     ),
     Part(
-        draft="bundled",
+        draft="bundled:draft",
         problems=300,
         lossless=(0, 4, 6, 8),
         rules={"cactus:delta=1.0": (4, 6, 8)},
@@ -89,7 +89,7 @@ PARTS = (
 def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dict[str, Any]]:
     """Return, by rule, the width of the clamped ratio with the same acceptance at a lossless run's positions."""
     task = parse_task("word_problems:split=validation", None)
-    pair = load_pair(draft=None if draft == "bundled" else draft)
+    pair = load_pair(draft=draft)
     prompts = [problem.prompt for problem in task.problems]
     request = Request(num_speculative_tokens=10, sampling=sampling, stop=task.stop)
     rows = record_rows(pair, prompts, request, positions=positions)

@@ -47,10 +47,10 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
         matched = json.loads((folder / f"matched-{sampling}.json").read_text())["matched"]
         text = insert(text, f"matched {sampling}", _matched(matched))
         for name, columns in (("quality", QUALITY), ("cost", COST)):
-            text = insert(text, f"{name} {sampling}", _table(main, columns))
-        text = insert(text, f"paired {sampling}", _paired(main, matched["bundled"]))
-        text = insert(text, f"tuned {sampling}", _table(tuned, BRIEF))
-        tables = (f"Draft `{draft}`:\n\n{_table(summaries, BRIEF)}" for draft, summaries in others.items())
+            text = insert(text, f"{name} {sampling}", table(main, columns))
+        text = insert(text, f"paired {sampling}", _paired(main, matched["bundled:draft"]))
+        text = insert(text, f"tuned {sampling}", table(tuned, BRIEF))
+        tables = (f"Draft `{draft}`:\n\n{table(summaries, BRIEF)}" for draft, summaries in others.items())
         text = insert(text, f"others {sampling}", "\n\n".join(tables))
         drafts = {"draft bundled": main} | {f"draft {draft}": summaries for draft, summaries in others.items()}
         pictures = {
@@ -68,12 +68,12 @@ def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[Run
     groups: dict[tuple[str, int], list[RunSummary]] = {}
     for summary in summaries:
         groups.setdefault((summary.config.draft, summary.config.problems), []).append(summary)
-    bundled = sorted((problems for draft, problems in groups if draft == "bundled"), reverse=True)
-    others = {draft: found for (draft, _), found in groups.items() if draft != "bundled"}
-    return groups["bundled", bundled[0]], groups["bundled", bundled[-1]], others
+    bundled = sorted((problems for draft, problems in groups if draft == "bundled:draft"), reverse=True)
+    others = {draft: found for (draft, _), found in groups.items() if draft != "bundled:draft"}
+    return groups["bundled:draft", bundled[0]], groups["bundled:draft", bundled[-1]], others
 
 
-def _table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:
+def table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:
     lines = ["| setting | " + " | ".join(title for _, title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
     for summary in summaries:
         name = "target alone" if summary.config.num_speculative_tokens == 0 else name_of(summary)
@@ -103,11 +103,11 @@ def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object
     for rule, length, other, other_length in dict.fromkeys(asked):
         first, second = found[rule, length], found[other, other_length]
         names = " | ".join(f"`{text}` ×{number}" for text, number in ((rule, length), (other, other_length)))
-        lines.append(f"| {names} | " + " | ".join(number(each, 3) for each in _compared(first, second)) + " |")
+        lines.append(f"| {names} | " + " | ".join(number(each, 3) for each in compared(first, second)) + " |")
     return "\n".join(lines)
 
 
-def _compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
+def compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
     """Yield the difference of scores, and the ratios of wall times, rounds and nats, paired by problem."""
     columns = [setting.columns[name] for name in ("right", "seconds", "steps", "nats") for setting in (first, second)]
     table = np.stack(columns, axis=1)

@@ -29,7 +29,7 @@ def fitted():
 
 def relaxable() -> torch.Tensor:
     policy = fitted()
-    return policy.relaxable(policy.begin([]), TARGET, [0] * ROWS)
+    return policy.relaxable(policy.begin([]), TARGET, DRAFT, [0] * ROWS)
 
 
 class ByToken:
@@ -99,9 +99,9 @@ def test_looking_at_the_drafted_token_would_move_the_law() -> None:
 PROMPT = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
 SETTINGS = [
     {"rule": "cactus:delta=1"},
-    {"rule": "clamped:width=3", "budget": 0.2},
+    {"rule": "clamped:width=3", "budget": 2.0},
     {"rule": "clamped:width=3", "verification": "block"},
-    {"rule": "clamped:width=3", "verification": "block", "budget": 0.2},
+    {"rule": "clamped:width=3", "verification": "block", "budget": 2.0},
     {"rule": "top_k:k=3", "budget": 2},
     {"rule": "relaxed_greedy:margin=3", "temperature": 0},
     {"rule": "clamped:width=2", "budget_nats": 1, "expected_tokens": 40},
@@ -115,14 +115,15 @@ def pair() -> Pair:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_no_protected_position_is_relaxed(pair: Pair, settings: dict) -> None:
-    mask = Protection("digits").mask(Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
+    vocabulary = Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size)
+    digits = Protection("digits").mask(vocabulary).nonzero().squeeze(1)
     protected = open_ = relaxed = 0
     for seed in range(6):
         response = stream(pair, PROMPT, protect="digits", seed=seed, **settings)
         for outcome in response:
             for visit in outcome.visits:
                 judged_on = visit.rows.untempered() if settings.get("temperature") == 0 else visit.rows.target()
-                mass = protected_mass(judged_on[visit.node], mask).item()
+                mass = protected_mass(judged_on[visit.node], digits).item()
                 assert visit.protected == (mass > 0.01)
                 if settings.get("verification") != "block":  # there, tokens stand for each other
                     assert not (visit.protected and visit.relaxed)

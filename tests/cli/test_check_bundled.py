@@ -10,7 +10,7 @@ from cactus_decoding import zoo
 
 
 def test_check_bundled_writes_a_result_and_fails_where_a_floor_is_missed(run, tmp_path):
-    for role in ("target", "draft"):  # a draft as good as its target misses the second floor
+    for role in zoo.ROLES:  # a draft as good as its target misses the second floor
         (tmp_path / role).symlink_to(zoo.path("draft"))
     file = tmp_path / "check.json"
     code, out, _ = run("check-bundled", "--models", str(tmp_path), "--problems", "2", "--json", str(file))
@@ -19,5 +19,7 @@ def test_check_bundled_writes_a_result_and_fails_where_a_floor_is_missed(run, tm
     result = json.loads(file.read_text())
     assert {floor["name"] for floor in result["floors"] if not floor["met"]} >= {"target − draft accuracy"}
     assert result["scores"]["target"]["right"] == result["scores"]["draft"]["right"]
+    assert set(result["pass_ratios"]) == {"worded", "draft"}
+    assert result["worded"]["untruncated"]["answers"] == 2
     assert result["provenance"]["arguments"]["problems"] == 2
     assert result["provenance"]["versions"]["torch"] == torch.__version__

@@ -1,25 +1,174 @@
-"""`cactus demo`: one table, and texts that depend on the seed only."""
+"""`cactus demo`: what its table, its sentences and its JSON say, and texts that depend on the seed only."""
 
 from __future__ import annotations
 
 import json
+import math
+from itertools import islice
+
+import pytest
+
+from cactus_decoding import Metrics, generate, load_pair
+from cactus_decoding.cli import demo_report
+from cactus_decoding.cli.demo import Ways, ways_of
+from cactus_decoding.zoo.settings import LOOSE, LOSSLESS, RELAXED
+from cactus_decoding.zoo.word_problems import extract_answer, word_problems
+
+NAMES = (
+    "plain sampling",
+    "lossless",
+    "relaxed, protected",
+    "relaxed everywhere",
+    "looser everywhere",
+    "… on a budget",
+)
 
 
-def test_demo_ends_with_one_table_of_three_rows(run):
-    code, out, err = run("demo", "--problems", "2", "--seed", "1")
+def made_up(right: dict[str, list[bool]], seconds: dict[str, float] | None = None) -> Ways:
+    """Return ways that gave answers which are made up: right or wrong, each in so many seconds."""
+    ways = ways_of(dict(RELAXED), LOOSE["rule"], None, 0.02, [])
+    problems = len(next(iter(right.values())))
+    for name in ("plain", "lossless", "protected", "unprotected", "loose", "budgeted"):
+        way = getattr(ways, name)
+        each = Metrics(steps=10, accepted=40, metered=50, fell_back=5, nats=0.01, generated=50)
+        for index, is_right in enumerate(right.get(name, [True] * problems)):
+            counts = each + Metrics(seconds=(seconds or {}).get(name, 1.0) + index % 3 / 100)
+            way.score.right, way.score.answers = way.score.right + is_right, index + 1
+            way.score.metrics += counts
+            way.texts.append(f"{name} {index}")
+            way.right.append(is_right)
+            way.counts.append(counts)
+    return ways
+
+
+def test_a_run_tells_the_whole_story(run):
+    code, out, err = run("demo", "--problems", "2", "--seed", "1", "--delta", "0.5")
     assert code == 0
-    for name in ("plain sampling", "lossless speculation", "Cactus, delta=0.5"):
-        assert len([line for line in out.splitlines() if line.startswith(f" {name}") and "/2 " in line]) == 1
+    lines = out.splitlines()
+    for name in (*NAMES, "Cactus, delta=0.5"):
+        assert len([line for line in lines if line.startswith(name) and "/2 " in line and " %" in line]) == 1
+        assert len([line for line in lines if line.startswith(name) and "(too few)" in line]) == (name not in NAMES[:2])
     assert out.startswith("Question: ")
+    assert f"Answer ({RELAXED['rule']}, protecting digits):" in out
+    assert "sqrt(0.02/2) = 0.1." in out
+    assert "2 problems cannot tell 2 points" in out
     assert "\x1b" not in out + err
-    assert "Answering: 6/6" in err
+    assert "Answering: 14/14" in err
 
 
-def test_demo_texts_depend_on_the_seed_only(run):
+def test_texts_depend_on_the_seed_only(run):
     arguments = ("demo", "--problems", "1", "--json", "--delta", "0.1", "--delta", "2")
     first, again = (json.loads(run(*arguments)[1]) for _ in range(2))
     assert [row["texts"] for row in first["rows"]] == [row["texts"] for row in again["rows"]]
-    assert [row["rule"] for row in first["rows"]] == ["lossless", "lossless", "cactus:delta=0.1", "cactus:delta=2.0"]
+    relaxed = RELAXED["rule"]
+    assert [row["rule"] for row in first["rows"]] == [
+        *("lossless", "lossless", relaxed, relaxed, LOOSE["rule"], LOOSE["rule"]),
+        *("cactus:delta=0.1", "cactus:delta=2.0"),
+    ]
+    lengths = [RELAXED["num_speculative_tokens"]] * 6
+    assert [row["num_speculative_tokens"] for row in first["rows"]] == [0, LOSSLESS["num_speculative_tokens"], *lengths]
+    assert [row["protect"] for row in first["rows"]] == [None, None, "digits", *[None] * 5]
+    assert [row["budget_nats"] for row in first["rows"]] == [*[None] * 5, 0.02, None, None]
     assert first["arguments"]["seed"] == 0
+    assert first["provenance"]["arguments"] == first["arguments"]
     other = json.loads(run(*arguments, "--seed", "1")[1])
     assert [row["texts"] for row in first["rows"]] != [row["texts"] for row in other["rows"]]
+
+
+def test_every_number_is_that_of_the_responses(run):
+    rules = ("--rule", "cactus:delta=1", "--protect", r"\d|=", "--loose", "typical", "--budget", "0.1")
+    done = json.loads(
+        run("demo", "--problems", "2", "--json", *rules, "--num-speculative-tokens", "3", "--top-p", "0.95")[1]
+    )
+    problems, pair = list(islice(word_problems("test"), 2)), load_pair()
+    asked = [
+        {"num_speculative_tokens": 0},
+        {},
+        {"rule": "cactus:delta=1", "protect": r"\d|="},
+        {"rule": "cactus:delta=1"},
+        {"rule": "typical"},
+        {"rule": "typical", "budget": 0.1},
+    ]
+    for row, settings in zip(done["rows"], asked, strict=True):
+        settings = {"num_speculative_tokens": 3, "top_p": 0.95} | settings
+        answers = [generate(pair, each.prompt, **settings, seed=seed) for seed, each in enumerate(problems)]
+        assert row["texts"] == [each.text for each in answers]
+        right = [extract_answer(each.text) == one.answer for each, one in zip(answers, problems, strict=True)]
+        assert (row["right_answers"], row["right"]) == (right, sum(right))
+        for name in ("steps", "accepted", "protected", "fell_back"):
+            assert row["metrics"][name] == sum(getattr(each.metrics, name) for each in answers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--rule", "nonsense"), "unknown rule 'nonsense'"),
+        (("--loose", "nonsense"), "unknown rule 'nonsense'"),
+        (("--protect", "("), "is neither"),
+        (("--protect", ""), "is empty"),
+        (("--protect", "xyzzy", "--problems", "1"), "it would protect nothing"),
+        (("--budget", "-1"), "'--budget'"),
+        (("--budget", "nan"), "'--budget'"),
+        (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(run, arguments, sentence):
+    code, _, err = run("demo", *arguments)
+    assert code == 2
+    assert sentence in err
+
+
+def test_a_broken_answer_is_one_that_only_the_unprotected_rules_got_wrong():
+    right = {
+        "lossless": [True, False, True, True, True],
+        "protected": [True, True, False, True, True],
+        "unprotected": [True, False, False, True, False],
+        "loose": [False, True, True, False, True],
+    }
+    ways = made_up(right)
+    assert demo_report.broken(ways) == (ways.unprotected, 4)
+    shown = demo_report.broken_answer(ways, next(word_problems("test")), ways.unprotected, 4)
+    assert [str(cell) for column in shown.columns for cell in column.cells] == ["protected 4", "unprotected 4"]
+    told = demo_report.everywhere(ways)
+    assert f"{RELAXED['rule']} got 1 answers wrong" in told
+    assert f"{LOOSE['rule']} got 2 answers wrong" in told
+    ways = made_up(right | {"unprotected": [True] * 5})
+    assert demo_report.broken(ways) == (ways.loose, 0)
+    assert demo_report.broken(made_up({"plain": [True] * 4})) is None
+
+
+def test_what_chance_explains_is_not_called_a_loss():
+    few, many = [False] * 2 + [True] * 38, [False] * 12 + [True] * 28
+    assert demo_report.everywhere(made_up({"unprotected": few})).count("which chance may explain") == 2
+    assert demo_report.everywhere(made_up({"unprotected": few, "loose": many})).count("more than chance explains") == 1
+    assert "more than chance explains" in demo_report.harmless(made_up({"protected": many}))
+    assert "chance" not in demo_report.harmless(made_up({"protected": few}))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [(0.5, "comes sooner than from"), (2.0, "saves passes of the target, but no time"), (1.0, "this run cannot tell")],
+)
+def test_time_is_judged_by_its_interval(seconds, sentence):
+    ways = made_up({"plain": [True] * 40}, {"protected": seconds})
+    assert sentence in demo_report.harmless(ways)
+    assert demo_report.time_beside(ways.protected, ways.lossless).value == pytest.approx(
+        sum(each.seconds for each in ways.protected.counts) / sum(each.seconds for each in ways.lossless.counts)
+    )
+
+
+def test_a_budget_s_sentence_says_what_it_promises():
+    ways = made_up({"plain": [True] * 4})
+    said = demo_report.budgeted(ways)
+    assert "spent 0.0100 on average; at 10 % of the positions" in said
+    assert f"by more than sqrt(0.02/2) = {math.sqrt(0.01):.2g}." in said
+    rule = "relaxed_greedy:margin=1"
+    greedy = ways_of({"rule": rule, "protect": "digits", "temperature": 0.0}, rule, None, 0.5, [])
+    assert demo_report.budgeted(greedy) == "Nothing was drafted, so nothing was spent."
+    greedy.budgeted.score.metrics, greedy.budgeted.score.answers = Metrics(metered=4), 1
+    assert "gives up more than 0.5 nats of log-probability" in demo_report.budgeted(greedy)
+
+
+def test_bars_need_no_more_than_ascii():
+    assert {demo_report.bar(share / 99, "#").strip("#") for share in range(100)} == {""}
+    assert [len(demo_report.bar(share / 64)) for share in (0, 1, 8, 9, 64)] == [0, 1, 1, 2, 8]

@@ -6,8 +6,10 @@ import inspect
 
 import pytest
 import typer
+from support.importances import digits_file
 
 from cactus_decoding import Budget, Request
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
 
 ALL = ("rule", "budget", "protection", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed",
@@ -33,10 +35,12 @@ def test_the_defaults_are_those_of_a_request():
     assert as_request(asked()) == Request()
 
 
-def test_every_option_reaches_the_request():
+def test_every_option_reaches_the_request(tmp_path):
+    file = digits_file(tmp_path, Vocabulary(("1", "a")))
     given = "--rule clamped:width=2 --budget 0.5 --expected-tokens 60 --num-speculative-tokens 4 --verification token"
     given += " --temperature 0.6 --top-k 20 --top-p 0.9 --min-p 0.1 --max-new-tokens 12 --seed 3 --stop A --stop B"
     given += " --protect digits --protect-threshold 0.02 --lossless-tokens 5 --relax-within <a> </a>"
+    given += f" --importance {file} --max-importance 0.3 --importance-scale"
     request = as_request(asked(*given.split()))
     assert request.as_dict() == {
         "rule": "clamped:width=2.0",
@@ -45,6 +49,9 @@ def test_every_option_reaches_the_request():
         "expected_tokens": 60,
         "protect": "digits",
         "protect_threshold": 0.02,
+        "importance": file,
+        "max_importance": 0.3,
+        "importance_scale": True,
         "lossless_tokens": 5,
         "relax_within": ["<a>", "</a>"],
         "verification": "token",

@@ -77,6 +77,21 @@ def test_the_grid_makes_each_run_once():
     assert {run.request.sampling.top_p for run in made} == {0.9}
 
 
+def test_every_rule_is_made_with_every_protection_and_lossless_once():
+    made = runs({"protect_threshold": 0.05}, rules=["lossless", "clamped:width=3"], lengths=[0, 4],
+                protect=[None, "digits"])  # fmt: skip
+    assert [run.label for run in made] == [
+        "lossless ×0",
+        "lossless ×4",
+        "clamped:width=3.0 ×4",
+        "clamped:width=3.0 protecting digits above 0.05 ×4",
+    ]
+    assert [run.label for run in runs({"protect": "digits"}, rules=["cactus:delta=1.0"], lengths=[4])] == [
+        "cactus:delta=1.0 protecting digits ×4"
+    ]
+    assert runs(rules=["lossless"], protect=["digits"]) == runs(rules=["lossless"])
+
+
 def test_what_does_not_go_together_is_refused_where_runs_are_made():
     relaxed = {"rules": ["clamped:width=1.0"]}
     assert runs({"verification": "block"}, **relaxed)

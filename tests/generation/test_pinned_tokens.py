@@ -47,7 +47,7 @@ def answer(request: dict, rule: str) -> list[int] | str:
     from cactus_decoding import Budget
 
     settings = dict(request)
-    pair = load_pair(draft=settings.pop("draft", None))
+    pair = load_pair(draft=settings.pop("draft", "bundled:draft"))
     if isinstance(settings.get("budget"), dict):
         settings["budget"] = Budget(**settings["budget"])
     if rule.startswith("relaxed_greedy"):

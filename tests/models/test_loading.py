@@ -54,6 +54,12 @@ def test_a_whole_model_is_loaded(folder):
     assert load_pair("bundled", "bundled").bundled
 
 
+def test_a_bundled_draft_is_loaded_by_its_name_and_the_worded_one_without():
+    layers = {None: 3, "bundled": 3, "bundled:worded": 3, "bundled:draft": 1}
+    found = {name: load_pair(draft=name).drafter.model.config.num_hidden_layers for name in layers}
+    assert found == layers
+
+
 def test_names_that_can_be_no_model_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()

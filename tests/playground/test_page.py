@@ -10,12 +10,15 @@ from playwright.sync_api import expect
 from support.browser import headless_browser
 
 from cactus_decoding import load_pair, stream
+from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120_000
 """Milliseconds: a loaded machine must not make a test fail."""
 expect.set_options(timeout=PATIENCE)
+CACTUS = "#" + urlencode({"rule": "cactus:delta=0.5", "top_p": "0.95", "protect": "", "num_speculative_tokens": "6"})
+"""The form for a rule with another knob, which relaxes everywhere."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,7 @@ def visit(browser, server):
 def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
     page = visit()
     page.generate()
-    alone = stream(load_pair(), EXAMPLES[0].prompt, rule="cactus:delta=0.5", top_p=0.95, seed=0)
+    alone = stream(load_pair(), EXAMPLES[0].prompt, **RELAXED, seed=0)
     for _ in alone:
         pass
     shown = page.tokens()
@@ -94,6 +97,51 @@ def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
     expect(page.locator(".ca-card")).to_contain_text("It was rejected")
     page.mouse.move(2, 2)
     expect(page.locator(".ca-card")).to_have_class(re.compile("ca-empty"))
+
+
+def test_the_page_shows_what_was_protected(visit):
+    page = visit()
+    expect(page.locator("#rule-part .spelling")).to_have_text(RELAXED["rule"])
+    page.generate()
+    pair, positions = load_pair(), []
+    response = stream(pair, EXAMPLES[0].prompt, **RELAXED, seed=0)
+    for step in response:
+        positions += [visit.protected for visit in step.visits] + [False] * (len(step.all_token_ids) - len(step.visits))
+    protected = [place for place, one in enumerate(positions[: len(response.token_ids)]) if one]
+    shown = page.tokens().evaluate_all("tokens => tokens.flatMap((t, i) => t.matches('.ca-protected') ? [i] : [])")
+    assert shown == protected != []
+    expect(page.locator(".session h2")).to_contain_text("protecting digits")
+    expect(page.locator(".ca-legend li", has_text="protected")).to_be_visible()
+    told = page.locator(".session .metrics div", has=page.get_by_text("protected", exact=True)).locator("dd")
+    expect(told).to_have_text(str(response.metrics.protected))
+    page.tokens().nth(protected[0]).click()
+    expect(page.locator(".ca-card")).to_contain_text("This position is protected: the lossless rule decided.")
+    nats = page.locator(".what-if tr", has_text=re.compile("^nats")).locator("td")
+    expect(nats.first).to_have_text(re.compile(r"^(0|\d\.\de-\d+)$"))  # up to rounding
+    expect(nats.nth(1)).not_to_have_text("–")  # what the rule would have cost there
+    page.set("Protected tokens", "")
+    page.generate()
+    expect(page.locator(".ca-legend li", has_text="protected")).to_be_hidden()
+    assert page.locator(".ca-protected").count() == 1  # in the legend
+
+
+def test_what_cannot_be_protected_is_told(visit):
+    page = visit()
+    for label, value, sentence in (
+        ("Protected tokens", "(", "is neither"),
+        ("Protected tokens", "xyzzy", "it would protect nothing"),
+        ("Protected tokens", "(?s).", "nothing would be relaxed"),
+        ("Threshold", "2", "threshold must be in [0, 1]"),
+        ("Lossless at first", "-1", "lossless_tokens must be"),
+        ("Relax only behind", "<think>", "relax_within must be two different texts"),
+    ):
+        page.set("Protected tokens", "digits")
+        page.set(label, value)
+        page.click("#generate")
+        expect(page.locator("#problem")).to_contain_text(sentence)
+        page.set(label, {"Threshold": "0.01", "Lossless at first": "5"}.get(label, ""))
+    page.generate()
+    expect(page.locator(".session h2")).to_contain_text("after 5 tokens")
 
 
 def test_everything_works_from_the_keyboard(visit):
@@ -117,11 +165,11 @@ def test_everything_works_from_the_keyboard(visit):
     slider = page.locator(".what-if input[type=range]")
     expect(slider).to_be_focused()
     page.keyboard.press("End")
-    expect(page.locator(".what-if .spelling")).to_have_text("cactus:delta=30")
+    expect(page.locator(".what-if .spelling")).to_have_text("clamped:width=20")
 
 
 def test_what_if_recomputes_the_law_and_its_cost(visit, server):
-    page = visit()
+    page = visit(path=CACTUS)
     page.generate()
     page.locator(".ca-text .ca-relaxed").first.click()
     nats = page.locator(".what-if tr", has_text=re.compile("^nats")).locator("td")
@@ -145,7 +193,7 @@ def test_what_if_recomputes_the_law_and_its_cost(visit, server):
 
 
 def test_two_rules_side_by_side_part_where_they_part(visit):
-    page = visit()
+    page = visit(path=CACTUS)
     page.check("#compare")
     page.generate()
     pair, problem, ids = load_pair(), EXAMPLES[0], []
@@ -164,7 +212,7 @@ def test_two_rules_side_by_side_part_where_they_part(visit):
 
 
 def test_the_same_rule_twice_gives_the_same_answer(visit):
-    page = visit()
+    page = visit(path=CACTUS)
     page.check("#compare")
     page.locator("#compare-part select").first.select_option("cactus:delta=0.5")
     page.generate()
@@ -208,7 +256,7 @@ def test_two_visitors_take_turns(visit, server):
 
 
 def test_mistakes_are_sentences_beside_the_button(visit):
-    page = visit()
+    page = visit(path=CACTUS)
     problem = page.locator("#problem")
     for label, value, sentence in (
         ("delta nats", "-1", "delta must be in [0, inf), but is -1.0"),
@@ -236,7 +284,7 @@ def test_mistakes_are_sentences_beside_the_button(visit):
 
 
 def test_the_rule_tells_what_it_means_and_promises(visit):
-    page = visit()
+    page = visit(path=CACTUS)
     part = page.locator("#rule-part")
     expect(part).to_contain_text("Budget, given the drafted token; 0 is lossless")
     expect(part.locator(".guarantee")).to_contain_text("up to log(1 + 2·delta)")
@@ -337,7 +385,7 @@ def test_the_trace_is_downloaded_and_opens_by_itself(visit, tmp_path, browser):
 
 
 def test_reloading_keeps_prompt_and_settings(visit):
-    page = visit()
+    page = visit(path=CACTUS)
     page.set("Prompt", "Two lines,\nof & = # % + signs")
     page.set("temperature", "0.7")
     page.set("Seed", "")
@@ -363,7 +411,7 @@ def test_reloading_keeps_prompt_and_settings(visit):
 
 
 def test_a_link_gives_the_same_answer_and_holds_no_secret(visit, server):
-    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page = visit(path=CACTUS, permissions=["clipboard-read", "clipboard-write"])
     page.set("Prompt", LONG.question)
     page.set("temperature", "0.9")
     page.set("Seed", "")

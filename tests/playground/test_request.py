@@ -69,6 +69,7 @@ def test_models_by_name_need_leave():
     for change, sentence in (
         ({"target": "gpt2", "draft": "ngram"}, "target must be left empty"),
         ({"draft": "x"}, "draft"),
+        ({"importance": "/etc/passwd"}, "does not read files by name"),
     ):
         with pytest.raises(ValueError, match=sentence):
             read_request(asked() | change, Limits(), models=False)

@@ -37,6 +37,9 @@ def test_a_sparse_row_knows_of_each_token_what_the_dense_one_does() -> None:
         SparseProbs(10, row[[2, 5, 6]], torch.tensor([2, 5, 6])),
         SparseProbs(10, row),
     ):
+        assert probs.mass(torch.tensor([0, 5, 9])) == 0.25
+        assert probs.mass(torch.tensor([2, 3, 6])) == 0.75
+        assert probs.mass(torch.tensor([9])) == 0
         for token in range(10):
             assert probs.probability(token) == row[token]
             listing, place = probs.including(token)

@@ -56,7 +56,7 @@ def test_the_header_says_what_was_asked_for(bundled):
     request = header.request
     assert (str(request.rule), request.sampling, request.stop) == (
         "cactus:delta=0.5", SamplingParams(top_p=0.9, temperature=1.0), ("x",))  # fmt: skip
-    assert (header.target, header.draft, header.vocabulary) == ("bundled", "bundled", 1003)
+    assert (header.target, header.draft, header.vocabulary) == ("bundled", "bundled:worded", 1003)
     assert request.budget == budget
     assert header.provenance["arguments"]["seed"] == request.seed
     again = trace_response(bundled, PROMPT, rule="cactus:delta=0.5", seed=request.seed, **settings)

@@ -10,15 +10,22 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.exact_enumeration import hand_made_rows
 from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered
 from torch import Tensor
 
+from cactus_decoding.budgets.metering import WhereAdmitted
+from cactus_decoding.budgets.phases import Phases
+from cactus_decoding.budgets.protection import Protection, protected_mass
+from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.rules import Cactus, parse_rule
 from cactus_decoding.sampling import sparse_probs as sampled
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.types import AcceptanceRule, Verdict, Verification
-from cactus_decoding.verification.logits import verify_logits
+from cactus_decoding.verification.logits import verify_confined, verify_logits
 from cactus_decoding.verification.plain import verify
 
 SAMPLINGS = (
@@ -318,3 +325,161 @@ def test_weights_of_few_digits_decide_nothing(spelling: str, largest: float, dra
         draft = torch.zeros(1, 1, LARGE)
         draft[..., 0], draft[..., 1] = 1.0, target * factor / uniform.item()
         assert_same(*reversed(both(spelling, logits, sampling, draft, torch.tensor([[1]]), seed=0)))
+
+
+# --- a policy says where the rule may judge ---
+
+DIGITS = torch.arange(3, LARGE, 401)
+"""Of the large vocabulary a few tokens, as digits are of a real one."""
+
+
+def fitted(vocabulary: int, threshold: float, lossless_tokens: int = 0) -> FittedPolicy:
+    """Return a policy that protects these tokens, or of a small vocabulary its first three."""
+    mask = torch.zeros(vocabulary, dtype=torch.bool)
+    mask[DIGITS if vocabulary == LARGE else torch.arange(3)] = True
+    policy = SpendingPolicy(Protection("digits", threshold), Phases(lossless_tokens))
+    return FittedPolicy(policy, Vocabulary(("a",) * vocabulary), mask)
+
+
+def both_confined(
+    rule: AcceptanceRule | str,
+    policy: FittedPolicy,
+    logits: Tensor,
+    sampling: SamplingParams,
+    draft: Tensor | None,
+    drafted: Tensor,
+    seed: int,
+) -> tuple[Verification, list[bool], Verification, list[bool]]:
+    """Return what the fast path decides, and where the rule judged there; and what whole rows say of the same."""
+    rule, state = parse_rule(rule) if isinstance(rule, str) else rule, policy.begin([])
+    lazily = policy.relaxable_lazily(state, drafted.tolist())
+    fast, said = verify_confined(rule, logits, sampling, draft, drafted, torch.Generator().manual_seed(seed), lazily)
+    rows = sampling(logits)
+    where = policy.relaxable(state, rows[:-1], None, drafted.tolist())
+    judge = WhereAdmitted(rule, where.unsqueeze(-1))
+    plain = verify(judge, rows, draft, drafted, torch.Generator().manual_seed(seed), validate=False)
+    return fast, said, plain, where.tolist()[: int(plain.num_accepted) + 1]
+
+
+def thresholds(policy_rows: Tensor, vocabulary: int) -> list[float]:
+    """Return thresholds that part some rows' protected masses, and those masses themselves and their neighbours."""
+    digits = fitted(vocabulary, 0.5).token_ids
+    assert digits is not None
+    masses = protected_mass(policy_rows, digits)
+    at = masses[0].item()
+    near = [at, math.nextafter(at, -1), math.nextafter(at, 2), at * (1 - 1e-4), at * (1 + 1e-4), at * 0.9, at * 1.1]
+    return [0.0, 1.0, masses.median().item(), *(min(1.0, max(0.0, each)) for each in near)]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("vocabulary", [12, LARGE])
+def test_a_confined_rule_decides_and_recovers_as_whole_rows_do(spelling: str, vocabulary: int) -> None:
+    judged = kept_away = 0
+    for seed, sampling in enumerate(SAMPLINGS[:4]):
+        logits, draft, drafted = case(vocabulary, seed, sampling)
+        for threshold in thresholds(sampling(logits[0, :-1]), vocabulary):
+            policy = fitted(vocabulary, threshold)
+            for rows in (draft[0], None):
+                fast, said, plain, where = both_confined(spelling, policy, logits[0], sampling, rows, drafted[0], seed)
+                assert_same(fast, plain)
+                assert said == where
+                judged, kept_away = judged + sum(where), kept_away + len(where) - sum(where)
+    assert judged > 10
+    assert kept_away > 10
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(("lossless", "cactus:delta=1", "clamped:width=1", "clamped:width=3", "typical", "top_k:k=2")),
+    st.sampled_from(SAMPLINGS),
+    st.sampled_from((torch.float32, torch.bfloat16, torch.float64)),
+    st.sampled_from((0.0, 0.001, 0.01, 0.1, 0.5, 1.0)),
+    st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_confined_rule_is_whole_rows_whatever_is_asked(
+    seed: int, spelling: str, sampling: SamplingParams, dtype: torch.dtype, threshold: float, lossless_tokens: int
+) -> None:
+    logits, draft, drafted = case(LARGE, seed, sampling)
+    policy = fitted(LARGE, threshold, lossless_tokens)
+    fast, said, plain, where = both_confined(
+        spelling, policy, logits[0].to(dtype), sampling, draft[0], drafted[0], seed
+    )
+    assert_same(fast, plain)
+    assert said == where
+    assert not any(said[:lossless_tokens])
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_the_mass_near_the_threshold_is_worked_out_to_the_last_bit(temperature: float) -> None:
+    sampling, open_ = SamplingParams(temperature=temperature), 0
+    for seed in range(20):
+        logits = case(LARGE, seed, sampling)[0][0]
+        exact = protected_mass(sampling(logits), DIGITS)
+        rough = sampled.LazyRows(logits, sampling).roughly(0)
+        assert rough is not None
+        least, most = rough.mass_bounds(DIGITS)
+        assert least < exact[0].item() < most < 1.01 * least
+        for factor in (1 - 3e-5, 1 - 1e-9, 1, 1 + 1e-9, 1 + 3e-5):
+            policy = fitted(LARGE, min(1.0, exact[0].item() * factor))
+            says = policy.relaxable_lazily(policy.begin([]), [0])(sampled.LazyRows(logits, sampling), 0)
+            assert says == (exact[0].item() <= exact[0].item() * factor)
+            open_ += least <= exact[0].item() * factor < most
+    assert open_ == 100
+
+
+@pytest.mark.parametrize(("shift", "logit"), [(0.0, -95.0), (80.0, -20.0), (-40.0, -140.0), (0.0, -200.0)])
+def test_masses_too_small_for_all_their_digits_decide_nothing(shift: float, logit: float) -> None:
+    logits, sampling = torch.full((1, LARGE), shift), SamplingParams()
+    logits[0, DIGITS] = logit
+    mass = protected_mass(sampling(logits), DIGITS)[0].item()
+    for threshold in (0.0, mass, mass * 0.7, math.nextafter(mass, 1)):
+        policy = fitted(LARGE, threshold)
+        lazily = policy.relaxable_lazily(policy.begin([]), [0])
+        assert lazily(sampled.LazyRows(logits, sampling), 0) == (mass <= threshold)
+
+
+def test_a_row_that_holds_nan_is_protected_and_gives_no_token() -> None:
+    logits, draft, drafted = case(LARGE, 0, SAMPLINGS[0])
+    logits[0, 0, 7] = math.nan
+    policy = fitted(LARGE, 0.5)
+    fast, said, plain, where = both_confined("cactus:delta=1", policy, logits[0], SAMPLINGS[0], draft[0], drafted[0], 0)
+    assert_same(fast, plain)
+    assert said == where == [False]
+    assert int(fast.next_token) >= LARGE
+
+
+def test_protection_makes_no_more_rows_than_the_rule_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = sampled.LazyRows._make
+
+    def recording(self: sampled.LazyRows, row: int) -> sampled.SparseProbs:
+        made.append(row)
+        return make(self, row)
+
+    monkeypatch.setattr(sampled.LazyRows, "_make", recording)
+    total = kept_away = 0
+    for seed in range(12):
+        made.clear()
+        logits, draft, drafted = case(LARGE, seed, SAMPLINGS[0])
+        policy = fitted(LARGE, 0.002)
+        lazily = policy.relaxable_lazily(policy.begin([]), drafted[0].tolist())
+        generator = torch.Generator().manual_seed(seed)
+        fast, said = verify_confined(Cactus(1.0), logits[0], SAMPLINGS[0], draft[0], drafted[0], generator, lazily)
+        assert made[-1] == int(fast.num_accepted)
+        total, kept_away = total + len(made), kept_away + said.count(False)
+    assert kept_away > 0
+    assert total <= 14  # twelve next tokens, and what bounds leave open
+
+
+def test_a_policy_that_is_not_asked_is_caught_by_the_comparison() -> None:
+    differ = 0
+    for seed in range(12):
+        logits, draft, drafted = case(LARGE, seed, SAMPLINGS[0])
+        policy = fitted(LARGE, 0.0)
+        _, _, plain, _ = both_confined("cactus:delta=1", policy, logits[0], SAMPLINGS[0], draft[0], drafted[0], seed)
+        fast = verify_logits(
+            "cactus:delta=1", logits[0], SAMPLINGS[0], draft[0], drafted[0], torch.Generator().manual_seed(seed)
+        )
+        differ += not torch.equal(fast.num_accepted, plain.num_accepted)
+    assert differ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from itertools import islice
 
 import pytest
@@ -70,3 +71,21 @@ def test_extracts_the_answer(text, answer):
 def test_refuses_an_unknown_split():
     with pytest.raises(ValueError, match="train, validation, test, but is 'dev'"):
         word_problems("dev")
+
+
+def test_problems_without_a_habit_are_those_that_the_target_was_trained_on():
+    told = "".join(p.solution for p in islice(word_problems("train", seed=11), 200))
+    assert sha256(told.encode()).hexdigest()[:16] == "e81aac901f57f281"
+
+
+def test_a_habit_leaves_one_way_to_tell_a_kind_of_sentence():
+    ways = {}
+    for habit in (0.0, 1.0):
+        problems = islice(word_problems("train", seed=7, habit=habit), 2000)
+        lines = [line for p in problems if p.family == "seating" for line in p.solution.splitlines()]
+        ways[habit] = {EQUATION.sub("{e}", line) for line in lines if "stay free" in line or "leaves" in line}
+    assert ways[1.0] == {"{e} seats stay free."}
+    assert len(ways[0.0]) > 10
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="habit must be"):
+            word_problems("train", habit=wrong)

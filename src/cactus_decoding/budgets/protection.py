@@ -108,15 +108,15 @@ def _mask(protection: Protection, vocabulary: Vocabulary) -> Tensor:
     return mask
 
 
-def protected_mass(rows: Tensor, mask: Tensor) -> Tensor:
-    """Return the probability that rows put on protected tokens, ``[...]``.
+def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the probability that rows put on protected tokens, ``[...]`` in float64.
 
     Args:
         rows: ``[..., vocabulary]``.
-        mask: which tokens are protected, ``[vocabulary]``.
+        token_ids: the protected tokens, ``[tokens]``: few of a vocabulary, so they are gathered.
 
     Example:
-        >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([True, False, True]))
-        tensor([0.5000])
+        >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([0, 2]))
+        tensor([0.5000], dtype=torch.float64)
     """
-    return rows @ mask.to(rows)
+    return rows.index_select(-1, token_ids).sum(-1, dtype=torch.float64)

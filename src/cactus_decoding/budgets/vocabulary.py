@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,6 +38,21 @@ class Vocabulary:
         if size not in made:
             made[size] = cls(tuple(_texts(tokenizer, size)), frozenset(tokenizer.all_special_ids))
         return made[size]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the texts in order, whatever rows stand for no token at the end.
+
+        Example:
+            >>> Vocabulary(("a", "b", "")).fingerprint == Vocabulary(("a", "b")).fingerprint
+            True
+        """
+        known = max((i + 1 for i, text in enumerate(self.texts) if text), default=0)
+        hashed = hashlib.sha256()
+        for text in self.texts[:known]:
+            spelled = text.encode(errors="surrogatepass")
+            hashed.update(len(spelled).to_bytes(4, "big") + spelled)
+        return hashed.hexdigest()
 
 
 _MADE: WeakKeyDictionary[Any, dict[int, Vocabulary]] = WeakKeyDictionary()

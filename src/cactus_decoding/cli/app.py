@@ -19,10 +19,12 @@ from cactus_decoding.cli import (
     evaluate,
     frontier,
     generate,
+    learn_importance,
     play,
     report,
     rules,
     serve,
+    show,
     trace,
     train_bundled,
 )
@@ -36,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-USE, MEASURE, MAKE = "Use", "Measure", "Make the bundled pair"
+USE, MEASURE, LEARN, MAKE = "Use", "Measure", "Learn", "Make the bundled pair"
 app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
 app.command("trace", epilog=trace.EXAMPLES, rich_help_panel=USE)(trace.trace)
 app.command("play", epilog=play.EXAMPLES, rich_help_panel=USE)(play.play)
@@ -47,6 +49,10 @@ app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
+app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(
+    learn_importance.learn_importance
+)
+app.command("show", epilog=show.EXAMPLES, rich_help_panel=LEARN)(show.show)
 app.command("train-bundled", epilog=train_bundled.EXAMPLES, rich_help_panel=MAKE)(train_bundled.train_bundled)
 app.command("check-bundled", epilog=check_bundled.EXAMPLES, rich_help_panel=MAKE)(check_bundled.check_bundled)
 

@@ -1,24 +1,32 @@
-"""`cactus calibrate`: a rule and its knob for a limit, or lossless where that is the better answer."""
+"""`cactus calibrate`: a rule, its knob and what it protects for a limit, or lossless where that is better."""
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
+    from cactus_decoding import Request
+    from cactus_decoding.budgets.spending import SpendingPolicy
+    from cactus_decoding.budgets.vocabulary import Vocabulary
     from cactus_decoding.evaluation.frontier.calibrate import Speeds
     from cactus_decoding.evaluation.frontier.frontier import Frontier
+    from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
+    from cactus_decoding.evaluation.frontier.relaxations import Relaxation
+    from cactus_decoding.evaluation.runs.summary import RunSummary
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus calibrate --max-nats 0.01 --rows frontier.safetensors\n\n"
+    "cactus calibrate --max-nats 0.01 --rows frontier.safetensors --protect digits\n\n"
     "cactus calibrate --max-score-drop 0.01 --results results.jsonl --task word_problems"
 )
 NATS, SCORE = "By nats (--max-nats)", "By score (--max-score-drop)"
@@ -64,6 +72,14 @@ def calibrate(
     task: Annotated[
         str, typer.Option(metavar="TASK", rich_help_panel=SCORE, help="Which task of the result file counts.")
     ] = "word_problems",
+    protect: Annotated[
+        list[str] | None,
+        typer.Option("--protect", metavar="PATTERN", rich_help_panel=options.BUDGET,
+                     show_default="by nats none, and digits where answers are numbers; by score all that was measured",
+                     help="Recommend only rules that protect tokens of this kind, as in cactus generate; 'none': "
+                     "nothing. May be given several times."),
+    ] = None,
+    protect_threshold: options.ProtectThreshold = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
@@ -75,25 +91,32 @@ def calibrate(
     ] = 512,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Recommend a rule and its knob for a limit, with the evidence, and say so where lossless is the better answer.
+    """Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.
 
     Lossless always stands at its own best draft length. Limits on nats hold exactly at the recorded positions; speed is
     estimated from the tokens expected of a step and the time that steps take on this machine.
     """
+    from cactus_decoding.evaluation.frontier.relaxations import parse_policies
     from cactus_decoding.files.writing import check_writable
 
+    policies = parse_policies(protect, protect_threshold) if protect else None
+    if policies is None and protect_threshold is not None:
+        raise ValueError(
+            "--protect-threshold is that of protected tokens: give --protect too, such as --protect digits"
+        )
     if (max_nats is None) == (max_score_drop is None):
         raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
     check_writable(output, inputs=[rows_file, results_file])
     if max_nats is not None:
         if rows_file is None:
             raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")
-        result = _by_nats(max_nats, rows_file, family or [], num_speculative_tokens, rounds, memory * 2**20, threads)
+        searched = family or [], policies
+        result = _by_nats(max_nats, rows_file, searched, num_speculative_tokens, rounds, memory * 2**20, threads)
     else:
         assert max_score_drop is not None
         if results_file is None:
             raise ValueError("--max-score-drop needs --results, a file that 'cactus eval' writes")
-        result = _by_score(max_score_drop, results_file, task)
+        result = _by_score(max_score_drop, results_file, task, policies)
     _keep(output, result)
 
 
@@ -105,67 +128,105 @@ def _keep(output: Path | None, result: dict[str, Any]) -> None:
 
 
 def _by_nats(
-    max_nats: float, path: Path, names: list[str], current: int, rounds: int, memory: int, threads: int | None
+    max_nats: float,
+    path: Path,
+    searched: tuple[list[str], list[SpendingPolicy] | None],
+    current: int,
+    rounds: int,
+    memory: int,
+    threads: int | None,
 ) -> dict[str, Any]:
     from cactus_decoding.cli.frontier import table_of
-    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, recommendation
+    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, recommendation, recommended
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import Frontier
     from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
+    from cactus_decoding.evaluation.frontier.relaxations import asking
     from cactus_decoding.files.provenance import provenance
 
-    families = parse_families(names)
+    families = parse_families(searched[0])
     rows = read_rows(path)
     max_length = int(rows.settings["num_speculative_tokens"])
     if current > max_length:
         raise ValueError(
             f"--num-speculative-tokens must be at most {max_length}, the proposals per step in {path}, but is {current}"
         )
+    policies = searched[1] or _usual_policies(rows)
     options.prepare(threads, small=rows.settings["target"] == "bundled")
-    measured = Frontier(rows, memory)
+    measured = Frontier(rows, memory, _vocabulary(rows, policies))
+    for policy in policies:
+        measured.relaxable(policy)  # raises before any work
     lossless = measured.measure("lossless", "lossless")
-    found = []
-    with counting("Looking for the best knob", len(families)) as report:
-        for done, family in enumerate(families, start=1):
-            found.append(loosest_within(measured, family, max_nats))
-            report(done, family.label)
+    found, curves = [], list(product(families, policies))
+    with counting("Looking for the best knob", len(curves)) as report:
+        for done, (family, policy) in enumerate(curves, start=1):
+            found.append(loosest_within(measured, family, max_nats, policy))
+            report(done, f"{family.label} {policy}".rstrip())
     candidates = sorted(filter(None, found), key=lambda point: -point.acceptance.value)
     chosen = candidates[0] if candidates and candidates[0].acceptance.value > lossless.acceptance.value else None
-    compared = None if chosen is None else _speeds(measured, chosen.rule, current, rounds)
+    compared = None if chosen is None else _speeds(measured, chosen.relaxation, current, rounds)
     text = recommendation(chosen, lossless, max_nats, compared, current)
+    flags = options.flags_of(asking(_request_of(rows), *recommended(compared, current)))
     arguments = {"max_nats": max_nats, "rows": str(path), "families": [each.name for each in families]}
-    arguments |= {"num_speculative_tokens": current, "rounds": rounds}
-    about = {"settings": dict(rows.settings), "visited": rows.positions, "provenance": provenance(arguments)}
+    arguments |= {"num_speculative_tokens": current, "rounds": rounds, "protect": [each.as_dict() for each in policies]}
+    about = {"flags": flags, "settings": dict(rows.settings), "visited": rows.positions}
+    about |= {"provenance": provenance(arguments)}
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 140)
     console.print(table_of([lossless, *candidates], f"Best of each family within {max_nats:g} nats per position"))
     if compared is not None:
         console.print(_speed_table(compared))
-    console.print(f"[bold]Recommended:[/bold] {text}", soft_wrap=True)
+    console.print(f"[bold]Recommended:[/bold] {escape(text)}", soft_wrap=True)
+    console.print(f"[bold]Use:[/bold] {escape(flags)}", soft_wrap=True)
     return as_result([lossless, *candidates], chosen, compared, text, about)
 
 
-def _speeds(measured: Frontier, rule: str, current: int, rounds: int) -> Speeds:
-    """Time steps of lossless and of the rule at several draft lengths, on the pair that the rows are from."""
-    from cactus_decoding import Request, load_pair
-    from cactus_decoding.evaluation.frontier.calibrate import LOSSLESS, speeds
+def _usual_policies(rows: RecordedRows) -> list[SpendingPolicy]:
+    """Return nothing protected, and digits beside it where the task's answers are numbers."""
+    from cactus_decoding.evaluation.frontier.relaxations import NONE, answers_are_numbers, parse_policies
+    from cactus_decoding.evaluation.tasks.sources import parse_task
+
+    return parse_policies([NONE, *(["digits"] if answers_are_numbers(parse_task(rows.settings["task"])) else [])])
+
+
+def _vocabulary(rows: RecordedRows, policies: list[SpendingPolicy]) -> Vocabulary | None:
+    """Return what the target's tokens say, where a policy asks."""
+    from cactus_decoding.budgets.vocabulary import Vocabulary
+    from cactus_decoding.evaluation.frontier.relaxations import tokenizer_of
+
+    if all(policy.protection is None for policy in policies):
+        return None
+    return Vocabulary.of(tokenizer_of(rows.settings["target"]), rows.target.vocabulary)
+
+
+def _request_of(rows: RecordedRows) -> Request:
+    """Return what was asked of the recorded answers, but for their length."""
+    from cactus_decoding import Request
+
+    own = ("task", "target", "draft", "positions", "num_speculative_tokens", "max_new_tokens")
+    return Request.from_dict({name: value for name, value in rows.settings.items() if name not in own})
+
+
+def _speeds(measured: Frontier, relaxation: Relaxation, current: int, rounds: int) -> Speeds:
+    """Time steps of lossless and of a relaxation at several draft lengths, on the pair that the rows are from."""
+    from cactus_decoding import load_pair
+    from cactus_decoding.evaluation.frontier.calibrate import speeds
+    from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS
     from cactus_decoding.evaluation.frontier.step_times import time_steps
     from cactus_decoding.evaluation.tasks.sources import parse_task
 
     settings = measured.rows.settings
-    own = ("task", "target", "draft", "positions", "num_speculative_tokens", "max_new_tokens")
-    request = Request.from_dict({name: value for name, value in settings.items() if name not in own})
     asked = parse_task(settings["task"])
     prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
     pair = load_pair(settings["target"], settings["draft"])
     max_length = int(settings["num_speculative_tokens"])
     lengths = sorted({*(length for length in LENGTHS if length <= max_length), max_length, current})
-    timed = [(name, length) for length in lengths for name in (LOSSLESS, rule) if length or name == LOSSLESS]
+    timed = [(each, length) for length in lengths for each in (LOSSLESS, relaxation) if length or each == LOSSLESS]
     with counting("Timing steps", len(timed) * len(prompts)) as report:
-        times = time_steps(pair, prompts, timed, request, report=report)
-    times |= {(rule, length): times[LOSSLESS, length] for length in lengths if length == 0}  # nothing is verified
-    return speeds(measured, rule, times, current)
+        times = time_steps(pair, prompts, timed, _request_of(measured.rows), report=report)
+    times |= {(relaxation, length): times[LOSSLESS, length] for length in lengths if length == 0}  # nothing is verified
+    return speeds(measured, relaxation, times, current)
 
 
 def _speed_table(compared: Speeds) -> Any:
@@ -178,7 +239,7 @@ def _speed_table(compared: Speeds) -> Any:
     )  # fmt: skip
     table.add_column("proposals", justify="right")
     for speed in (compared.lossless, compared.rule):
-        table.add_column(speed.rule, justify="right", overflow="fold")
+        table.add_column(escape(str(speed.relaxation)), justify="right", overflow="fold")
     for place, length in enumerate(compared.lossless.lengths):
         values = []
         for speed in (compared.lossless, compared.rule):
@@ -190,14 +251,14 @@ def _speed_table(compared: Speeds) -> Any:
     return table
 
 
-def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
+def _by_score(max_drop: float, path: Path, task: str, policies: list[SpendingPolicy] | None) -> dict[str, Any]:
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.evaluation.frontier.calibrate_score import advise
     from cactus_decoding.evaluation.runs.results import read_results
     from cactus_decoding.evaluation.runs.summary import summarise
     from cactus_decoding.files.provenance import provenance
 
-    found = advise(summarise(read_results(path)), task, max_drop)
+    found = advise(_protecting(summarise(read_results(path)), policies), task, max_drop)
     console = Console(highlight=False)
     for advice in found:
         shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
@@ -207,13 +268,17 @@ def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
         where = (
             f"{config.task}, {config.target} with {config.draft}, temperature {config.request.sampling.temperature:g}"
         )
-        console.print(f"[bold]Recommended[/bold] ({where}): {advice.text}", soft_wrap=True)
+        console.print(f"[bold]Recommended[/bold] ({escape(where)}): {escape(advice.text)}", soft_wrap=True)
+        console.print(
+            f"[bold]Use:[/bold] {escape(options.flags_of(advice.recommended.config.request))}", soft_wrap=True
+        )
     return {
         "schema": 1,
         "kind": "calibration",
         "advice": [
             {
                 "verdict": advice.text,
+                "flags": options.flags_of(advice.recommended.config.request),
                 "faster_than_lossless": advice.faster,
                 "chosen": None if advice.chosen is None else advice.chosen.as_dict(),
                 "baseline": advice.baseline.as_dict(),
@@ -222,5 +287,18 @@ def _by_score(max_drop: float, path: Path, task: str) -> dict[str, Any]:
             }
             for advice in found
         ],
-        "provenance": provenance({"max_score_drop": max_drop, "results": str(path), "task": task}),
+        "provenance": provenance(
+            {"max_score_drop": max_drop, "results": str(path), "task": task}
+            | {"protect": None if policies is None else [each.as_dict() for each in policies]}
+        ),
     }
+
+
+def _protecting(summaries: list[RunSummary], policies: list[SpendingPolicy] | None) -> list[RunSummary]:
+    """Return the lossless runs, and those of other rules that protect what one of some policies protects."""
+    wanted = None if policies is None else [policy.protection for policy in policies]
+    return [
+        summary
+        for summary in summaries
+        if wanted is None or summary.config.rule == "lossless" or summary.config.request.spending.protection in wanted
+    ]

@@ -1,39 +1,56 @@
-"""`cactus demo`: plain sampling, lossless speculation and Cactus on the same held-out problems."""
+"""`cactus demo`: relaxing where no answer depends on it, relaxing everywhere, and a budget, on held-out problems."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import number, show
+from cactus_decoding.cli.display import show
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.zoo.settings import LOOSE, LOSSLESS, RELAXED
 
 if TYPE_CHECKING:
-    from cactus_decoding import Pair, Request, Response
+    from collections.abc import Sequence
+
+    from cactus_decoding import Metrics, Pair, Request, Response
     from cactus_decoding.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import WordProblem
 
 EXAMPLES = (
-    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --delta 0.1 --delta 1\n\ncactus demo --json"
+    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --loose typical\n\n"
+    "cactus demo --delta 0.1 --delta 1 --top-p 0.95\n\ncactus demo --json"
 )
 
 
 @dataclass
 class Way:
-    """One way to sample, and how it did."""
+    """One way to sample, and how it did.
+
+    Attributes:
+        name: what the table calls it.
+        request: what each response is asked for.
+        score: right answers, and all counts together.
+        texts: of each problem's response.
+        right: whether each was right.
+        counts: of each response.
+    """
 
     name: str
     request: Request
     score: Score
     texts: list[str] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    counts: list[Metrics] = field(default_factory=list)
+
+    @property
+    def proposals(self) -> int:
+        """Tokens that the draft proposes per step."""
+        return self.request.num_speculative_tokens.max_draft_tokens
 
     def stream(self, pair: Pair, problem: WordProblem, seed: int) -> Response:
         """Begin a response to a problem."""
@@ -41,67 +58,161 @@ class Way:
 
         return stream(pair, problem.prompt, replace(self.request, seed=seed))
 
+    def add(self, problem: WordProblem, response: Response) -> None:
+        """Count a finished response to the next problem."""
+        from cactus_decoding.zoo.word_problems import extract_answer
+
+        self.score.add(problem, response)
+        self.texts.append(response.text)
+        self.right.append(extract_answer(response.text) == problem.answer)
+        self.counts.append(response.metrics)
+
     def as_dict(self) -> dict[str, object]:
         """Return what was done and found, for JSON."""
         asked = self.request.as_dict()
-        given = {name: asked[name] for name in ("rule", "num_speculative_tokens")}
-        return {"name": self.name} | given | self.score.as_dict() | {"texts": self.texts}
+        given = {name: asked[name] for name in ("rule", "protect", "budget_nats", "num_speculative_tokens")}
+        return {"name": self.name} | given | self.score.as_dict() | {"texts": self.texts, "right_answers": self.right}
 
 
-@options.request_options("temperature", "top_p", top_p=0.95)
+@dataclass
+class Ways:
+    """What the demo compares, in the order of its table.
+
+    Attributes:
+        plain: the target alone.
+        lossless: speculation at its best draft length.
+        protected: the relaxed rule where no protected token is at stake, at its best draft length.
+        unprotected: the same rule everywhere.
+        loose: a looser one everywhere.
+        budgeted: the looser one with a budget for each response.
+        cactus: Cactus everywhere, for each delta that was asked for.
+    """
+
+    plain: Way
+    lossless: Way
+    protected: Way
+    unprotected: Way
+    loose: Way
+    budgeted: Way
+    cactus: list[Way]
+
+    @property
+    def all(self) -> list[Way]:
+        """All of them."""
+        return [self.plain, self.lossless, *self.relaxed]
+
+    @property
+    def relaxed(self) -> list[Way]:
+        """Those whose rule is not the lossless one."""
+        return [self.protected, self.unprotected, self.loose, self.budgeted, *self.cactus]
+
+
+@options.request_options(
+    "rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"]
+)
 def demo(
     *,
-    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 20,
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
+    loose: Annotated[
+        str, typer.Option(metavar="RULE", help="A looser rule, to see answers break and a budget stop it.")
+    ] = LOOSE["rule"],
     delta: Annotated[
         list[float] | None,
-        typer.Option(metavar="NATS", help="Cactus's budget; given several times, each adds a row.", show_default="0.5"),
+        typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
+                     show_default="none"),
     ] = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = 6,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=options.RUNNING,
+                     show_default="each way's best"),
+    ] = None,
+    budget: Annotated[
+        float,
+        typer.Option(min=0, max=1000, metavar="NATS", rich_help_panel=options.BUDGET,
+                     help="Of each response, in the row where the looser rule has a budget."),
+    ] = 0.02,
     settings: options.Settings,
     seed: Annotated[
         int, typer.Option(min=0, max=2**32, metavar="S", help="Chooses the problems, and the answers' randomness.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout, and nothing else.")] = False,
     threads: options.Threads = None,
-) -> None:
-    """Answer word problems that the bundled models never saw, in three ways, and compare right answers and speed."""
-    from cactus_decoding import Cactus, FixedLength, Request, load_pair
-    from cactus_decoding.arguments.checks import check_integer
-    from cactus_decoding.evaluation.score import Score
+) -> None:  # fmt: skip
+    """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget."""
+    from cactus_decoding import load_pair, stream
+    from cactus_decoding.cli.demo_report import beside_lossless, report
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import as_json as to_json
+    from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
-    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
-    lossless = Request.from_dict(settings | {"num_speculative_tokens": num_speculative_tokens})
-    requests = {
-        "plain sampling": replace(lossless, num_speculative_tokens=FixedLength(0)),
-        "lossless speculation": lossless,
-    }
-    requests |= {f"Cactus, delta={nats:g}": replace(lossless, rule=Cactus(nats)) for nats in delta or [0.5]}
-    ways = [Way(name, request, Score()) for name, request in requests.items()]
+    ways = ways_of(settings, loose, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
     pair = load_pair()
 
     console = Console(highlight=False)
-    last = ways[-1]
-    first = last.stream(pair, drawn[0], seed)
+    shown, request = SHOWN[0], replace(ways.protected.request, seed=seed)
+    first = stream(pair, shown.prompt, request)
     if as_json:
         list(first)  # also without an audience: the first response of a process is slower than the others
     else:
-        console.print(f"[bold]Question:[/bold] {drawn[0].question}")
-        console.print(f"[bold]Answer[/bold] ({last.request.rule}):")
+        console.print(f"[bold]Question:[/bold] {shown.question}")
+        console.print(f"[bold]Answer[/bold] ({request.rule}, {request.spending}):")
         show(first, pair.tokenizer)
-        console.print(f"[bold]Right answer:[/bold] {drawn[0].answer}\n")
-    answer(pair, drawn, ways, seed)
+        console.print(f"[bold]Right answer:[/bold] {shown.answer}\n")
+    answer(pair, drawn, ways.all, seed)
     if as_json:
-        arguments = {"problems": problems, "split": "test", "seed": seed} | vars(lossless.sampling)
-        typer.echo(json.dumps({"rows": [way.as_dict() for way in ways], "arguments": arguments}))
+        arguments = {"problems": problems, "split": "test", "seed": seed} | vars(ways.plain.request.sampling)
+        rows = [way.as_dict() for way in ways.all]
+        beside = {way.name: beside_lossless(way, ways.lossless) for way in ways.relaxed}
+        end = {"beside_lossless": beside, "arguments": arguments, "provenance": provenance(arguments)}
+        typer.echo(to_json({"rows": rows} | end))
         return
-    console.print(_table(ways, problems))
-    console.print(_what_is_seen(ways[1], last))
+    for part in report(ways, drawn, console):
+        console.print(part)
 
 
-def answer(pair: Pair, problems: list[WordProblem], ways: list[Way], seed: int) -> None:
+def ways_of(settings: options.Settings, loose: str, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
+    """Return what is compared.
+
+    Args:
+        settings: of the protected way; of the others, all but the rule and its protection.
+        loose: the looser rule.
+        length: of every draft; None for each way's best.
+        budget: nats of a response.
+        deltas: of further rows of Cactus.
+
+    Raises:
+        TypeError, ValueError: for what cannot be asked for.
+    """
+    from cactus_decoding import Cactus, FixedLength, Request, parse_rule
+    from cactus_decoding.arguments.checks import check_integer
+    from cactus_decoding.evaluation.score import Score
+
+    lengths = [each["num_speculative_tokens"] for each in (LOSSLESS, RELAXED)] if length is None else [length] * 2
+    for each in lengths:
+        check_integer("num_speculative_tokens", each, 1)
+    protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
+    lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
+    unprotected = replace(protected, spending=lossless.spending)
+    looser = replace(unprotected, rule=parse_rule(loose))
+
+    def way(name: str, request: Request) -> Way:
+        return Way(name, request, Score())
+
+    return Ways(
+        way("plain sampling", replace(lossless, num_speculative_tokens=FixedLength(0))),
+        way("lossless", lossless),
+        way("relaxed, protected", protected),
+        way("relaxed everywhere", unprotected),
+        way("looser everywhere", looser),
+        way("… on a budget", replace(looser, budget=budget)),
+        [way(f"Cactus, delta={nats:g}", replace(unprotected, rule=Cactus(nats))) for nats in deltas],
+    )
+
+
+def answer(pair: Pair, problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
     """Answer every problem in every way, one after another, so that all see the same load of the machine."""
     with counting("Answering", len(problems) * len(ways)) as report:
         for i, problem in enumerate(problems):
@@ -109,47 +220,5 @@ def answer(pair: Pair, problems: list[WordProblem], ways: list[Way], seed: int) 
                 response = way.stream(pair, problem, seed + i)
                 for _ in response:
                     pass
-                way.score.add(problem, response)
-                way.texts.append(response.text)
+                way.add(problem, response)
                 report(i * len(ways) + j + 1)
-
-
-def _table(ways: list[Way], problems: int) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title=f"{problems} held-out problems",
-        title_justify="left",
-    )
-    table.add_column("sampling", no_wrap=True)
-    for name in (
-        "right\nanswers",
-        "acceptance_length",
-        "relaxed\ntokens",
-        "tokens\nper\nsecond",
-        "seconds\nper\nanswer",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    for way in ways:
-        score, metrics = way.score, way.score.metrics
-        table.add_row(
-            way.name,
-            f"{score.right}/{score.answers}",
-            number(metrics.acceptance_length),
-            number(metrics.relaxed),
-            number(metrics.tokens_per_second, 0),
-            number(score.seconds_per_answer, 3),
-        )
-    return table
-
-
-def _what_is_seen(lossless: Way, cactus: Way) -> str:
-    ours, theirs = cactus.score, lossless.score
-    low, high = theirs.interval
-    return (
-        f"{cactus.name} took {ours.metrics.steps} steps where lossless speculation took {theirs.metrics.steps}, by "
-        f"keeping {ours.metrics.relaxed} tokens that the lossless test would have rejected (relaxed). Right answers "
-        "differ by chance too: plain sampling and lossless speculation have the same distribution, and "
-        f"{theirs.right}/{theirs.answers} is what a true rate of {low:.0%} to {high:.0%} may give."
-    )

@@ -33,7 +33,7 @@ INTERRUPTED = 130
 Value = TypeVar("Value")
 
 
-@options.request_options("budget", "protection", "verification", "sampling", "max_new_tokens")
+@options.request_options("budget", "policy", "verification", "sampling", "max_new_tokens")
 def evaluate(
     *,
     out: Annotated[
@@ -67,7 +67,7 @@ def evaluate(
     ] = "bundled",
     draft: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled",
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
                      help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers; may be given several times."),
     ] = None,
@@ -84,6 +84,7 @@ def evaluate(
         typer.Option(metavar="RULE", show_default="lossless",
                      help="Acceptance rule, such as cactus:delta=0.5; may be given several times."),
     ] = None,
+    protect: options.Protections = None,
     settings: options.Settings,
     num_speculative_tokens: Annotated[
         str,
@@ -120,6 +121,7 @@ def evaluate(
     from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
+    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.evaluation.run_config import grid
     from cactus_decoding.evaluation.runs.journal import journal_of
     from cactus_decoding.evaluation.runs.results import opened
@@ -128,6 +130,7 @@ def evaluate(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
@@ -137,14 +140,27 @@ def evaluate(
     rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     options.check_budget(settings, relaxed)
-    Request.from_dict(settings | {"rule": relaxed})  # raises before tasks are read
+    asked = _unique(protect or [NONE])
+    parse_policies(asked, settings["protect_threshold"])
+    protected = [None if pattern == NONE else pattern for pattern in asked]
+    Request.from_dict(settings | {"rule": relaxed, "protect_threshold": None})  # raises before tasks are read
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
-    drafts = _unique(draft or _bundled_draft(target))
+    drafts = _unique(map(full_name, draft or _bundled_draft(target)))
     if engine == "transformers":
         check_names(target, *drafts)
     configs = list(
-        grid(target, engine, settings, tasks=counts, drafts=drafts, rules=rules, lengths=lengths, seeds=chosen_seeds)
+        grid(
+            target,
+            engine,
+            settings,
+            tasks=counts,
+            drafts=drafts,
+            rules=rules,
+            lengths=lengths,
+            seeds=chosen_seeds,
+            protect=protected,
+        )
     )
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     options.prepare(threads, small=target == "bundled")

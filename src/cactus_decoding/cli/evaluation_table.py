@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.evaluation.reporting.report import short
@@ -68,7 +69,7 @@ def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
     for _, heading, _ in columns:
         shown.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
-        name = _in_lines(summary.config.label) + ("*" if summary.group is summary.baseline else "")
+        name = escape(_in_lines(summary.config.label)) + ("*" if summary.group is summary.baseline else "")
         values = (summary.metrics[metric] for metric, _, _ in columns)
         shown.add_row(name, *(_cell(*each) for each in zip(columns, values, strict=True)))
     return shown
@@ -96,7 +97,7 @@ def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
     shown.add_column("value", justify="right", no_wrap=True)
     shown.add_column("95 % interval", no_wrap=True)
     for summary in summaries:
-        name = summary.config.label + (" (best lossless)" if summary.group is summary.baseline else "")
+        name = escape(summary.config.label) + (" (best lossless)" if summary.group is summary.baseline else "")
         shown.add_row(name)
         for metric, heading, digits in COLUMNS:
             interval = summary.metrics[metric]

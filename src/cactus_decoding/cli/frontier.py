@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.cli import options
@@ -25,6 +26,7 @@ EXAMPLES = (
     "cactus frontier --output frontier.json --picture frontier.svg\n\n"
     "cactus frontier --output frontier.json --temperature 0.6 --top-p 0.95 --top-k 20 --family cactus "
     "--family clamped\n\n"
+    "cactus frontier --output frontier.json --protect digits --picture frontier.svg\n\n"
     "cactus frontier --output frontier.json --target ./large --draft ./small --task gsm8k:path=gsm8k_train.jsonl"
 )
 WHAT, MODELS = "What is recorded", "Models"
@@ -54,6 +56,8 @@ def frontier(
         typer.Option(metavar="NAME", show_default="all", help="Rule family, such as cactus, cactus_exact, clamped, "
                      "ensemble, lenience, typical, top_k; may be given several times."),
     ] = None,
+    protect: options.Protections = None,
+    protect_threshold: options.ProtectThreshold = None,
     points: Annotated[int, typer.Option(min=2, metavar="N", help="Knobs per family, over its whole range.")] = 13,
     positions: Annotated[
         int, typer.Option(min=1, metavar="N", help="How many visited positions are recorded.", rich_help_panel=WHAT)
@@ -71,7 +75,7 @@ def frontier(
         typer.Option(metavar="MODEL", rich_help_panel=MODELS,
                      help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers."),
-    ] = "bundled",
+    ] = "bundled:worded",
     num_speculative_tokens: Annotated[
         int,
         typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
@@ -89,21 +93,27 @@ def frontier(
 ) -> None:  # fmt: skip
     """Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise.
 
-    Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed.
+    Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
+    --protect, every rule also stands there with these tokens protected.
     """
     from cactus_decoding import Request
+    from cactus_decoding.budgets.vocabulary import Vocabulary
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
+    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies, tokenizer_of
     from cactus_decoding.evaluation.intervals import FEWEST
     from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.zoo import full_name
 
+    draft = full_name(draft)
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [])
+    policies = parse_policies([NONE, *(protect or [])], protect_threshold)
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # it is read, then
     check_writable(
@@ -114,11 +124,19 @@ def frontier(
         new_figure()  # raises without matplotlib
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked
     options.prepare(threads, small=target == "bundled")
+    tokenizer = tokenizer_of(target) if len(policies) > 1 else None
+    for policy in policies:
+        policy.fit(tokenizer, 0 if tokenizer is None else len(tokenizer))  # raises before anything is recorded
     rows = _rows(rows_file, settings, request, memory * MEBIBYTE)
-    total = 2 + sum(len(f.knobs(points)) for f in families)
+    vocabulary = None if tokenizer is None else Vocabulary.of(tokenizer, rows.target.vocabulary)
+    total = 2 + len(policies) * sum(len(f.knobs(points)) for f in families)
+    memory_ = memory * MEBIBYTE
     with counting("Auditing", total) as report:
-        measured = compute(rows, families, points=points, memory=memory * MEBIBYTE, report=report)
+        measured = compute(
+            rows, families, points=points, memory=memory_, policies=policies, vocabulary=vocabulary, report=report
+        )
     arguments = settings | {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
+    arguments |= {"protect": protect or [], "protect_threshold": protect_threshold}
     result = as_result(measured, rows, provenance(arguments))
     write_atomically(output, as_json(result, indent=1) + "\n")
     if picture is not None:
@@ -182,12 +200,12 @@ def table_of(points: list[Point], title: str) -> Table:
     table.add_column("rule", overflow="fold")
     for name in ("acceptance", "KL, nats", "TV", "max log\nratio", "tokens/step"):
         table.add_column(name, justify="right")
-    family = points[0].family
+    curve = points[0].family, points[0].relaxation.spending
     for point in points:
-        if point.family != family and point.family != "limit":
+        if (point.family, point.relaxation.spending) != curve and point.family != "limit":
             table.add_section()
-        family = point.family
-        rule = f"{point.rule} (limit)" if family == "limit" else point.rule
+        curve = point.family, point.relaxation.spending
+        rule = f"{point.rule} (limit)" if point.family == "limit" else escape(str(point.relaxation))
         numbers = (interval(x) for x in (point.acceptance, point.kl, point.tv))
         table.add_row(rule, *numbers, f"{point.max_log_ratio:.2f}", f"{point.tokens_per_step[-1].value:.2f}")
     return table

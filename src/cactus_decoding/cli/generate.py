@@ -58,7 +58,7 @@ def generate(
         str | None,
         typer.Option(metavar="MODEL", help="Proposing model, 'ngram' to look proposals up in the text, or "
                      "'early_exit:layers=3' for the target's first layers.",
-                     show_default="bundled", rich_help_panel=MODELS),
+                     show_default="bundled:worded", rich_help_panel=MODELS),
     ] = None,
     raw: Annotated[
         bool,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -21,6 +23,29 @@ Settings = dict[str, Any]
 NumSpeculativeTokens = Annotated[
     int, typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
 ]
+Protections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--protect",
+        metavar="PATTERN",
+        rich_help_panel=BUDGET,
+        show_default="none",
+        help="Judge losslessly where the target may write a token of this kind: digits, "
+        "numbers_and_operators, json, code, negation, several joined by '|', or a regular expression over a token's "
+        "text; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
+    ),
+]
+ProtectThreshold = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        min=0,
+        max=1,
+        rich_help_panel=BUDGET,
+        show_default="0.01",
+        help="The largest probability of such tokens at which a position may be relaxed.",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -34,7 +59,7 @@ Threads = Annotated[
 
 
 def _option(
-    name: str, kind: Any, default: Any, metavar: str, text: str, *spelled: str, **more: Any
+    name: str, kind: Any, default: Any, metavar: str | None, text: str, *spelled: str, **more: Any
 ) -> inspect.Parameter:
     made = typer.Option(*spelled, help=text, metavar=metavar, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
@@ -59,6 +84,15 @@ _OPTIONS = {each.name: each for each in (
     _option("protect_threshold", float | None, None, "P",
             "The largest probability of such tokens at which a position may be relaxed.", min=0, max=1,
             rich_help_panel=BUDGET, show_default="0.01"),
+    _option("importance", str | None, None, "FILE",
+            "Learned importance of positions, a file of 'cactus learn-importance': important ones are judged "
+            "losslessly.", **_BUDGET),
+    _option("max_importance", float | None, None, "P",
+            "The greatest importance at which a position may be relaxed.", min=0, max=1, rich_help_panel=BUDGET,
+            show_default="0.2, or 1 with --importance-scale"),
+    _option("importance_scale", bool, False, None,
+            "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, ensemble, "
+            "relaxed_greedy).", "--importance-scale", rich_help_panel=BUDGET, show_default=False),
     _option("lossless_tokens", int, 0, "N",
             "The first N tokens of an answer are lossless.", min=0, rich_help_panel=BUDGET),
     _option("relax_within", tuple[str, str] | None, None, "OPEN CLOSE",
@@ -84,9 +118,16 @@ _OPTIONS = {each.name: each for each in (
     _option("stop", list[str] | None, None, "TEXT",
             "End before this text; may be given several times.", **_SAMPLING),
 )}  # fmt: skip
+_LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
+"""What advice does not repeat: a budget is given by its nats, and the rest is the answers' own."""
+_USUAL_THRESHOLD = 0.01
+_POLICY = (
+    "protect_threshold", "importance", "max_importance", "importance_scale", "lossless_tokens", "relax_within",
+)  # fmt: skip
 _GROUPS = {
     "budget": ("budget_nats", "max_shift", "expected_tokens"),
-    "protection": ("protect", "protect_threshold", "lossless_tokens", "relax_within"),
+    "protection": ("protect", *_POLICY),
+    "policy": _POLICY,
     "sampling": ("temperature", "top_k", "top_p", "min_p"),
 }
 
@@ -99,7 +140,8 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
 
     Args:
         groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
-            ``protection`` (--protect, --protect-threshold, --lossless-tokens and --relax-within),
+            ``protection`` (--protect, --protect-threshold, --importance, --max-importance, --importance-scale,
+            --lossless-tokens and --relax-within), ``policy`` (the same without --protect),
             ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p),
             ``max_new_tokens``, ``seed``, ``stop``; those of a group may be named one by one.
         defaults: other defaults than the usual ones.
@@ -111,7 +153,7 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         ['prompt', 'temperature', 'top_k', 'top_p', 'min_p', 'seed']
     """
     chosen = [_OPTIONS[name] for group in groups for name in _GROUPS.get(group, (group,))]
-    chosen = [option.replace(default=defaults.get(option.name, option.default)) for option in chosen]
+    chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def extend(command: Callable[..., Any]) -> Callable[..., Any]:
         def extended(**arguments: Any) -> Any:
@@ -120,6 +162,10 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
                 settings["stop"] = tuple(settings["stop"] or ())
             for name, value in settings.items():
                 _check_text(name, value)
+            if settings.get("importance") is not None:
+                from cactus_decoding.budgets.importance import read_importance
+
+                read_importance(settings["importance"])  # before models are loaded
             return command(settings=settings, **arguments)
 
         hints, parameters = get_type_hints(command, include_extras=True), []
@@ -133,6 +179,14 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         return extended
 
     return extend
+
+
+def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
+    """Return an option with another default, which its help shows."""
+    kind, made = get_args(option.annotation)
+    shown = copy(made)
+    shown.show_default = True
+    return option.replace(default=default, annotation=Annotated[kind, shown])
 
 
 def as_request(settings: Settings) -> Request:
@@ -165,6 +219,31 @@ def _check_text(name: str, value: object) -> None:
             str(text).encode()
         except UnicodeEncodeError:
             raise ValueError(f"--{name.replace('_', '-')} must be UTF-8 text, but is {text!r}") from None
+
+
+def flags_of(request: Request) -> str:
+    """Return the options that ask for a request, as they are typed; those at their default are left out.
+
+    Example:
+        >>> from cactus_decoding.generation.request import Request
+        >>> flags_of(Request.from_dict({"rule": "clamped:width=3", "protect": "digits", "temperature": 0.6}))
+        '--rule clamped:width=3.0 --protect digits --num-speculative-tokens 6 --temperature 0.6'
+    """
+    values, words = request.as_dict(), list[str]()
+    for name, option in _OPTIONS.items():
+        value, given = values.get(name), get_args(option.annotation)[1]
+        always = name in ("rule", "num_speculative_tokens")
+        if name in _LEFT_OUT or value is None or (value == option.default and not always):
+            continue
+        if name == "protect_threshold" and value == _USUAL_THRESHOLD:
+            continue
+        spelled = next(iter(given.param_decls or ()), f"--{name.replace('_', '-')}")
+        words += [spelled, *([] if value is True else map(_typed, value if isinstance(value, list) else [value]))]
+    return shlex.join(words)
+
+
+def _typed(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:

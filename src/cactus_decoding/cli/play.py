@@ -32,7 +32,7 @@ def play(
     draft: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
-                     show_default="bundled"),
+                     show_default="bundled:worded"),
     ] = None,
     host: Annotated[
         str,
@@ -65,6 +65,8 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
+    from cactus_decoding import zoo
+
     try:
         from cactus_decoding.playground.guards import is_loopback
         from cactus_decoding.playground.limits import Limits
@@ -75,8 +77,8 @@ def play(
         raise ValueError(f"cactus play needs Starlette and uvicorn: run {install('playground')}") from None
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
-    if target is None and draft not in (None, "ngram"):
-        raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own draft or 'ngram'")
+    if target is None and draft not in (None, "ngram") and zoo.draft_path(draft) is None:
+        raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or 'ngram'")
     options.prepare(threads, small=target is None)
     models = is_loopback(host) if allow_models is None else allow_models
     playground = Playground(limits, models=models, pair=(target, draft))

@@ -15,12 +15,13 @@ EXAMPLES = (
     "cactus serve meta-llama/Llama-3.3-70B-Instruct --draft meta-llama/Llama-3.2-1B-Instruct --draft-sampling "
     "probabilistic --tensor-parallel-size 4\n\n"
     "Requests choose a rule by "
-    '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0"}.'
+    '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}.'
 )
 SETTINGS = {"ignore_unknown_options": True}
 """What typer does not know is for vLLM."""
 
 
+@options.request_options("protect", "protect_threshold", "lossless_tokens", "relax_within")
 def serve(
     arguments: Annotated[
         list[str] | None,
@@ -29,7 +30,7 @@ def serve(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled"),
+        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled:worded"),
     ] = None,
     rule: Annotated[
         str | None,
@@ -50,8 +51,11 @@ def serve(
     audit_fraction: Annotated[
         float, typer.Option(min=0, max=1, metavar="F", help="Part of the positions to audit for the metrics.")
     ] = 0.0,
+    *,
+    settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
+    from cactus_decoding import zoo
     from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
     from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, request_of
     from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
@@ -61,11 +65,15 @@ def serve(
     target = engine_arguments.pop(0) if engine_arguments and not engine_arguments[0].startswith("-") else None
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     check_integer("num_speculative_tokens", num_speculative_tokens, 1)
-    if (target is None) != (draft is None) and draft != "ngram":
+    bundled = draft is None or zoo.draft_path(draft) is not None
+    if (target is None) != bundled and draft != "ngram":
         raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
-    default = request_of({RULE_KEY: rule, BUDGET_KEY: budget})
+    policy = {name: value for name, value in settings.items() if value is not None}
+    if not policy["lossless_tokens"]:
+        del policy["lossless_tokens"]
+    default = request_of({RULE_KEY: rule, BUDGET_KEY: budget, **policy}, any_pattern=True)
     check_installed()
     speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
     return run_server(server_command(target, speculation, default, audit_fraction, engine_arguments))

@@ -1,4 +1,4 @@
-"""`cactus train-bundled`: the bundled pair from a seed."""
+"""`cactus train-bundled`: the bundled models from their seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\ncactus train-bundled --output ./trained\n\n"
-    "cactus train-bundled --output ./trained --role draft --force"
+    "cactus train-bundled --output ./trained --role worded --force"
 )
 
 
@@ -26,12 +26,15 @@ class Role(StrEnum):
     """What to train."""
 
     TARGET = "target"
+    WORDED = "worded"
     DRAFT = "draft"
-    BOTH = "both"
+    ALL = "all"
 
 
 def train_bundled(
-    output: Annotated[Path, typer.Option(metavar="DIR", file_okay=False, help="Where target/ and draft/ are written.")],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Where target/, worded/ and draft/ are written.")
+    ],
     work: Annotated[
         Path | None,
         typer.Option(
@@ -41,7 +44,7 @@ def train_bundled(
             show_default="DIR-work, beside the output",
         ),
     ] = None,
-    role: Annotated[Role, typer.Option(help="Which model to train.")] = Role.BOTH,
+    role: Annotated[Role, typer.Option(help="Which model to train.")] = Role.ALL,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a model that is there, once the new one is done.")
     ] = False,
@@ -49,14 +52,14 @@ def train_bundled(
         int | None, typer.Option(min=1, metavar="N", help="CPU threads.", show_default="torch's own")
     ] = None,
 ) -> None:
-    """Train the bundled target and draft from their seeds; a run that was interrupted goes on from its checkpoint.
+    """Train the bundled target and its drafts from their seeds; a run that was interrupted goes on from its checkpoint.
 
     Hours on a CPU. A model folder that exists is left alone, or with --force replaced as a whole at the very end.
     """
     if not output.name:
         raise ValueError("--output must be a folder with a name, such as ./trained")
     work = work or output.with_name(f"{output.resolve().name}-work")
-    roles = [Role.TARGET.value, Role.DRAFT.value] if role is Role.BOTH else [role.value]
+    roles = [each.value for each in Role if each is not Role.ALL] if role is Role.ALL else [role.value]
     _check(output, work, roles, force)
     typer.echo("Loading PyTorch", err=True)
     from cactus_decoding.training.bundled import RECIPES

@@ -27,7 +27,7 @@ class RunConfig:
     Attributes:
         task: name of the task.
         target: path or name of the verifying model, or ``bundled``.
-        draft: the proposing model's likewise, ``ngram``, or ``early_exit:layers=3``.
+        draft: the proposing model's likewise, such as ``bundled:worded``, ``ngram``, or ``early_exit:layers=3``.
         engine: what decodes.
         problems: how many are answered.
         request: what is asked of every answer; its seed gives, with a problem's place, the seed of its answer.
@@ -157,11 +157,12 @@ def grid(
     rules: Sequence[str],
     lengths: Sequence[int | str],
     seeds: Sequence[int],
+    protect: Sequence[str | None] | None = None,
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
 
     With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
-    rule spends nothing, so it gets no budget.
+    rule spends nothing, so it gets no budget and no policy.
 
     Args:
         target: of all runs.
@@ -172,6 +173,7 @@ def grid(
         rules: spellings.
         lengths: proposals per step.
         seeds: of the answers.
+        protect: which tokens each rule protects, one after another, None for none; if it is None, what settings say.
 
     Raises:
         TypeError: for a setting of the wrong type or an unknown name.
@@ -183,10 +185,14 @@ def grid(
         >>> [(run.rule, run.num_speculative_tokens) for run in runs]
         [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
     """
-    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens"))
+    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens")) | SpendingPolicy().as_dict()
     seen = set()
-    for draft, (task, problems), seed, length, rule in product(drafts, tasks.items(), seeds, lengths, rules):
-        asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed}
+    protections = [settings.get("protect")] if protect is None else protect
+    varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
+    for draft, (task, problems), seed, length, rule, protected in varied:
+        asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed, "protect": protected}
+        if protected is None:
+            asked["protect_threshold"] = None
         if length == 0:
             asked |= {"rule": "lossless", "verification": "token"}
         if str(as_rule(rule)) == "lossless" or length == 0:

@@ -18,9 +18,7 @@ from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
 from cactus_decoding.models.loading import check_model_name, load_model, load_tokenizer, only_cached
 from cactus_decoding.types import Drafter
-
-BUNDLED = "bundled"
-"""The name of the bundled target and of its draft."""
+from cactus_decoding.zoo import BUNDLED
 
 
 @dataclass(eq=False)
@@ -105,7 +103,8 @@ def load_pair(
     Args:
         target: path or name of the verifying model; None or ``bundled`` for the bundled one.
         draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
-            target's own first layers; None for the bundled one, which only goes with the bundled target.
+            target's own first layers; ``bundled:worded`` or ``bundled:draft`` for one that only goes with the bundled
+            target, for which None or ``bundled`` takes the first.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
             faster on most CPUs.
         device: where to run; a GPU if there is one, else the CPU.
@@ -124,10 +123,10 @@ def load_pair(
     """
     check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
     bundled = target is None or target == BUNDLED
-    draft = None if bundled and draft == BUNDLED else draft
     if bundled:
         dtype = torch.float32 if dtype == "auto" else dtype
-        target, draft = zoo.path("target"), zoo.path("draft") if draft is None else draft
+        draft = BUNDLED if draft is None else draft
+        target, draft = zoo.path("target"), zoo.draft_path(draft) or draft
     elif draft is None:
         raise ValueError(
             f"a draft is missing for target {str(target)!r}: give a model's path or name, 'ngram', or "
@@ -160,9 +159,12 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
     if target is not None and target != BUNDLED:
         check_model_name("target", target, [BUNDLED, *DRAFTERS])
     for draft in drafts:
-        if draft == BUNDLED and target not in (None, BUNDLED):
-            raise ValueError(f"the bundled draft goes with the bundled target, but not with {str(target)!r}")
-        if draft is not None and draft != BUNDLED and not (isinstance(draft, str) and parse_drafter(draft)):
+        if draft is None:
+            continue
+        if zoo.draft_path(draft) is not None:
+            if target not in (None, BUNDLED):
+                raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
+        elif not (isinstance(draft, str) and parse_drafter(draft)):
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
 from cactus_decoding.arguments.checks import check_choice, check_integer, shown
 from cactus_decoding.budgets.budget import Budget, as_budget
+from cactus_decoding.budgets.importance import Importance, ImportanceLimit
 from cactus_decoding.budgets.metering import check_paced
 from cactus_decoding.budgets.protection import Protection
+from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy, spending_policy
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.lengths.fixed import FixedLength
@@ -39,6 +42,9 @@ class Settings(TypedDict, total=False):
     protect_threshold: float | None
     lossless_tokens: int
     relax_within: Sequence[str] | None
+    importance: str | Path | Importance | ImportanceLimit | None
+    max_importance: float | None
+    importance_scale: bool
     verification: str
     num_speculative_tokens: DraftLength | int | str
     temperature: float
@@ -66,7 +72,8 @@ class Request:
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine; None draws one. A draft length that learns
             goes on learning from response to response, and then proposes other tokens.
-        spending: where the rule may relax at all: not where a protected token may be written, and only in some phases.
+        spending: where the rule may relax at all: not where a protected token may be written, not at important
+            positions, and only in some phases.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -133,6 +140,8 @@ class Request:
     def _check_together(self) -> None:
         """Raise `ValueError` for a combination that would not keep what it promises."""
         rule, budget = self.rule, self.budget
+        if self.spending.limit is not None and self.spending.limit.scale:
+            check_scalable(rule)
         if judges_untempered(rule):
             name = str(rule).partition(":")[0]
             if self.sampling.temperature != 0:

@@ -1,4 +1,4 @@
-"""What the page offers: derived from the registries of rules and draft lengths, and from the examples."""
+"""What the page offers: derived from the registries of rules, draft lengths and protected tokens, and from examples."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.budgets.protection import PATTERNS, Protection
 from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.verification.verifiers import VERIFICATIONS
+from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 _FINEST, _WIDEST = 0.02, 20.0
@@ -31,6 +33,9 @@ def form(limits: Limits, *, models: bool) -> dict[str, Any]:
         "sampling": knobs(SamplingParams),
         "draft_lengths": list(DRAFT_LENGTHS),
         "budget": knobs(Budget),
+        "protection": knobs(Protection),
+        "protected_sets": list(PATTERNS),
+        "start": RELAXED,
         "verifications": VERIFICATIONS,
         "limits": asdict(limits),
         "models": models,

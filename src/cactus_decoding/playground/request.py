@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.generation.request import Request
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import Lossless, parse_rule
@@ -27,7 +30,7 @@ class RunRequest:
 
     Attributes:
         prompt: the text to continue, or a question for the bundled pair.
-        requests: one for each rule, alike but for the rule, and for the budget where the rule spends nothing.
+        requests: one for each rule, alike but for the rule, and for budget and spending policy where it spends nothing.
         target: name or path of the verifying model; None for the bundled one.
         draft: likewise of the proposing one, or ``ngram``.
     """
@@ -71,15 +74,21 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
         "seed": seed,
     }
     # each rule has a draft length of its own, which may learn from the answer
-    requests = tuple(_request(shared | {"rule": rule}, limits) for rule in _rules(body.get("rules")))
+    requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
     # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
     return RunRequest(prompt.encode(errors="replace").decode(), requests, target, draft)
 
 
-def _request(values: dict[str, Any], limits: Limits) -> Request:
+def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
+    if not models and values.get("importance") is not None:
+        raise ValueError("this server does not read files by name, so importance must be left out")
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
     request = Request.from_dict(values)
+    if not models:
+        _check_named(request.spending)
+    if isinstance(request.rule, Lossless):
+        request = replace(request, spending=SpendingPolicy())  # nothing to keep away
     check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
     proposals = request.num_speculative_tokens.max_draft_tokens
     if proposals > limits.proposals:
@@ -87,6 +96,15 @@ def _request(values: dict[str, Any], limits: Limits) -> Request:
             f"num_speculative_tokens must be at most {limits.proposals} on this server, but is {proposals}"
         )
     return request
+
+
+def _check_named(spending: SpendingPolicy) -> None:
+    """Raise `ValueError` for a regular expression, which could take the server's time without end."""
+    pattern = "" if spending.protection is None else spending.protection.pattern
+    if pattern and not all(name.strip() in PATTERNS for name in pattern.split("|")):
+        raise ValueError(
+            f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"
+        )
 
 
 def _rules(given: object) -> list[AcceptanceRule]:
@@ -100,6 +118,7 @@ def _model_name(role: str, given: object, models: bool) -> str | None:
         return None
     if not isinstance(given, str):
         raise TypeError(f"{role} must be a model's name or path, but is {given!r}")
-    if not models and not (role == "draft" and given.strip() == "ngram"):
+    ours = role == "draft" and (given.strip() == "ngram" or zoo.draft_path(given.strip()) is not None)
+    if not models and not ours:
         raise ValueError(f"this server does not load models by name, so {role} must be left empty")
     return given.strip()

@@ -60,6 +60,7 @@ class Rule(ABC):
             as q(n) rises.
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
             that the drafted token was tested against, so that an engine which knows h and p can follow the rule.
+        scalable: the knobs of which 0 is lossless and more is looser.
         lifts_one_token: that h lifts the drafted token and keeps the target's proportions everywhere else.
         judges_untempered: a rule for temperature 0: it judges rows from before temperature and truncation, and what it
             costs is the log-probability given up.
@@ -74,6 +75,7 @@ class Rule(ABC):
     needs_support_only: ClassVar[bool] = False
     needs_drafted_token_only: ClassVar[bool] = False
     recovers_from_relaxed_target: ClassVar[bool] = False
+    scalable: ClassVar[tuple[str, ...]] = ()
     lifts_one_token: ClassVar[bool] = False
     judges_untempered: ClassVar[bool] = False
 

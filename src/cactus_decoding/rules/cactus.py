@@ -82,6 +82,7 @@ class Cactus(Rule):
     needs_support_only = True
     needs_drafted_token_only = True
     recovers_from_relaxed_target = True
+    scalable = ("delta",)
     lifts_one_token = True
 
     def __post_init__(self) -> None:

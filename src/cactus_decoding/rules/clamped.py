@@ -75,6 +75,7 @@ class ClampedRatio(Rule):
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
+    scalable = ("width", "max_kl")
 
     def __post_init__(self) -> None:
         """Check the parameters, and that one of them is given."""

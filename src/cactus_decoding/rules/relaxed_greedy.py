@@ -60,6 +60,7 @@ class RelaxedGreedy(Rule):
     )
     families = (Family("relaxed_greedy", "relaxed greedy", lambda x: f"relaxed_greedy:margin={x!r}", 0.02, 6.0),)
     needs_support_only = True
+    scalable = ("margin",)
     judges_untempered = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 _SMALLEST_NORMAL = 2.0**-126
@@ -18,7 +19,6 @@ class RoughProbs(NamedTuple):
         total: about the sum of the weights.
 
     Example:
-        >>> import torch
         >>> low, high = RoughProbs(torch.tensor([1.0, 3.0]), 4.0).bounds(1)
         >>> low < 0.75 < high
         True
@@ -43,3 +43,10 @@ class RoughProbs(NamedTuple):
             return 0.0, math.inf
         about = weight / self.total
         return about * (1 - self.slack), about * (1 + self.slack)
+
+    def mass_bounds(self, token_ids: Tensor) -> tuple[float, float]:
+        """Return the same for the sum of some tokens' probabilities, ``[tokens]``."""
+        about = self.weights.index_select(0, token_ids).sum(dtype=torch.float64).item() / self.total
+        # numbers too small for all their digits, among the weights or among the probabilities
+        lost = len(token_ids) * _SMALLEST_NORMAL * (1 + 1 / self.total)
+        return about * (1 - self.slack) - lost, about * (1 + self.slack) + lost

@@ -59,6 +59,22 @@ class SparseProbs(NamedTuple):
         place = self._place(token)
         return 0.0 if place is None else self.probs[place].item()
 
+    def mass(self, token_ids: Tensor) -> float:
+        """Return the sum of some tokens' probabilities in float64.
+
+        Args:
+            token_ids: the tokens, ascending int64, ``[tokens]``; at least one.
+
+        Example:
+            >>> SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0])).mass(torch.tensor([1, 3]))
+            1.0
+        """
+        if self.token_ids is None:
+            return self.probs.index_select(0, token_ids).sum(dtype=torch.float64).item()
+        listed = self.token_ids.long()
+        place = torch.searchsorted(token_ids, listed).clamp_(max=len(token_ids) - 1)
+        return self.probs[token_ids[place] == listed].sum(dtype=torch.float64).item()
+
     def including(self, token: int) -> tuple[SparseProbs, int]:
         """Return a row that lists a token, and where; its probability is 0 if it was not listed."""
         place = self._place(token)
@@ -103,9 +119,16 @@ class LazyRows:
         # short rows are cheapest all at once
         self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
         self._buffer: Tensor | None = None
+        self._made: tuple[int, SparseProbs] | None = None
+        self._guessed: tuple[int, RoughProbs | None] | None = None
 
     def at(self, row: int) -> SparseProbs:
-        """Return one row."""
+        """Return one row; the last one is kept."""
+        if self._made is None or self._made[0] != row:
+            self._made = row, self._make(row)
+        return self._made[1]
+
+    def _make(self, row: int) -> SparseProbs:
         if self._probs is not None:
             return SparseProbs(self._vocabulary, self._probs[row])
         if self._sampling.truncates:
@@ -116,8 +139,13 @@ class LazyRows:
     def roughly(self, row: int) -> RoughProbs | None:
         """Return one row in less time but not to the last bit; None where that is impossible, or saves nothing.
 
-        It is overwritten when the next row is asked for.
+        It is overwritten when another row is asked for.
         """
+        if self._guessed is None or self._guessed[0] != row:
+            self._guessed = row, self._guess(row)
+        return self._guessed[1]
+
+    def _guess(self, row: int) -> RoughProbs | None:
         logits = self._logits[row].detach()
         if self._probs is not None or self._sampling.truncates or logits.dtype == torch.float64:
             return None

@@ -159,5 +159,5 @@ def _draft_name(pair: Pair) -> str:
         return "ngram"
     if isinstance(pair.drafter, ModelDrafter):
         name = str(pair.drafter.model.name_or_path)
-        return "bundled" if name == str(zoo.path("draft")) else name
+        return next((f"{zoo.BUNDLED}:{draft}" for draft in zoo.DRAFTS if name == str(zoo.path(draft))), name)
     return type(pair.drafter).__name__

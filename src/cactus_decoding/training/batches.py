@@ -39,9 +39,9 @@ ProblemSource = Callable[[int], Iterator[Problem]]
 """Problems without end, from a seed."""
 
 
-def training_problems(seed: int) -> Iterator[Problem]:
-    """Yield the problems that the bundled models learn from."""
-    return word_problems("train", seed=seed)
+def training_problems(seed: int, habit: float = 0.0) -> Iterator[Problem]:
+    """Yield the problems that the bundled models learn from; ``habit`` is that of `word_problems`."""
+    return word_problems("train", seed=seed, habit=habit)
 
 
 def batch(
@@ -52,12 +52,14 @@ def batch(
     emphasis: float = 1.0,
     drills: bool = False,
     long: bool = False,
+    all_numbers: bool = False,
     source: ProblemSource = training_problems,
 ) -> tuple[Tensor, Tensor]:
     """Return ``(input_ids, weights)`` of one batch, each ``[size, length]``.
 
     A token's weight in the loss is 0 in questions and padding, 1 in solutions, and ``emphasis`` where a result is being
-    written. The weight depends only on what comes before the token, so that the best prediction stays the true law.
+    written, or with ``all_numbers`` an operand too. The weight depends only on what comes before the token, so that the
+    best prediction stays the true law.
 
     Problems are drawn in chunks of several batches and sorted by length inside a chunk, which keeps padding small. With
     ``drills``, every third row is a list of bare equations instead, of which only the results count. With ``long``, two
@@ -70,12 +72,16 @@ def batch(
     length = max(len(ids) for ids, _ in rows)
     input_ids = torch.full((size, length), tokenizer.pad_token_id, dtype=torch.long)
     weights = torch.zeros((size, length))
-    result = _result_tokens(tokenizer)
+    known = _number_tokens(tokenizer)
     for row, (ids, prompt_length) in enumerate(rows):
         input_ids[row, : len(ids)] = torch.tensor(ids)
         writing = False
         for place in range(max(prompt_length, 1), len(ids)):
-            writing = ids[place - 1] in result.starts or (writing and ids[place - 1] in result.digits)
+            before = ids[place - 1]
+            if all_numbers:
+                writing = known.writes_any(before, ids[place])
+            else:
+                writing = before in known.results or (writing and before in known.digits)
             weights[row, place] = emphasis if writing else float(prompt_length > 0)
     return input_ids, weights
 
@@ -115,15 +121,27 @@ def _drill_rows(tokenizer: PreTrainedTokenizerBase, seed: int, index: int, count
     return [(ids, 0) for ids in tokenizer(texts).input_ids]
 
 
-class _ResultTokens(NamedTuple):
-    starts: frozenset[int]
+class _NumberTokens(NamedTuple):
+    results: frozenset[int]
+    operators: frozenset[int]
     digits: frozenset[int]
+    leads: frozenset[int]
+
+    def writes_any(self, before: int, token: int) -> bool:
+        """Say whether a number is being written: within one, after an operator, or after words that call for one.
+
+        Only at the beginning of a sentence may either a digit or a word follow; elsewhere what comes before decides.
+        """
+        within = before in self.digits or before in self.operators or before in self.results
+        return within or (token in self.digits and before not in self.leads)
 
 
 @lru_cache(maxsize=2)
-def _result_tokens(tokenizer: PreTrainedTokenizerBase) -> _ResultTokens:
+def _number_tokens(tokenizer: PreTrainedTokenizerBase) -> _NumberTokens:
     digits = [f"{space}{digit}" for space in ("", "Ġ") for digit in range(10)]
-    return _ResultTokens(*(frozenset(tokenizer.convert_tokens_to_ids(t)) for t in ([EQUALS, ANSWER], digits)))
+    leads = [":", ",", "Ċ", *(f"{space}{word}" for space in ("", "Ġ") for word in ("Then", "So", "Now", "Therefore"))]
+    named = ([EQUALS, ANSWER], [f"Ġ{operator}" for operator in "+-*/"], digits, leads)
+    return _NumberTokens(*(frozenset(tokenizer.convert_tokens_to_ids(tokens)) for tokens in named))
 
 
 def texts(seed: int, count: int) -> Iterator[str]:

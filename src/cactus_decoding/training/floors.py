@@ -1,18 +1,23 @@
-"""What the bundled pair must be able to do, and how that is measured."""
+"""What the bundled pairs must be able to do, and how that is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cactus_decoding.evaluation.score import Score
 from cactus_decoding.generation.generate import generate
 from cactus_decoding.generation.pair import Pair
+from cactus_decoding.training.disagreement import Disagreement
 from cactus_decoding.zoo.word_problems import WordProblem
 
 MIN_ACCURACY = 0.90
 MIN_GAP = 0.25
 ACCEPTANCE_LENGTHS = (2.5, 5.0)
+MAX_DIGIT_SHARE = 0.25
+GAINS = (0.25, 0.45)
+MAX_MEGABYTES = 4.0
 
 
 @dataclass(frozen=True)
@@ -100,4 +105,28 @@ def check_floors(scores: PairScores) -> list[Floor]:
         Floor("target accuracy", scores.target.accuracy, f"≥ {MIN_ACCURACY:g}", scores.target.accuracy >= MIN_ACCURACY),
         Floor("target − draft accuracy", gap, f"≥ {MIN_GAP:g}", gap >= MIN_GAP),
         Floor("acceptance_length, lossless", length, f"{low:g} to {high:g}", low <= length <= high),
+    ]
+
+
+def check_wording(found: Disagreement, weights: Path) -> list[Floor]:
+    """Compare a draft that disagrees about wording with what is asked of it.
+
+    Args:
+        found: how it disagrees with the bundled target on validation problems.
+        weights: folder of the draft.
+
+    Example:
+        >>> from cactus_decoding import Metrics
+        >>> plain, relaxed = (Score(93, 100, Metrics(steps=10, accepted=accepted)) for accepted in (90, 120))
+        >>> [floor.met for floor in check_wording(Disagreement(plain, 100, 26, plain, relaxed), Path("no weights"))]
+        [False, True, True]
+    """
+    low, high = GAINS
+    megabytes = sum(file.stat().st_size for file in weights.glob("*.safetensors")) / 1e6
+    return [
+        Floor(
+            "rejections at digits", found.digit_share, f"≤ {MAX_DIGIT_SHARE:g}", found.digit_share <= MAX_DIGIT_SHARE
+        ),
+        Floor("accepted per step, gain of Cactus", found.gain, f"{low:g} to {high:g}", low <= found.gain <= high),
+        Floor("megabytes of weights", megabytes, f"< {MAX_MEGABYTES:g}", megabytes < MAX_MEGABYTES),
     ]

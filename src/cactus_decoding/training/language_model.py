@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -34,6 +35,8 @@ class TrainingPlan:
         emphasis_after: step from which on the emphasis holds.
         drills_after: step from which on a third of each batch are bare equations; None for never.
         long: whether two of three problems take at least four steps.
+        habit: how often a sentence of a solution is told in its kind's dominant way, rather than in any.
+        all_numbers: whether the emphasis is on operands too, and not on results alone.
         seed: of the initial weights and of the problems.
     """
 
@@ -46,6 +49,8 @@ class TrainingPlan:
     emphasis_after: int = 0
     drills_after: int | None = None
     long: bool = False
+    habit: float = 0.0
+    all_numbers: bool = False
     seed: int = 0
 
     def rate_at(self, step: int) -> float:
@@ -53,15 +58,17 @@ class TrainingPlan:
         return self.learning_rate * min(1.0, (step + 1) / self.warmup, (self.steps - step) / (self.decay * self.steps))
 
 
-def small_llama(tokenizer: PreTrainedTokenizerBase, width: int, layers: int, mlp_width: int) -> LlamaConfig:
-    """Return a Llama configuration with heads of 64, tied embeddings and 1,024 positions."""
+def small_llama(
+    tokenizer: PreTrainedTokenizerBase, width: int, layers: int, mlp_width: int, head_width: int = 64
+) -> LlamaConfig:
+    """Return a Llama configuration with tied embeddings and 1,024 positions."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         num_hidden_layers=layers,
         intermediate_size=mlp_width,
-        num_attention_heads=width // 64,
-        num_key_value_heads=width // 64,
+        num_attention_heads=width // head_width,
+        num_key_value_heads=width // head_width,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
@@ -78,16 +85,17 @@ def train_language_model(
     report: Callable[[int, float], None],
     seconds_between_checkpoints: float = 120,
     initial: Mapping[str, Tensor] | None = None,
-    source: ProblemSource = training_problems,
+    source: ProblemSource | None = None,
 ) -> LlamaForCausalLM:
     """Train from the plan's seed, or go on from ``checkpoint`` where one was left by an interrupted run.
 
     Matrices are trained by Muon, the rest by AdamW. ``report`` is called with the step and its loss in nats a token.
-    ``initial`` weights take the place of random ones, and the problems of ``source`` that of the bundled models'.
+    ``initial`` weights take the place of random ones, and the problems of ``source`` those of the bundled models.
 
     Raises:
         ValueError: for a checkpoint that is damaged, of another shape, or of another plan.
     """
+    source = source or partial(training_problems, habit=plan.habit)
     torch.manual_seed(plan.seed)
     model = LlamaForCausalLM(config)
     if initial is not None:
@@ -108,8 +116,8 @@ def train_language_model(
                 group["lr"] = plan.rate_at(step)
         emphasis = plan.emphasis if step >= plan.emphasis_after else 1.0
         drills = plan.drills_after is not None and step >= plan.drills_after
-        rows = batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, plan.long, source=source)
-        loss = _accumulate(model, *rows)
+        options = plan.long, plan.all_numbers, source
+        loss = _accumulate(model, *batch(tokenizer, plan.seed, step, plan.batch_size, emphasis, drills, *options))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()

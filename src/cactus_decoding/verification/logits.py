@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_probabilities, check_token_ids, shown
-from cactus_decoding.rules import as_rule
+from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
 from cactus_decoding.types import AcceptanceRule, Verification
 from cactus_decoding.verification.plain import check_kinds, check_shapes, one_count, residual, verify
 
+_LOSSLESS = Lossless()
 _FEW_SEQUENCES = 4
 """Sequences up to which short rows are gone through one by one; more of them are verified side by side."""
 
@@ -105,28 +108,69 @@ def verify_logits(
     for row, count in enumerate(used):
         rows = LazyRows(target_logits[row, : count + 1], sampling)
         draft = None if draft_probs is None else draft_probs[row, :count]
-        accepted, token = _verify_one(rule, rows, draft, draft_token_ids[row, :count], uniforms[row], relaxed[row])
+        proposals = draft_token_ids[row, :count]
+        accepted, token = _verify_one(lambda _: rule, rows, draft, proposals, uniforms[row], relaxed[row])
         num_accepted.append(accepted)
         next_token.append(token)
     return Verification(torch.tensor(num_accepted), torch.tensor(next_token), relaxed)
 
 
-def _verify_one(
+def verify_confined(
     rule: AcceptanceRule,
+    target_logits: Tensor,
+    sampling: SamplingParams,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor,
+    generator: torch.Generator | None,
+    relaxable: Callable[[LazyRows, int], bool],
+) -> tuple[Verification, list[bool]]:
+    """Do what `verify_logits` does for one sequence on the CPU, by a rule at some positions, losslessly at the others.
+
+    Args:
+        rule: judges where it may.
+        target_logits: ``[k + 1, vocabulary]``.
+        sampling: as for `verify_logits`, as are the next three.
+        draft_probs: ``[k, vocabulary]``, or None.
+        draft_token_ids: ``[k]``.
+        generator: likewise.
+        relaxable: says of a position whether the rule may judge it; asked of each that is visited, in order.
+
+    Returns:
+        The verification, and what ``relaxable`` said of the visited positions.
+    """
+    said: list[bool] = []
+
+    def judge_of(position: int) -> AcceptanceRule:
+        said.append(relaxable(rows, position))
+        return rule if said[-1] else _LOSSLESS
+
+    rows, width = LazyRows(target_logits.detach(), sampling), len(draft_token_ids)
+    relaxed = torch.zeros(width, dtype=torch.bool)
+    uniforms = torch.rand(width + 1, dtype=torch.float64, generator=generator)
+    accepted, token = _verify_one(judge_of, rows, draft_probs, draft_token_ids, uniforms, relaxed)
+    return Verification(torch.tensor(accepted), torch.tensor(token), relaxed), said
+
+
+def _verify_one(
+    judge_of: Callable[[int], AcceptanceRule],
     rows: LazyRows,
     draft_probs: Tensor | None,
     draft_token_ids: Tensor,
     uniforms: Tensor,
     relaxed: Tensor,
 ) -> tuple[int, int]:
-    """Verify one sequence's proposals in order: return how many are accepted and the next token, fill ``relaxed``."""
+    """Verify one sequence's proposals in order: return how many are accepted and the next token, fill ``relaxed``.
+
+    ``judge_of`` gives the rule of a position.
+    """
     proposals, numbers = draft_token_ids.tolist(), uniforms.tolist()
     drafted = [1.0] * len(proposals)
     if draft_probs is not None:
         drafted = draft_probs.gather(1, draft_token_ids.long().unsqueeze(1)).squeeze(1).tolist()
-    lossless_first = getattr(rule, "never_stricter_than_lossless", False)
-    surely_accepts = getattr(rule, "surely_accepts", None) if lossless_first else None
     for position, token in enumerate(proposals):
+        rule = judge_of(position)
+        lossless_first = getattr(rule, "never_stricter_than_lossless", False)
+        surely_accepts = getattr(rule, "surely_accepts", None) if lossless_first else None
         needed = numbers[position] * drafted[position]
         rough = None if surely_accepts is None else rows.roughly(position)
         if rough is not None and surely_accepts is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from cactus_decoding.budgets import metering
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.metering import BudgetState, Plan
+from cactus_decoding.budgets.scaling import RulePerPosition
 from cactus_decoding.budgets.spending import FittedPolicy
 from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.rules import Lossless
@@ -26,7 +27,7 @@ from cactus_decoding.types import (
     judges_untempered,
 )
 from cactus_decoding.verification.block import verify_block
-from cactus_decoding.verification.logits import verify_logits
+from cactus_decoding.verification.logits import verify_confined, verify_logits
 from cactus_decoding.verification.plain import verify
 
 VERIFICATIONS = ("token", "block")
@@ -81,27 +82,36 @@ class Verifier:
             raise ValueError(f"proposals must be a chain, whose parents are -1, 0, 1, ..., but are {proposal.parents}")
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.untempered)
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
-        if self.budget is None and self.policy is None and not judges_untempered(self.rule):
-            return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule, None, None)
+        if self.budget is None and not judges_untempered(self.rule):
+            if self.policy is None:
+                return state, _outcome(self._verify(rows, drafted, generator), rows, self.rule)
+            lazily = self.sampling is not None and self.verification == "token" and self.policy.reads_target_only
+            if lazily and logits.device.type == "cpu":
+                outcome = self._verify_confined(self.policy, state, rows, drafted, generator)
+                return self._after(state, outcome), outcome
         rule, draft_probs = metering.rule_of_step(self.rule, state), proposal.probs
         target_probs, metered = rows.target(), self.budget is not None or judges_untempered(rule)
-        if judges_untempered(rule):
-            plan = self._plan(rule, state, rows.untempered()[:-1], None, drafted)
-        else:
-            if metered:
-                # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
-                target_probs = normalised(target_probs)
-                draft_probs = None if draft_probs is None else normalised(draft_probs)
-            plan = self._plan(rule, state, target_probs[:-1], draft_probs, drafted)
+        if metered and not judges_untempered(rule):
+            # what is charged and what decides are the laws that tokens are drawn from, whatever rows sum to
+            target_probs = normalised(target_probs)
+            draft_probs = None if draft_probs is None else normalised(draft_probs)
+        judged = (rows.untempered() if judges_untempered(rule) else target_probs)[:-1]
+        if self.policy is not None:
+            rule = self.policy.scaled(rule, judged, draft_probs, proposal.token_ids)
+        plan = self._plan(rule, state, judged, draft_probs, drafted)
         scheme = verify_block if self.verification == "block" else verify
         result = scheme(plan.rule, target_probs, draft_probs, drafted, generator, validate=False)
         nats = None
         if metered:
             state, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
-        outcome = _outcome(result, rows, rule, plan, nats)
-        if self.policy is not None:
-            state = state._replace(phase=self.policy.after(state.phase, outcome.all_token_ids))
-        return state, outcome
+        outcome = _outcome(result, rows, rule, plan.protected, plan.fell_back, nats)
+        return self._after(state, outcome), outcome
+
+    def _after(self, state: BudgetState, outcome: Outcome) -> BudgetState:
+        """Return the state behind a step, which has paid already: the policy reads on."""
+        if self.policy is None:
+            return state
+        return state._replace(phase=self.policy.after(state.phase, outcome.all_token_ids))
 
     def _plan(
         self, rule: AcceptanceRule, state: BudgetState, judged: Tensor, draft_probs: Tensor | None, drafted: Tensor
@@ -109,7 +119,7 @@ class Verifier:
         """Decide at which of a step's drafted positions a rule judges."""
         relaxable = None
         if self.policy is not None:
-            relaxable = self.policy.relaxable(state.phase, judged, drafted.tolist())
+            relaxable = self.policy.relaxable(state.phase, judged, draft_probs, drafted.tolist())
         if judges_untempered(rule):
             return metering.plan_greedy_step(
                 rule, judged, drafted, limit=state.limit, spent=state.spent, relaxable=relaxable
@@ -129,6 +139,23 @@ class Verifier:
             return verify(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
         return verify_logits(self.rule, rows.logits, self.sampling, draft_probs, drafted, generator, validate=False)
 
+    def _verify_confined(
+        self,
+        policy: FittedPolicy,
+        state: BudgetState,
+        rows: StepRows,
+        drafted: Tensor,
+        generator: torch.Generator | None,
+    ) -> Outcome:
+        """Verify straight from the logits, by the rule only where a policy lets it."""
+        assert self.sampling is not None
+        proposal = rows.proposal
+        relaxable = policy.relaxable_lazily(state.phase, proposal.token_ids)
+        result, relaxed = verify_confined(
+            self.rule, rows.logits, self.sampling, proposal.probs, drafted, generator, relaxable
+        )
+        return _outcome(result, rows, self.rule, [not each for each in relaxed])
+
 
 _LOSSLESS = Lossless()
 
@@ -137,26 +164,28 @@ def _outcome(
     result: Verification,
     rows: StepRows,
     rule: AcceptanceRule,
-    plan: Plan | None,
-    nats: list[float] | None,
+    protected: Sequence[bool] | None = None,
+    fell_back: Sequence[bool] | None = None,
+    nats: Sequence[float] | None = None,
 ) -> Outcome:
     """Return what was decided on one sequence, with a record of each position that was visited."""
     drafted, num_accepted = rows.proposal.token_ids, int(result.num_accepted)
     relaxed = result.relaxed.tolist()
+    rules = rule.rules if isinstance(rule, RulePerPosition) else [rule] * len(drafted)
     visits = []
     for node, token_id in enumerate(drafted[: num_accepted + 1]):
-        over = plan is not None and plan.fell_back[node]
-        protected = plan is not None and plan.protected[node]
+        over = fell_back is not None and fell_back[node]
+        kept_away = protected is not None and protected[node]
         visits.append(
             Visit(
                 node,
                 token_id,
-                _LOSSLESS if over or protected else rule,
+                _LOSSLESS if over or kept_away else rules[node],
                 accepted=node < num_accepted,
                 relaxed=node < num_accepted and relaxed[node],
                 nats=None if nats is None else nats[node],
                 fell_back=over,
-                protected=protected,
+                protected=kept_away,
                 rows=rows,
             )
         )

@@ -1,4 +1,4 @@
-"""The bundled model pair: a target and a draft for grade-school word problems, trained by this repository."""
+"""The bundled models: a target and its drafts for grade-school word problems, trained by this repository."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 from cactus_decoding.arguments.checks import check_choice
 
-ROLES = ("target", "draft")
+BUNDLED = "bundled"
+"""The name of the bundled target and of the default one of its drafts."""
+DRAFTS = ("worded", "draft")
+"""The bundled target's drafts, the default one first."""
+ROLES = ("target", *DRAFTS)
 
 
 def path(role: str) -> Path:
-    """Return the folder of the bundled ``target`` or ``draft``, in Hugging Face format.
+    """Return the folder of the bundled ``target`` or of one of its drafts, in Hugging Face format.
 
     Example:
         >>> (path("target") / "config.json").exists()
@@ -18,3 +22,45 @@ def path(role: str) -> Path:
     """
     check_choice("role", role, ROLES)
     return Path(__file__).parent / "word_problems" / role
+
+
+def full_name(draft: str) -> str:
+    """Return a bundled draft's name in full, such as ``bundled:worded``, and any other draft's as it is.
+
+    Raises:
+        ValueError: for ``bundled:`` with a name that no bundled draft has.
+
+    Example:
+        >>> full_name("bundled"), full_name("bundled:draft"), full_name("owner/name")
+        ('bundled:worded', 'bundled:draft', 'owner/name')
+    """
+    if draft == BUNDLED:
+        return f"{BUNDLED}:{DRAFTS[0]}"
+    if draft.startswith(f"{BUNDLED}:"):
+        check_choice("a bundled draft", draft, tuple(f"{BUNDLED}:{name}" for name in DRAFTS))
+    return draft
+
+
+def draft_path(draft: str | Path) -> Path | None:
+    """Return the folder of a bundled draft by its name, ``bundled`` or in full; None for any other draft.
+
+    Raises:
+        ValueError: for ``bundled:`` with a name that no bundled draft has.
+
+    Example:
+        >>> draft_path("bundled:draft") == path("draft"), draft_path("ngram")
+        (True, None)
+    """
+    name = full_name(draft) if isinstance(draft, str) else ""
+    return path(name.partition(":")[2]) if name.startswith(f"{BUNDLED}:") else None
+
+
+def importance_path(draft: str | Path) -> Path | None:
+    """Return the file of importance that was learned with a bundled draft, by its name; None for any other text.
+
+    Example:
+        >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
+        ('importance.safetensors', None)
+    """
+    folder = draft_path(draft)
+    return None if folder is None else folder / "importance.safetensors"

@@ -83,3 +83,31 @@ def test_seeds_are_gathered_before_advice():
     more = [replace(result, config=result.config.asking(seed=1)) for result in several()]
     (advice,) = advise(summarise(several() + more), "sums", 0.07)
     assert advice.chosen.seeds == [0, 1]
+
+
+def with_protection(**changes):
+    """Return results in which the fastest rule is wrong, and as fast and right where it protects digits."""
+    digits = {"protect": "digits", "protect_threshold": 0.01, "lossless_tokens": 0, "relax_within": None}
+    return [
+        made("lossless", 4, seconds=1.0, accepted=0.5, **changes),
+        made("clamped:width=3.0", 6, seconds=0.7, right=0.6, accepted=0.8, nats=0.5, **changes),
+        made("clamped:width=3.0", 6, seconds=0.75, accepted=0.7, nats=0.3, **digits, **changes),
+    ]
+
+
+def test_a_protected_rule_is_recommended_where_its_score_holds():
+    (advice,) = advise(summarise(with_protection()), "sums", 0.07)
+    assert [summary.config.label for summary in advice.candidates] == [
+        "clamped:width=3.0 ×6",
+        "clamped:width=3.0 protecting digits ×6",
+    ]
+    assert advice.within == (advice.chosen,)
+    assert advice.recommended is advice.chosen
+    assert advice.text.startswith("clamped:width=3.0 protecting digits ×6: 0.75")
+
+
+def test_a_protected_rule_is_not_recommended_on_a_sample_that_cannot_carry_it():
+    (advice,) = advise(summarise(with_protection(problems=40)), "sums", 0.07)
+    assert advice.chosen is None
+    assert advice.recommended is advice.baseline
+    assert "40 problems are too few to tell: it takes at least" in advice.text

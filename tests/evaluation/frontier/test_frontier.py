@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from support.exact_enumeration import enumerate_tokens
 from support.recorded_rows import (
     agreeable_rows,
     enumerated,
@@ -17,6 +18,10 @@ from support.recorded_rows import (
 from support.rules_under_test import SPELLINGS, Altered
 
 from cactus_decoding import parse_rule
+from cactus_decoding.budgets.metering import confine, plan_step
+from cactus_decoding.budgets.phases import Phases
+from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import LOOSEST, Frontier, frontier
 
@@ -102,3 +107,83 @@ def test_no_rule_beats_the_clamped_ratio_at_its_acceptance():
             less = measured.measure(f"clamped:width={middle!r}").acceptance.value < point.acceptance.value
             low, high = (middle, high) if less else (low, middle)
         assert measured.measure(f"clamped:width={low!r}").kl.value <= point.kl.value + 1e-5, point.rule
+
+
+# --- with protected tokens ---
+
+DIGITS = spending_policy("digits", 0.3)
+
+
+def vocabulary(size: int) -> Vocabulary:
+    """Return one in which every third token is a digit."""
+    return Vocabulary(tuple("1" if token % 3 == 0 else "a" for token in range(size)))
+
+
+def law_of_plan(rule, where, target, draft):
+    """Return what a verifier that may relax only somewhere emits and accepts, one row after another."""
+    rows = [
+        enumerate_tokens(confine(rule, where[i : i + 1], target[i : i + 1], draft[i : i + 1]).rule,
+                         target[i : i + 1], draft[i : i + 1])
+        for i in range(len(target))
+    ]  # fmt: skip
+    return torch.cat([output for output, _ in rows]), torch.cat([accepted for _, accepted in rows])
+
+
+@pytest.mark.parametrize("spelling", SAMPLED)
+@pytest.mark.parametrize("rows", [some_rows(), one_sparse_step()], ids=["dense", "sparse"])
+def test_a_protected_rule_accepts_and_costs_what_the_plan_of_a_verifier_does(spelling, rows):
+    rule, known = parse_rule(spelling), vocabulary(rows.target.vocabulary)
+    measured = Frontier(rows, memory=20_000, vocabulary=known)
+    fitted = DIGITS.fit_vocabulary(known)
+    where = fitted.relaxable(fitted.begin([]), rows.target.dense(0, len(rows.target)), None, rows.drafted.tolist())
+    assert torch.equal(measured.relaxable(DIGITS), where)
+    assert 0 < int(where[rows.visited].sum()) < int(rows.visited.sum())
+    point = measured.measure(rule, spending=DIGITS)
+    target, draft = (float64_rows(packed) for packed in (rows.target, rows.draft))
+    output, accepted = law_of_plan(rule, where, target, draft)
+    assert point.acceptance.value == pytest.approx(accepted[rows.visited].sum(-1).mean().item(), abs=EXACT)
+    moved = (output - target)[rows.visited].abs().sum(-1) / 2
+    assert point.tv.value == pytest.approx(moved.mean().item(), abs=EXACT)
+    plan = plan_step(rule, target, draft, rows.drafted.long(), limit=torch.inf, relaxable=where)
+    costs = torch.tensor(plan.costs, dtype=torch.float64).clamp(min=0)
+    assert costs[~where].eq(0).all()
+    assert point.kl.value == pytest.approx(costs[rows.visited].mean().item(), abs=1e-9)
+    kept = accepted.gather(1, rows.drafted.long().unsqueeze(1)) / draft.gather(1, rows.drafted.long().unsqueeze(1))
+    assert torch.allclose(measured.chances(rule, DIGITS), kept.squeeze(1).clamp(max=1), rtol=0, atol=EXACT)
+
+
+def test_protection_by_the_drafted_token_would_be_told_apart():
+    rows, known = some_rows(), vocabulary(7)
+    digits = torch.tensor([text == "1" for text in known.texts])
+    wrong = ~digits[rows.drafted.long()]
+    assert not torch.equal(Frontier(rows, vocabulary=known).relaxable(DIGITS), wrong)
+
+
+def test_protecting_less_and_less_leads_from_lossless_to_the_rule():
+    rows = some_rows()
+    measured = Frontier(rows, vocabulary=vocabulary(7))
+    points = [measured.measure("clamped:width=2", spending=spending_policy("digits", each / 10)) for each in range(11)]
+    for name in ("acceptance", "kl"):
+        values = [getattr(point, name).value for point in points]
+        assert all(later >= earlier - 1e-12 for earlier, later in pairwise(values))
+    assert points[0].kl.value < points[-1].kl.value / 2  # only rows that give digits no probability at all
+    assert points[-1].kl == measured.measure("clamped:width=2").kl
+
+
+def test_every_family_is_measured_under_every_policy():
+    rows = some_rows()
+    families, policies = [FAMILIES["clamped"], FAMILIES["cactus"]], [SpendingPolicy(), DIGITS]
+    points = frontier(rows, families, points=2, policies=policies, vocabulary=vocabulary(7))
+    assert [point.family for point in points] == ["lossless", "limit", *["clamped"] * 4, *["cactus"] * 4]
+    assert [point.relaxation.spending for point in points[2:]] == [*[SpendingPolicy()] * 2, *[DIGITS] * 2] * 2
+    assert [point.as_dict().get("protect") for point in points[2:6]] == [None, None, "digits", "digits"]
+    assert "protect" not in points[2].as_dict()
+
+
+def test_policies_that_rows_do_not_decide_are_refused():
+    with pytest.raises(ValueError, match="what the tokens say must be known"):
+        Frontier(some_rows()).measure("clamped:width=1", spending=DIGITS)
+    with pytest.raises(ValueError, match="protection alone can be measured, but the policy is: after 3 tokens"):
+        Frontier(some_rows()).measure("clamped:width=1", spending=SpendingPolicy(phases=Phases(3)))
+    with pytest.raises(ValueError, match="matches none of the 7 tokens"):
+        Frontier(some_rows(), vocabulary=vocabulary(7)).measure("clamped:width=1", spending=spending_policy("z"))

@@ -34,6 +34,7 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
         (json.dumps(result | {"points": [*result["points"], {"rule": 1}]}), "is not a point"),
         (json.dumps(result | {"points": [*first, third | {"kl": [[], 0, 1]}]}), "point 2 is not a point"),
         (json.dumps(result | {"points": [*first, third | {"tv": ["x", 0, 1]}]}), "point 2 is not a point"),
+        (json.dumps(result | {"points": [*first, third | {"protect": 3}]}), "point 2 is not a point"),
         (json.dumps(result | {"points": result["points"][2:]}), "the first two points must be"),
     ):
         path.write_text(text)

@@ -16,3 +16,4 @@ def test_stores_join_whatever_their_form():
         expected = torch.cat([(dense, sparse)[i] for i in parts])
         assert torch.equal(joined.dense(0, len(joined)), expected)
         assert torch.equal(joined.dense(1, 3), expected[1:3])
+        assert torch.equal(joined.masses(torch.tensor([1, 7])), expected[:, [1, 7]].sum(-1).double())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from cactus_decoding import Request, load_pair
+from cactus_decoding.budgets.spending import spending_policy
+from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import time_steps
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -10,7 +12,8 @@ from cactus_decoding.zoo.word_problems import word_problems
 def test_steps_are_timed_side_by_side():
     pair = load_pair()
     prompts = [problem.prompt for problem, _ in zip(word_problems("validation", seed=0), range(3), strict=False)]
-    timed = [("lossless", 0), ("lossless", 3), ("cactus:delta=1.0", 3)]
+    cactus, protected = Relaxation("cactus:delta=1.0"), Relaxation("cactus:delta=1.0", spending_policy("digits"))
+    timed = [(LOSSLESS, 0), (LOSSLESS, 3), (cactus, 3), (protected, 3)]
     times = time_steps(pair, prompts, timed, Request(), steps=4)
     assert list(times) == timed
     assert all(values.shape == (3,) and bool((values > 0).all()) for values in times.values())

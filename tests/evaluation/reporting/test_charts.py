@@ -6,8 +6,10 @@ import pytest
 from support.recorded_rows import some_rows
 from support.result_files import made, several
 
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
+from cactus_decoding.evaluation.frontier.relaxations import parse_policies
 from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
 from cactus_decoding.evaluation.reporting.pictures import STYLES
@@ -27,6 +29,19 @@ def test_panels_of_wall_time_show_the_slowest_pair_whole(monkeypatch):
     for panel in figure.axes:
         assert panel.get_ylim()[0] == 0
         assert panel.get_ylim()[1] > 3
+
+
+def test_protected_curves_stand_beside_the_others(monkeypatch):
+    monkeypatch.setattr(charts, "to_svg", lambda figure: figure)
+    rows, words = some_rows(), Vocabulary(("1", *"abcdef"))
+    policies = parse_policies(["none", "digits", "[1-2]$"], 0.2)
+    points = frontier(rows, [FAMILIES["clamped"]], points=3, policies=policies, vocabulary=words)
+    figure = frontier_picture(as_result(points, rows, {}))
+    curves = [line for line in figure.axes[0].lines if line.get_label().startswith(FAMILIES["clamped"].label)]
+    assert [line.get_label().partition(",")[2] for line in curves][:2] == ["", " protecting digits above 0.2"]
+    assert len(curves) == 3
+    assert [line.get_linestyle() for line in curves] == ["-", ":", ":"]
+    assert {line.get_color() for line in curves} == {STYLES["clamped"].colour}
 
 
 @pytest.mark.slow

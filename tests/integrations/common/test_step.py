@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -11,9 +12,11 @@ import torch
 from support.engine_rules import SPELLINGS
 
 from cactus_decoding import audit, parse_rule
+from cactus_decoding.budgets.metering import BudgetState, charge, confine, plan_step
+from cactus_decoding.budgets.protection import protected_mass
 from cactus_decoding.integrations.common.meter import BudgetMeter
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
-from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
+from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep
 from cactus_decoding.integrations.vllm.v1 import DraftProbs
 
 CPU = torch.device("cpu")
@@ -51,8 +54,9 @@ class Tally:
     def sample(self, positions: int) -> None:
         return None
 
-    def add(self, rule, costs, left, sample) -> None:
+    def add(self, rule, costs, left, sample, protected) -> None:
         self.added[str(rule)] = torch.stack([(left >= 0).sum(), (left > 0).sum(), costs.conditional[left >= 0].sum()])
+        self.protected = 0 if protected is None else int(protected.sum())
 
 
 def relaxed_logits(step: RelaxedStep, logits: torch.Tensor) -> torch.Tensor:
@@ -150,3 +154,118 @@ def test_the_logits_come_back_when_the_sampler_fails() -> None:
         assert not torch.equal(logits, batch()[0])
         raise RuntimeError("no sampler")
     assert torch.equal(logits, batch()[0])
+
+
+PROTECTED = (torch.tensor([1, 4]), torch.tensor([0, 2, 5]), None)
+"""What the requests protect, in turns."""
+THRESHOLDS = (0.1, 0.4, math.inf)
+
+
+def protecting(where: Layout, by_mask: bool = False) -> Layout:
+    """Return a layout whose requests protect `PROTECTED` in turns; the last one has a phase, too."""
+    kind = where.requests % len(PROTECTED)
+    protected = []
+    for number, token_ids in enumerate(PROTECTED):
+        if token_ids is None:
+            continue
+        thresholds = torch.where(kind == number, THRESHOLDS[number], math.inf).double()
+        rows = torch.arange(ROWS) if by_mask else (kind == number).nonzero().squeeze(1)
+        protected.append(Protected(rows, token_ids, thresholds[rows]))
+    relaxable = (where.requests < REQUESTS - 1) | (where.depths > 0)
+    return dataclasses.replace(where, protected=protected, relaxable=relaxable)
+
+
+def relaxable_rows(where: Layout, target: torch.Tensor) -> torch.Tensor:
+    """Return which rows may be relaxed, by the plain sum of a row's probabilities."""
+    allowed = where.relaxable.clone()
+    for row, request in enumerate(where.requests.tolist()):
+        if (token_ids := PROTECTED[request % len(PROTECTED)]) is not None:
+            mask = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill_(0, token_ids, True)
+            allowed[row] &= protected_mass(target[row], mask) <= THRESHOLDS[request % len(PROTECTED)]
+    return allowed
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_protected_rows_are_those_of_the_plain_path(spelling: str, one_hot: bool) -> None:
+    rule, num_protected = parse_rule(spelling), 0
+    for seed in range(4):
+        logits, probs, drafted = batch(seed)
+        given, target, where = logits.clone(), logits.double().softmax(-1), protecting(layout([spelling]))
+        step = RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs))
+        relaxed, allowed = relaxed_logits(step, logits), relaxable_rows(where, target)
+        assert torch.equal(logits, given)
+        assert torch.equal(relaxed[~allowed], given[~allowed])  # to the last bit: the engine judges them losslessly
+        plan = confine(rule, allowed, target, None if one_hot else probs.double())
+        assert plan.protected == (~allowed).tolist()
+        h = plan.rule.judge(target, None if one_hot else probs.double(), drafted.unsqueeze(1)).relaxed_prob.squeeze(1)
+        taken = relaxed.double().softmax(-1)[torch.arange(ROWS), drafted]
+        assert torch.allclose(taken, h.clamp(max=1), atol=1e-6)
+        num_protected += int((~allowed).sum())
+    assert 8 < num_protected < 4 * ROWS - 8  # it says something of both
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("spelling", ["cactus:delta=1", "clamped:width=2", "ensemble:weight=0.7"])
+def test_protected_positions_cost_nothing_and_budgets_hold(spelling: str, one_hot: bool) -> None:
+    rule, budget = parse_rule(spelling), 0.3
+    fell_back = kept_away = 0
+    for seed in range(6):
+        logits, probs, drafted = batch(seed)
+        target, draft = logits.double().softmax(-1), probs.double() / probs.double().sum(-1, keepdim=True)
+        where = protecting(layout([spelling], [budget] * REQUESTS))
+        meter, tally = BudgetMeter(CPU, REQUESTS), Tally()
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        changed = (relaxed_logits(step, logits) != logits).any(1)
+        num_sampled = torch.tensor([1, 2, 3, 4, 4])
+        step.settle(num_sampled)
+        allowed, looked_at = relaxable_rows(where, target), 0
+        for request in range(REQUESTS):
+            rows = where.requests == request
+            plan = plan_step(
+                rule,
+                target[rows],
+                None if one_hot else draft[rows],
+                drafted[rows],
+                limit=budget,
+                relaxable=allowed[rows],
+            )
+            judged_losslessly = torch.tensor(plan.protected) | torch.tensor(plan.fell_back)
+            assert not (changed[rows] & judged_losslessly).any()
+            num_accepted = int(num_sampled[request]) - 1
+            visited = min(num_accepted + 1, DEPTH)
+            state, _ = charge(BudgetState(budget), plan.costs, plan.fell_back, min(num_accepted, DEPTH - 1))
+            assert meter.spent[REQUESTS - 1 - request].item() == pytest.approx(state.spent, abs=1e-5)
+            looked_at += sum(plan.protected[:visited])
+            fell_back += sum(plan.fell_back)
+        assert tally.protected == looked_at
+        kept_away += looked_at
+    assert fell_back > 0
+    assert kept_away > 0
+
+
+@kinds_of_draft
+def test_protected_rows_by_index_and_by_mask_come_to_the_same(one_hot: bool) -> None:
+    rules, outcomes = ["cactus:delta=0.5", "clamped:width=1"], []
+    for by_mask in (False, True):
+        logits, probs, drafted = batch()
+        meter, tally = BudgetMeter(CPU, REQUESTS), Tally()
+        where = protecting(layout(rules, [0.7, math.inf, 0.3, 0.5, 0.2], by_mask), by_mask)
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        relaxed = relaxed_logits(step, logits)
+        step.settle(torch.tensor([1, 2, 3, 4, 2]))
+        outcomes.append((relaxed, meter.spent, torch.stack([tally.added[str(parse_rule(rule))] for rule in rules])))
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_row_without_any_mass_and_thresholds_at_their_ends() -> None:
+    logits = torch.tensor([[0.0, 0.0, -math.inf], [0.0, -math.inf, -math.inf], [0.0, -math.inf, -math.inf]])
+    rows, drafted = torch.arange(3), torch.tensor([0, 0, 0])
+    thresholds = torch.tensor([0.0, 1.0, 1.0 - 1e-9], dtype=torch.float64)  # of tokens 0 and 2, of mass 0.5, 1 and 1
+    where = Layout([Group(parse_rule("cactus:delta=1"), rows)], rows, torch.zeros(3, dtype=torch.long), 1, None, rows)
+    for token_ids, kept_away in ((torch.tensor([2]), [0, 0, 0]), (torch.tensor([0, 2]), [1, 0, 1])):
+        tally = Tally()
+        one = dataclasses.replace(where, protected=[Protected(rows, token_ids, thresholds)])
+        RelaxedStep(one, BudgetMeter(CPU, 1), tally, logits, drafted, None).settle(torch.tensor([2, 2, 2]))
+        assert tally.protected == sum(kept_away)

@@ -3,8 +3,10 @@
 from functools import partial
 
 import pytest
+from support.importances import digits_file
 
 from cactus_decoding import load_pair, stream
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.integrations.transformers.generate import speculative_generate
 
@@ -42,6 +44,22 @@ def test_it_gives_the_tokens_of_our_own_entry(pair, policy):
         pass
     assert given == response.token_ids
     assert metrics.protected == response.metrics.protected > 0
+
+
+@pytest.mark.parametrize("limit", [{"max_importance": 0.3}, {"importance_scale": True}], ids=str)
+def test_importance_gives_the_tokens_of_our_own_entry(pair, limit, tmp_path):
+    words = Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size)
+    policy = {"importance": digits_file(tmp_path, words)} | limit
+    metrics = Metrics()
+    given = answer(pair, rule="cactus:delta=1", tokenizer=pair.tokenizer, metrics=metrics, **policy)
+    response = stream(pair, PROMPT, rule="cactus:delta=1", max_new_tokens=60, seed=3, **policy)
+    for _ in response:
+        pass
+    assert given == response.token_ids
+    assert metrics.protected == response.metrics.protected
+    assert (metrics.protected > 0) == ("max_importance" in limit)
+    with pytest.raises(TypeError, match="tokenizer"):
+        answer(pair, **policy)
 
 
 def test_a_pattern_without_a_tokenizer_is_refused(pair):

@@ -8,6 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.integrations.vllm import frontend
 from cactus_decoding.integrations.vllm.frontend import with_check
 
 
@@ -63,6 +65,26 @@ def test_bad_ones_do_not(asked: dict, config: dict, said: str) -> None:
         check_of(seen, **config)(SimpleNamespace(extra_args=asked))
     assert refusal.value.parameter == "acceptance_rule"
     assert not seen
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(None, "needs a tokenizer"), ((" a", "b"), "matches none of the 2 tokens"), (("1", " 2"), "matches all 2 tokens")],
+)
+def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = None if words is None else Vocabulary(words)
+    monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: vocabulary)
+    check, protected = check_of(seen := []), {"acceptance_rule": "cactus:delta=1", "protect": "digits"}
+    with pytest.raises(VLLMValidationError, match=said):
+        check(SimpleNamespace(extra_args=protected))
+    assert not seen
+    with pytest.raises(ValueError, match=said):
+        check_of([], additional_config=protected)
+    with pytest.raises(ValueError, match=said):  # for rules that requests bring
+        check_of([], additional_config=protected | {"acceptance_rule": "lossless"})
+    monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: Vocabulary(("a", " 2")))
+    check_of(seen)(SimpleNamespace(extra_args=protected))
+    assert len(seen) == 1
 
 
 def test_a_server_s_own_bad_values_end_its_start() -> None:

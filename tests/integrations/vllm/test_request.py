@@ -6,9 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 from support.engine_rules import SPELLINGS
+from support.malformed_protection import MALFORMED
 
 from cactus_decoding import RULES, Budget, Request, parse_rule
-from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, is_lossless, request_of
+from cactus_decoding.budgets.protection import Protection
+from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.integrations.vllm.request import (
+    ServerConfig,
+    admitted,
+    asked_of,
+    check_request_texts,
+    is_lossless,
+    request_of,
+)
 
 
 def test_what_a_request_may_ask_for() -> None:
@@ -48,6 +59,75 @@ def test_what_it_may_not(asked: dict, said: str) -> None:
         request_of(asked)
 
 
+RULE = {"acceptance_rule": "cactus:delta=1"}
+
+
+def test_what_a_request_may_protect() -> None:
+    asked = request_of({**RULE, "protect": "digits", "protect_threshold": 0.02, "lossless_tokens": 5})
+    assert asked == Request("cactus:delta=1", spending=spending_policy("digits", 0.02, 5))
+    asked = request_of({**RULE, "protect": "json| digits |json", "relax_within": ["<think>", "</think>"]})
+    assert asked.spending == spending_policy("digits|json", relax_within=("<think>", "</think>"))
+    assert request_of({**RULE, "protect": None, "relax_within": None}) == Request("cactus:delta=1")
+
+
+def test_each_key_that_a_request_leaves_out_is_the_server_s() -> None:
+    given = {**RULE, "protect": r"^ ?\d", "protect_threshold": 0.2, "relax_within": ["<" * 65, ">"]}
+    default = request_of(given, any_pattern=True)
+    assert default.spending == spending_policy(r"^ ?\d", 0.2, relax_within=("<" * 65, ">"))
+    assert request_of({"acceptance_rule": "clamped:width=1"}, default).spending == default.spending
+    assert request_of({"protect": r"^ ?\d"}, default) == default  # its own pattern
+    assert request_of({"protect": "json"}, default).spending.protection == Protection("json", 0.2)
+    assert request_of({"protect_threshold": 0.5}, default).spending.protection == Protection(r"^ ?\d", 0.5)
+    lifted = request_of({"protect": "none", "relax_within": "none"}, default)
+    assert lifted == Request("cactus:delta=1")
+    asked = request_of({"lossless_tokens": 7}, default)
+    assert (asked.spending.phases.lossless_tokens, asked.rule) == (7, default.rule)
+    assert request_of({"lossless_tokens": 0}, request_of({**RULE, "lossless_tokens": 9})) == Request("cactus:delta=1")
+    without_rule = request_of({"acceptance_rule": "lossless", "protect": "digits"}, any_pattern=True)
+    assert request_of(RULE, without_rule) == Request("cactus:delta=1", spending=spending_policy("digits"))
+    for refused in ("json|^ ?\\d", "."):
+        with pytest.raises(ValueError, match="no regular expression of its own"):
+            request_of({"protect": refused}, default)
+
+
+@pytest.mark.parametrize(("asked", "said"), MALFORMED, ids=[str(asked) for asked, _ in MALFORMED])
+def test_what_it_may_not_protect(asked: dict, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        request_of(asked)
+
+
+@pytest.mark.parametrize("wrong", ["", "(", "digits|("])
+def test_a_server_s_own_pattern_must_be_one(wrong: str) -> None:
+    with pytest.raises(ValueError, match="protect must be one of"):
+        ServerConfig.of(config(additional_config={**RULE, "protect": wrong}))
+
+
+def test_the_keys_of_a_request_ask_for_it() -> None:
+    policy = spending_policy("digits|json", 0.25, 3, ["<a>", "</a>"])
+    for request in (Request("clamped:width=1", 2.0, spending=policy), Request("cactus:delta=1"), Request("lossless")):
+        assert request_of(asked_of(request)) == request
+
+
+def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
+    def never() -> Vocabulary:
+        raise AssertionError("nobody asked for it")
+
+    def asking(policy: SpendingPolicy) -> Request:
+        return Request("cactus:delta=1", spending=policy)
+
+    check_request_texts(None, never)
+    check_request_texts(asking(spending_policy(lossless_tokens=5)), never)
+    check_request_texts(Request("lossless", spending=spending_policy("digits")), never)
+    marks = spending_policy(relax_within=["<a>", "</a>"])
+    for policy, key in ((spending_policy("digits"), "protect"), (marks, "relax_within")):
+        with pytest.raises(ValueError, match=f"{key} needs a tokenizer"):
+            check_request_texts(asking(policy), lambda: None)
+    words = Vocabulary((" cat", " 3"))
+    check_request_texts(asking(spending_policy("digits")), lambda: words)
+    with pytest.raises(ValueError, match="matches none of the 2 tokens"):
+        check_request_texts(asking(spending_policy("negation")), lambda: words)
+
+
 def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:
     def of(asked: dict, temperature: float = 1.0) -> Request | None:
         return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), None)
@@ -56,7 +136,7 @@ def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> N
     assert of({"acceptance_rule": "cactus:delta=1"}, temperature=0.0) is None
     for asked in ({"acceptance_rule": "lossless"}, {"acceptance_rule": "cactus:delta=1", "budget": 0}, {}, None):
         assert of(asked) is None
-    for asked in ({"acceptance_rule": "cactus:delta=x"}, {"acceptance_rule": "cactus:delta=1", "budget": "much"}):
+    for asked in ({"acceptance_rule": "cactus:delta=x"}, {**RULE, "budget": "much"}, {**RULE, "protect": "(a+)+$"}):
         assert of(asked) is None  # an exception would end the server
 
 

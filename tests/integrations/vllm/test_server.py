@@ -23,12 +23,24 @@ def test_the_server_s_command() -> None:
     assert options["--port"] == "9"
 
 
+def test_what_a_server_protects() -> None:
+    policy = {"protect": r"^ ?\d", "lossless_tokens": 4, "relax_within": ["<a>", "</a>"]}
+    default = request_of({"acceptance_rule": "cactus:delta=1"} | policy, any_pattern=True)
+    command = server_command(None, {}, default, 0.0, [])
+    ours = {"acceptance_rule": "cactus:delta=1.0", "protect_threshold": 0.01} | policy
+    assert json.loads(command[command.index("--additional-config") + 1]) == ours
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--rule", "typical"], "does not work in vLLM"),
         (["--rule", "cactus:delta=x"], "delta must be a number"),
         (["--budget", "1"], "without acceptance_rule"),
+        (["--protect", "digits"], "without acceptance_rule"),
+        (["--rule", "cactus:delta=1", "--protect", "("], "protect must be one of"),
+        (["--rule", "cactus:delta=1", "--protect-threshold", "0.1"], "that of a pattern in protect"),
+        (["--rule", "cactus:delta=1", "--relax-within", "a", "a"], "two different texts"),
         (["--draft-sampling", "x"], "draft_sampling must be one of"),
         (["some-model"], "give TARGET and --draft"),
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),

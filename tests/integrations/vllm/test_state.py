@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from cactus_decoding import Request
+from cactus_decoding.budgets.phases import Phases
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.state import RequestRules
 
 
@@ -40,3 +43,25 @@ def test_what_was_spent_outlasts_a_pause_and_slots_in_the_batch_are_kept() -> No
         rules.admit(one, begun=False)
     back = rules.admit(params[0], begun=True)  # forgotten: nobody knows what it has spent
     assert rules.meter.spent[back.meter_slot] == math.inf
+
+
+def test_patterns_are_looked_up_once_and_thresholds_are_each_request_s_own(caplog: pytest.LogCaptureFixture) -> None:
+    words = Vocabulary((" cat", " 3", "{", "4"))
+    rules = RequestRules(None, torch.device("cpu"), 1, vocabulary=words)
+    asked = {"acceptance_rule": "cactus:delta=1"}
+    one = rules.admit(asking(**asked, protect="digits", lossless_tokens=3), begun=False)
+    assert (one.pattern, one.threshold, one.phases) == ("digits", 0.01, Phases(3))
+    assert rules.protected_ids["digits"].tolist() == [1, 3]
+    held = rules.protected_ids["digits"]
+    for number in range(100):
+        other = rules.admit(asking(**asked, protect="digits", protect_threshold=number / 100), begun=False)
+        assert other.threshold == number / 100
+    assert rules.protected_ids["digits"] is held
+    free = rules.admit(asking(**asked), begun=False)
+    assert (free.pattern, free.threshold, free.phases) == (None, math.inf, None)
+    assert not caplog.messages
+    assert rules.admit(asking(**asked, protect="negation"), begun=False) is None  # an exception would end the server
+    assert "matches none of the" in caplog.text
+    unknown = RequestRules(None, torch.device("cpu"), 1)
+    assert unknown.admit(asking(**asked, protect="digits"), begun=False) is None
+    assert unknown.admit(asking(**asked, lossless_tokens=3), begun=False).phases == Phases(3)

@@ -9,6 +9,7 @@ import torch
 from support.engine_rules import SPELLINGS
 
 from cactus_decoding import parse_rule
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.integrations.vllm import v2
 from cactus_decoding.integrations.vllm.v2 import NO_RULE, SlotRules
@@ -16,7 +17,25 @@ from cactus_decoding.integrations.vllm.v2 import NO_RULE, SlotRules
 CPU = torch.device("cpu")
 
 
-def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temperature) -> torch.Tensor:
+def states(slots: int, prompt_lengths: dict[int, int] | None = None, texts: dict[int, list[int]] | None = None):
+    """Return what the runner keeps of its slots: the lengths of their prompts, and their tokens so far."""
+    prompts, tokens = torch.zeros(slots, dtype=torch.int32), torch.zeros(slots, 32, dtype=torch.int32)
+    lengths = torch.zeros(slots, dtype=torch.int32)
+    for slot, length in (prompt_lengths or {}).items():
+        prompts[slot] = length
+    for slot, text in (texts or {}).items():
+        tokens[slot, : len(text)], lengths[slot] = torch.tensor(text), len(text)
+    return SimpleNamespace(
+        device=CPU,
+        max_num_reqs=slots,
+        prompt_len=SimpleNamespace(np=prompts.numpy()),
+        prefill_len=SimpleNamespace(np=prompts.numpy().copy()),
+        total_len=SimpleNamespace(gpu=lengths),
+        all_token_ids=SimpleNamespace(gpu=tokens),
+    )
+
+
+def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temperature, pos=None) -> torch.Tensor:
     """Return the logits that the runner's sampler gets to see."""
     seen = []
 
@@ -26,9 +45,9 @@ def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temp
 
     requests = torch.tensor(list(dict.fromkeys(slots.tolist())))
     rules.apply(logits, SimpleNamespace(idx_mapping_np=requests.numpy()))
-    nothing = torch.zeros(0)
+    nothing, pos = torch.zeros(0), local if pos is None else pos
     v2.with_relaxation(stock)(
-        logits, draft_logits, fed, nothing, nothing, requests.int(), slots.int(), local.int(), temperature, nothing, 2
+        logits, draft_logits, fed, nothing, pos, requests.int(), slots.int(), local.int(), temperature, nothing, 2
     )
     return seen[0]
 
@@ -42,7 +61,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
     logits = torch.randn(6, 5, generator=generator)
     draft_logits = None if one_hot else torch.randn(5, 2, 5, generator=generator)
     fed = torch.tensor([0, 3, 1, 0, 2, 0])  # row i is about the token fed in at row i + 1
-    rules = SlotRules(None, CPU, 5)
+    rules = SlotRules(None, states(5))
     sampling = SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": spelling})
     asked = rules.add_request(4, sampling)
     assert asked == (spelling != "lossless")
@@ -65,7 +84,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
 
 
 def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
-    rules = SlotRules(None, CPU, 1)
+    rules = SlotRules(None, states(1))
     rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "ensemble:weight=1"}))
     logits, draft_logits = torch.zeros(2, 5), torch.tensor([[[2.0, 1.0, 0.0]]])
     where = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
@@ -75,7 +94,7 @@ def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
 
 
 def test_slots_are_reused_and_a_step_without_a_rule_is_the_stock_one() -> None:
-    rules = SlotRules(None, CPU, 3)
+    rules = SlotRules(None, states(3))
     asked = {"acceptance_rule": "cactus:delta=1", "budget": 0.5}
     first, other = (SimpleNamespace(temperature=1.0, extra_args=args) for args in (asked, None))
     assert rules.add_request(1, first)
@@ -91,3 +110,75 @@ def test_slots_are_reused_and_a_step_without_a_rule_is_the_stock_one() -> None:
     assert torch.equal(same, logits)
     assert not rules.present
     assert v2.take() is None
+
+
+WORDS = Vocabulary(("<a>", "</a>", " 3", "x", "4"))
+ASKED = {"acceptance_rule": "cactus:delta=5"}
+
+
+def changed_rows(rules: SlotRules, kept: SimpleNamespace, slots: list[int], tokens: list[int]) -> list[bool]:
+    """Return which rows of two drafted tokens a request are relaxed, where the target writes a digit with 0.4."""
+    logits = torch.tensor([0.2, 0.2, 0.3, 0.2, 0.1]).log().expand(3 * len(slots), 5).clone()
+    fed = torch.tensor([[0, one, other] for one, other in zip(tokens[::2], tokens[1::2], strict=True)]).flatten()
+    local = torch.arange(3).repeat(len(slots))
+    of_row = torch.tensor(slots).repeat_interleave(3)
+    pos = kept.total_len.gpu[of_row] - 1 + local
+    relaxed = sampled_from(rules, logits, None, fed, of_row, local, torch.ones(8), pos)
+    changed = (relaxed != logits).any(1).view(-1, 3)
+    assert not changed[:, 2].any()  # nobody drafted there
+    return changed[:, :2].flatten().tolist()
+
+
+def test_slots_protect_what_their_requests_ask_for() -> None:
+    texts = {slot: [3, 3, 3] for slot in range(8)} | {6: [3, 0, 3]}
+    kept = states(8, dict.fromkeys(range(8), 2), texts)
+    rules = SlotRules(None, kept, vocabulary=WORDS)
+    for slot, policy in enumerate(
+        (
+            {},
+            {"protect": "digits"},
+            {"protect": "digits", "protect_threshold": 0.41},
+            {"protect": "digits", "protect_threshold": 0.39},
+            {"lossless_tokens": 2},  # one is there
+            {"relax_within": ["<a>", "</a>"]},
+            {"relax_within": ["<a>", "</a>"]},
+            {"protect": "json", "protect_threshold": 0.9},  # commas and digits
+        )
+    ):
+        params = SimpleNamespace(temperature=1.0, extra_args=ASKED | policy)
+        assert rules.add_request(slot, params)
+    slots = [3, 0, 6, 1, 5, 2, 4, 7]
+    tokens = [2, 3, 2, 3, 1, 3, 2, 3, 0, 3, 2, 3, 2, 3, 2, 3]
+    expected = {
+        0: [True, True],
+        1: [False, False],
+        2: [True, True],
+        3: [False, False],
+        4: [False, True],
+        5: [False, True],  # the first drafted token opens
+        6: [True, False],  # the first drafted token closes
+        7: [True, True],
+    }
+    assert changed_rows(rules, kept, slots, tokens) == [one for slot in slots for one in expected[slot]]
+
+
+def test_phases_begin_anew_with_a_slot_and_go_on_with_its_text() -> None:
+    kept = states(8, {0: 1}, {0: [0]})
+    rules = SlotRules(None, kept, vocabulary=WORDS)
+    marked = SimpleNamespace(temperature=1.0, extra_args=ASKED | {"relax_within": ["<a>", "</a>"]})
+    rules.add_request(0, marked)
+    assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
+    kept.all_token_ids.gpu[0, 1:3], kept.total_len.gpu[0] = torch.tensor([3, 1]), 3
+    assert changed_rows(rules, kept, [0], [0, 3]) == [False, True]
+    kept.all_token_ids.gpu[0, 3:5], kept.total_len.gpu[0] = torch.tensor([0, 3]), 5
+    assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
+    kept.prefill_len.np[0] = 5  # it was taken out, and is back with all its text
+    rules.add_request(0, marked)
+    assert changed_rows(rules, kept, [0], [1, 3]) == [True, False]
+    kept.all_token_ids.gpu[0, :2], kept.total_len.gpu[0] = torch.tensor([3, 3]), 2  # another request
+    rules.add_request(0, marked)
+    assert changed_rows(rules, kept, [0], [3, 3]) == [False, False]
+    rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args=ASKED))
+    assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
+    rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args=ASKED | {"lossless_tokens": 10**30}))
+    assert changed_rows(rules, kept, [0], [3, 3]) == [False, False]

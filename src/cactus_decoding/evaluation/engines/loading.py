@@ -14,7 +14,7 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
     Args:
         name: ``transformers`` or ``vllm``.
         target: path or hub name, or ``bundled``.
-        draft: likewise, ``ngram``, or ``early_exit:layers=3`` (of transformers only).
+        draft: likewise, ``bundled:draft``, ``ngram``, or ``early_exit:layers=3`` (of transformers only).
         audited: whether answers carry their exact costs; those of vLLM never do.
         engine_arguments: further arguments of vLLM's engine, as a JSON object.
 

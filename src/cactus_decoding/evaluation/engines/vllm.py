@@ -14,7 +14,8 @@ from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
-from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, ServerConfig, request_of
+from cactus_decoding.integrations.vllm.request import ServerConfig, asked_of, check_request_texts, request_of
+from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.cached import check_fits
 from cactus_decoding.models.loading import check_model_name
 from cactus_decoding.rules import Lossless
@@ -65,11 +66,13 @@ class VllmEngine:
             raise ValueError(f"vLLM takes a fixed number of proposals, but not '{request.num_speculative_tokens}'")
         if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
-        if not request.spending.everywhere:
-            raise ValueError(f"with --engine vllm, nothing can be protected yet, but the request is {request.spending}")
         if request.sampling.min_p > 0 and _proposals(request):
             raise ValueError(f"vLLM has no min_p under speculation, but it is {request.sampling.min_p}")
-        ServerConfig.of(self._config(_proposals(request))).check(request_of(_asked(request)))
+        config = self._config(_proposals(request))
+        server = ServerConfig.of(config)
+        asked = request_of(_asked(request), server.default)
+        server.check(asked)
+        check_request_texts(asked, lambda: vocabulary_of(config))
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""
@@ -138,18 +141,18 @@ def _proposals(request: Request) -> int:
     return request.num_speculative_tokens.max_draft_tokens
 
 
-def _asked(request: Request) -> dict[str, object]:
-    """Return the rule and the budget as a request to vLLM asks for them."""
-    if isinstance(request.rule, Lossless):
-        return {}
-    return {RULE_KEY: str(request.rule)} | ({} if request.budget is None else {BUDGET_KEY: request.budget.limit})
+def _asked(request: Request) -> dict[str, Any]:
+    """Return the rule, the budget and the policy as a request to vLLM asks for them."""
+    return {} if isinstance(request.rule, Lossless) else asked_of(request)
 
 
 def _path(role: str, name: str) -> str:
     from cactus_decoding import zoo
 
-    if name == "bundled":
-        return str(zoo.path(role))
+    if role == "target" and name == zoo.BUNDLED:
+        return str(zoo.path("target"))
+    if role == "draft" and (bundled := zoo.draft_path(name)) is not None:
+        return str(bundled)
     name = str(Path(name).expanduser()) if name.startswith("~") else name
     if ":" not in name:  # vLLM knows other places, such as s3://bucket
         check_model_name(role, name, ["bundled", "ngram"])

@@ -10,18 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
-from cactus_decoding.evaluation.frontier.step_times import RuleAtLength
+from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, LOSSLESS, Relaxation
+from cactus_decoding.evaluation.frontier.step_times import RelaxationAtLength
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.rules.family import Family, round_to
 
-LOSSLESS = "lossless"
 _GRID = 9
 _HALVINGS = 12
 
 
 def loosest_within(
-    measured: Frontier, family: Family, max_nats: float, report: Callable[[str], None] = lambda rule: None
+    measured: Frontier,
+    family: Family,
+    max_nats: float,
+    spending: SpendingPolicy = EVERYWHERE,
+    report: Callable[[str], None] = lambda rule: None,
 ) -> Point | None:
     """Return a family's point of highest acceptance whose mean KL is at most ``max_nats``; None where none is.
 
@@ -30,7 +35,7 @@ def loosest_within(
     """
     points: list[Point] = []
     for knob in family.knobs(_GRID):
-        points.append(measured.measure(family.spell(knob), family.name, knob))
+        points.append(measured.measure(family.spell(knob), family.name, knob, spending))
         report(points[-1].rule)
     within = [place for place, point in enumerate(points) if point.kl.value <= max_nats]
     if not within:
@@ -44,7 +49,7 @@ def loosest_within(
         middle = float(round((low + high) / 2)) if family.whole else round_to(math.sqrt(low * high), 5)
         if not low < middle < high:
             break
-        point = measured.measure(family.spell(middle), family.name, middle)
+        point = measured.measure(family.spell(middle), family.name, middle, spending)
         report(point.rule)
         if point.kl.value <= max_nats:
             low = middle
@@ -56,15 +61,15 @@ def loosest_within(
 
 @dataclass(frozen=True)
 class Speed:
-    """Estimated wall time per token of one rule at each draft length.
+    """Estimated wall time per token of one relaxation at each draft length.
 
     Attributes:
-        rule: its spelling.
+        relaxation: the rule and where it may relax.
         lengths: numbers of proposals; 0 is the target alone.
         seconds: per token, with intervals over problems and timing rounds.
     """
 
-    rule: str
+    relaxation: Relaxation
     lengths: tuple[int, ...]
     seconds: tuple[Interval, ...]
 
@@ -84,7 +89,7 @@ class Speed:
             {"num_speculative_tokens": n, "seconds_per_token": list(s)}
             for n, s in zip(self.lengths, self.seconds, strict=True)
         ]
-        return {"rule": self.rule, "best_length": self.best_length, "lengths": rows}
+        return self.relaxation.as_dict() | {"best_length": self.best_length, "lengths": rows}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,34 +112,36 @@ class Speeds:
     gain_of_length: Interval
 
 
-def speeds(measured: Frontier, rule: str, times: Mapping[RuleAtLength, Numbers], current: int) -> Speeds:
+def speeds(
+    measured: Frontier, relaxation: Relaxation, times: Mapping[RelaxationAtLength, Numbers], current: int
+) -> Speeds:
     """Return estimated times per token: a step's measured time over the tokens expected of it.
 
     Args:
         measured: the recorded rows.
-        rule: the rule that lossless is compared with.
-        times: from `time_steps`, for both rules at the same lengths; ``current`` is among them.
+        relaxation: what lossless is compared with.
+        times: from `time_steps`, for both at the same lengths; ``current`` is among them.
         current: the draft length in use now.
     """
     found, samples = {}, {}
     sampled = min(measured.rows.problems, *(len(seconds) for seconds in times.values()))
-    for name in (LOSSLESS, rule):
+    for name in (LOSSLESS, relaxation):
         lengths = sorted(length for timed, length in times if timed == name)
-        tokens, steps = measured.tokens(measured.chances(name)), measured.steps
+        tokens, steps = measured.tokens(measured.chances(*name)), measured.steps
         columns = torch.cat([steps.unsqueeze(1), tokens, steps.unsqueeze(1)], dim=1).numpy()
         seconds = np.stack([times[name, length] for length in lengths], axis=1)
         samples[name] = _resampled_medians(seconds) / _ratios(resampled_sums(columns))[:, lengths]
         values = np.median(seconds, axis=0) / _ratios(columns.sum(0, keepdims=True))[0, lengths]
         intervals = (bootstrapped(float(v), sample, sampled) for v, sample in zip(values, samples[name].T, strict=True))
         found[name] = Speed(name, tuple(lengths), tuple(intervals))
-    lossless, other = found[LOSSLESS], found[rule]
+    lossless, other = found[LOSSLESS], found[relaxation]
     place = lossless.lengths.index(current)
 
     def gain(above: tuple[Speed, int], below: tuple[Speed, int]) -> Interval:
         (slow, i), (fast, j) = above, below
         return bootstrapped(
             slow.seconds[i].value / fast.seconds[j].value,
-            samples[slow.rule][:, i] / samples[fast.rule][:, j],
+            samples[slow.relaxation][:, i] / samples[fast.relaxation][:, j],
             sampled,
         )
 
@@ -145,6 +152,14 @@ def speeds(measured: Frontier, rule: str, times: Mapping[RuleAtLength, Numbers],
         gain((lossless, place), (other, place)),
         gain((lossless, place), (lossless, lossless.best)),
     )
+
+
+def recommended(compared: Speeds | None, current: int) -> RelaxationAtLength:
+    """Return what to use: the rule at its best length where it is faster beyond chance, else lossless at its own."""
+    if compared is None:
+        return LOSSLESS, current
+    best = compared.rule if compared.gain.low > 1 else compared.lossless
+    return best.relaxation, best.best_length
 
 
 def _ratios(sums: Numbers) -> Numbers:
@@ -173,11 +188,12 @@ def recommendation(
     if gain.low > 1:
         nats = f"{chosen.kl.value:.4g} nats per position{_ends(chosen.kl, '.4g')}"
         text = (
-            f"{chosen.rule} with {compared.rule.best_length} proposals per step: estimated {_times(gain)} as fast per "
-            f"token as lossless with {tuned}, for {nats}."
+            f"{chosen.relaxation} with {compared.rule.best_length} proposals per step: estimated {_times(gain)} as "
+            f"fast per token as lossless with {tuned}, for {nats}."
         )
     else:
-        text = f"Lossless with {tuned}: {chosen.rule}, the best rule within the limit, is estimated {_times(gain)} as "
+        text = f"Lossless with {tuned}: {chosen.relaxation}, the best rule within the limit, is estimated "
+        text += f"{_times(gain)} as "
         text += "fast, so it is slower." if gain.high < 1 else "fast, which chance may explain."
     if best.best_length != current and compared.gain_of_length.low > 1:
         text += (
@@ -212,7 +228,7 @@ def as_result(
         "schema": 1,
         "kind": "calibration",
         "verdict": text,
-        "best_within_limit": None if chosen is None else chosen.rule,
+        "best_within_limit": None if chosen is None else str(chosen.relaxation),
         "candidates": [point.as_dict() for point in candidates],
         "speed": speed,
     } | dict(about)

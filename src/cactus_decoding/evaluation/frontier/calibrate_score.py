@@ -32,6 +32,11 @@ class Advice:
     faster: bool
     text: str
 
+    @property
+    def recommended(self) -> RunSummary:
+        """What to use: the fastest rule whose score holds if it is faster beyond chance, else the baseline."""
+        return self.chosen if self.chosen is not None and self.faster else self.baseline
+
 
 def advise(summaries: Iterable[RunSummary], task: str, max_drop: float) -> list[Advice]:
     """Return advice for each pair and sampling that a task was answered with.

@@ -1,10 +1,14 @@
-"""What every rule accepts, and what it costs, exactly, at the recorded positions of a lossless run."""
+"""What every rule accepts, and what it costs, exactly, at the recorded positions of a lossless run.
+
+Where a policy keeps a rule away, the lossless rule judges: it accepts what it accepts, and costs nothing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,25 +16,29 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
+from cactus_decoding.budgets.spending import SpendingPolicy
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
+from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, Relaxation
 from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
 from cactus_decoding.files.writing import plain
-from cactus_decoding.rules import parse_rule
+from cactus_decoding.rules import Lossless, parse_rule
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import AcceptanceRule
 
 DEFAULT_MEMORY = 2**29
 LOOSEST = "clamped:width=500.0"
 """Accepts all that any rule may, at (almost) the least KL that this can have."""
+_LOSSLESS = Lossless()
 
 
 @dataclass(frozen=True)
 class Point:
-    """A rule, and what follows from it at the recorded positions; the intervals are over problems.
+    """A relaxation, and what follows from it at the recorded positions; the intervals are over problems.
 
     Attributes:
-        rule: its spelling.
+        relaxation: the rule and where it may relax.
         family: its family; ``lossless`` and ``limit`` are points of their own.
         knob: the family's parameter.
         acceptance: probability that the proposal is accepted, per visited position.
@@ -40,7 +48,7 @@ class Point:
         tokens_per_step: expected tokens of a step with 1, 2, … proposals, from the recorded steps' beginnings.
     """
 
-    rule: str
+    relaxation: Relaxation
     family: str
     knob: float | None
     acceptance: Interval
@@ -49,10 +57,15 @@ class Point:
     max_log_ratio: float
     tokens_per_step: tuple[Interval, ...]
 
+    @property
+    def rule(self) -> str:
+        """The rule's spelling."""
+        return self.relaxation.rule
+
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        found: dict[str, Any] = plain(vars(self))
-        return found
+        """Return it for JSON; the relaxation's parts stand beside the numbers."""
+        found: dict[str, Any] = plain({name: each for name, each in vars(self).items() if name != "relaxation"})
+        return self.relaxation.as_dict() | found
 
 
 class Frontier:
@@ -61,50 +74,93 @@ class Frontier:
     Args:
         rows: from `record_rows` or `read_rows`.
         memory: bytes that an audit may take.
+        vocabulary: what the target's tokens say, for policies that ask.
     """
 
-    def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY) -> None:
-        self.rows, self.memory = rows, memory
+    def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY, vocabulary: Vocabulary | None = None) -> None:
+        self.rows, self.memory, self.vocabulary = rows, memory, vocabulary
+        self._masses: dict[str, Tensor] = {}
         problems = rows.problems
         self._problem_of_proposal = rows.problem[rows.step]
         self._positions = sums_by(rows.visited, self._problem_of_proposal, problems)
         self.steps = sums_by(torch.ones(len(rows.problem)), rows.problem, problems)
 
-    def measure(self, rule: AcceptanceRule | str, family: str = "", knob: float | None = None) -> Point:
-        """Return what follows from a rule, exactly: nothing is sampled."""
+    def measure(
+        self,
+        rule: AcceptanceRule | str,
+        family: str = "",
+        knob: float | None = None,
+        spending: SpendingPolicy = EVERYWHERE,
+    ) -> Point:
+        """Return what follows from a rule where it may relax, exactly: nothing is sampled.
+
+        Raises:
+            ValueError: for a policy that rows alone do not decide.
+        """
         rule = parse_rule(rule) if isinstance(rule, str) else rule
         rows, problems = self.rows, self.rows.problems
         per_position = torch.zeros(len(rows.drafted), 3, dtype=torch.float64)
         accepted = torch.zeros(len(rows.drafted), dtype=torch.float64)
         largest = -math.inf
-        for start, target, draft, drafted in chunks(rows.target, rows.draft, rows.drafted, self.memory):
-            stop = start + len(target)
-            accepted[start:stop] = chance_of_acceptance(rule, target, draft, drafted)
-            visited = rows.visited[start:stop]
+        for judge, places, target, draft, drafted in self._judged(rule, spending):
+            accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
+            visited = rows.visited[places]
             if not visited.any():
                 continue
-            result = audit(rule, target[visited], draft[visited])
-            places = start + visited.nonzero().squeeze(1)
+            result = audit(judge, target[visited], draft[visited])
             # rounding takes a divergence of zero to either side of it
-            per_position[places] = torch.stack([result.acceptance, result.kl.clamp(min=0), result.tv], dim=-1)
+            numbers = torch.stack([result.acceptance, result.kl.clamp(min=0), result.tv], dim=-1)
+            per_position[places[visited]] = numbers
             largest = max(largest, float(result.max_log_ratio.max()))
         sums = sums_by(per_position[rows.visited], self._problem_of_proposal[rows.visited], problems)
         acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
         tokens = self.tokens(accepted)
         lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
-        return Point(str(rule), family, knob, acceptance, kl, tv, largest, lengths)
+        return Point(Relaxation(str(rule), spending), family, knob, acceptance, kl, tv, largest, lengths)
 
     def tokens(self, accepted: Tensor) -> Tensor:
         """Return the expected tokens of each problem's steps, for 1, 2, … proposals, ``[problems, proposals]``."""
         per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
         return sums_by(per_step, self.rows.problem, self.rows.problems)
 
-    def chances(self, rule: AcceptanceRule | str) -> Tensor:
+    def chances(self, rule: AcceptanceRule | str, spending: SpendingPolicy = EVERYWHERE) -> Tensor:
         """Return the probability that each recorded proposal is accepted, were it reached, ``[proposals]``."""
         rule = parse_rule(rule) if isinstance(rule, str) else rule
-        rows = self.rows
-        parts = chunks(rows.target, rows.draft, rows.drafted, self.memory)
-        return torch.cat([chance_of_acceptance(rule, target, draft, drafted) for _, target, draft, drafted in parts])
+        accepted = torch.zeros(len(self.rows.drafted), dtype=torch.float64)
+        for judge, places, target, draft, drafted in self._judged(rule, spending):
+            accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
+        return accepted
+
+    def relaxable(self, spending: SpendingPolicy) -> Tensor:
+        """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
+
+        Rows keep every bit of float32 probabilities, whether packed or not, so that nothing is lost.
+
+        Raises:
+            ValueError: for what is not protection, or where tokens' texts are not known.
+        """
+        if spending != SpendingPolicy(spending.protection):
+            raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {spending}")
+        protection = spending.protection
+        if protection is None:
+            return torch.ones(len(self.rows.drafted), dtype=torch.bool)
+        if protection.pattern not in self._masses:
+            if self.vocabulary is None:
+                raise ValueError(f"what the tokens say must be known to protect {protection.pattern}")
+            mask = protection.mask(self.vocabulary)
+            self._masses[protection.pattern] = self.rows.target.masses(mask.nonzero().squeeze(1))
+        return self._masses[protection.pattern] <= protection.threshold
+
+    def _judged(
+        self, rule: AcceptanceRule, spending: SpendingPolicy
+    ) -> Iterator[tuple[AcceptanceRule, Tensor, Tensor, Tensor, Tensor]]:
+        """Yield who judges, the places of the proposals, their rows, and the columns of the drafted tokens."""
+        rows, relaxable = self.rows, self.relaxable(spending)
+        for start, target, draft, drafted in chunks(rows.target, rows.draft, rows.drafted, self.memory):
+            may_relax = relaxable[start : start + len(target)]
+            for judge, judged in ((rule, may_relax), (_LOSSLESS, ~may_relax)):
+                if judged.any():
+                    yield judge, start + judged.nonzero().squeeze(1), target[judged], draft[judged], drafted[judged]
 
 
 def sums_by(values: Tensor, groups: Tensor, count: int) -> Tensor:
@@ -174,15 +230,31 @@ def frontier(
     *,
     points: int,
     memory: int = DEFAULT_MEMORY,
+    policies: Sequence[SpendingPolicy] = (EVERYWHERE,),
+    vocabulary: Vocabulary | None = None,
     report: Callable[[int, str], None] = lambda done, remark: None,
 ) -> list[Point]:
-    """Return the lossless point, the point where acceptance is as high as it gets, and each family over its range."""
-    measured = Frontier(rows, memory)
-    wanted: list[tuple[str, str, float | None]] = [("lossless", "lossless", None), (LOOSEST, "limit", None)]
-    wanted += [(family.spell(knob), family.name, knob) for family in families for knob in family.knobs(points)]
+    """Return the lossless point, the point where acceptance is as high as it gets, and each family over its range.
+
+    Args:
+        rows: from `record_rows` or `read_rows`.
+        families: each is measured under every policy.
+        points: knobs of a family.
+        memory: bytes that an audit may take.
+        policies: where rules may relax.
+        vocabulary: what the target's tokens say, for policies that ask.
+        report: called with how many points are measured, and the last one's rule.
+    """
+    measured = Frontier(rows, memory, vocabulary)
+    wanted: list[tuple[str, str, float | None, SpendingPolicy]] = [
+        ("lossless", "lossless", None, EVERYWHERE),
+        (LOOSEST, "limit", None, EVERYWHERE),
+    ]
+    for family, policy in product(families, policies):
+        wanted += [(family.spell(knob), family.name, knob, policy) for knob in family.knobs(points)]
     results = []
-    for done, (rule, name, knob) in enumerate(wanted, start=1):
-        results.append(measured.measure(rule, name, knob))
+    for done, (rule, name, knob, policy) in enumerate(wanted, start=1):
+        results.append(measured.measure(rule, name, knob, policy))
         report(done, rule)
     return results
 

@@ -63,6 +63,19 @@ class PackedRows:
         row = torch.searchsorted(self.ends[start:stop], torch.arange(begin, end), right=True)
         return row, self.token_ids[begin:end].long(), self.probs[begin:end]
 
+    def masses(self, token_ids: Tensor) -> Tensor:
+        """Return the probability that each row puts on some tokens, ``[tokens]``, in float64, ``[rows]``.
+
+        Example:
+            >>> pack([torch.eye(3)], 3).masses(torch.tensor([0, 2])).tolist()
+            [1.0, 0.0, 1.0]
+        """
+        if self.token_ids is None:
+            return self.probs.index_select(-1, token_ids).sum(-1, dtype=torch.float64)
+        counted = torch.where(torch.isin(self.token_ids, token_ids.int()), self.probs, 0.0)
+        row = torch.repeat_interleave(torch.arange(len(self)), self.counts)
+        return torch.zeros(len(self), dtype=torch.float64).index_add_(0, row, counted.double())
+
 
 def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
     """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller.

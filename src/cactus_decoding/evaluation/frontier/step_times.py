@@ -1,4 +1,4 @@
-"""How long a step takes with each rule at each draft length: measured, all of them side by side."""
+"""How long a step takes with each relaxation at each draft length: measured, all of them side by side."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.evaluation.frontier.relaxations import Relaxation, asking
 from cactus_decoding.evaluation.intervals import Numbers
 from cactus_decoding.generation.generate import generate, stream
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
-from cactus_decoding.rules import as_rule
 
-RuleAtLength = tuple[str, int]
-"""A rule's spelling and the number of proposals."""
+RelaxationAtLength = tuple[Relaxation, int]
+"""A rule, where it may relax, and the number of proposals."""
 
 
 def time_steps(
     pair: Pair,
     prompts: Sequence[str],
-    timed: Sequence[RuleAtLength],
+    timed: Sequence[RelaxationAtLength],
     request: Request,
     *,
     steps: int = 12,
     report: Callable[[int], None] = lambda done: None,
-) -> dict[RuleAtLength, Numbers]:
+) -> dict[RelaxationAtLength, Numbers]:
     """Return the median wall time of a step in each round, in seconds, ``[rounds]``.
 
-    A round takes one prompt, and every rule at every length answers it in turn, so that whatever slows the machine down
+    A round takes one prompt, and everything that is timed answers it in turn, so that whatever slows the machine down
     for a while strikes all of them; every round begins with another one. The first step, which reads the prompt, is
     left out.
 
@@ -45,13 +44,13 @@ def time_steps(
     Raises:
         ValueError: where a prompt's answers are too short to time a step.
     """
-    times: dict[RuleAtLength, list[float]] = {each: [] for each in timed}
+    times: dict[RelaxationAtLength, list[float]] = {each: [] for each in timed}
     generate(pair, prompts[0], num_speculative_tokens=2, max_new_tokens=8, seed=0)  # a process's first passes are slow
     done = 0
     for place, prompt in enumerate(prompts):
         turn, seed = place % len(timed), (request.seed or 0) + place
-        for rule, length in [*timed[turn:], *timed[:turn]]:
-            asked = replace(request, rule=as_rule(rule), num_speculative_tokens=as_draft_length(length), seed=seed)
+        for relaxation, length in [*timed[turn:], *timed[:turn]]:
+            asked = asking(replace(request, seed=seed), relaxation, length)
             response = stream(pair, prompt, asked)
             seconds: list[float] = []
             for _ in response:
@@ -59,9 +58,9 @@ def time_steps(
                 if len(seconds) > steps:
                     break
             if len(seconds) > 1:
-                times[rule, length].append(statistics.median(seconds[1:]))
+                times[relaxation, length].append(statistics.median(seconds[1:]))
             else:
-                times[rule, length].append(float("nan"))
+                times[relaxation, length].append(float("nan"))
             done += 1
             report(done)
     found = {each: np.array(values) for each, values in times.items()}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DASHES = ("-", "--", ":", "-.")
+_PROTECTED = {"linestyle": ":", "fillstyle": "top", "markerfacecoloralt": "white"}
+"""What tells a family's protected curves from the others: dots, and markers that are half full."""
 _MAX_LABELS = 40
 _BESIDE = [(3, 3), (3, -8), (-13, 3), (-13, -8), (9, -3), (-19, -3), (3, 11), (3, -16), (-13, 11), (-13, -16)]
 """Where a point's label may stand, in printer's points from it: the first one that is free is taken."""
@@ -111,13 +113,13 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
     lossless, limit = result["points"][:2]
     for panel, name, label in zip(panels, ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True):
         panel.axhline(limit["acceptance"][0], color=GREY, lw=1, ls=":", label="most that any rule accepts")
-        for family in dict.fromkeys(point["family"] for point in result["points"][2:]):
-            points = [point for point in result["points"] if point["family"] == family]
+        for (family, protected), points in _curves(result["points"][2:]).items():
             places = [(number_of(point[name][0]), point["acceptance"][0]) for point in points]
             shown = [place for place in places if math.isfinite(place[0])]
             if shown:
                 label_of = FAMILIES[family].label if family in FAMILIES else family
-                panel.plot(*zip(*shown, strict=True), **STYLES[family].keywords(), label=label_of)
+                look = STYLES[family].keywords() | (_PROTECTED if protected else {})
+                panel.plot(*zip(*shown, strict=True), **look, label=f"{label_of}{protected}")
         panel.plot([0], lossless["acceptance"][:1], "*", color="black", ms=11, label="lossless", zorder=5)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
@@ -127,6 +129,23 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
     panels[0].set(ylabel="acceptance per visited position")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return to_svg(figure)
+
+
+def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Return points by their family and what is said of their protection.
+
+    >>> list(_curves([{"family": "clamped", "protect": "digits"}, {"family": "clamped"}]))
+    [('clamped', ', protecting digits'), ('clamped', '')]
+    """
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for point in points:
+        said = ""
+        if point.get("protect"):
+            said = f", protecting {plain(point['protect'])}"
+            if point.get("protect_threshold", 0.01) != 0.01:
+                said += f" above {point['protect_threshold']}"
+        found.setdefault((point["family"], said), []).append(point)
+    return found
 
 
 def time_metric(summaries: Any) -> str:

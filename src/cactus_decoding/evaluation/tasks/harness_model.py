@@ -7,6 +7,7 @@ from typing import Any
 from cactus_decoding.evaluation.engines.engine import Answer, Engine
 from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.zoo import BUNDLED, full_name
 
 try:
     from lm_eval.api.model import LM
@@ -43,7 +44,8 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> CactusLM:
         """Load the models that the harness's ``--model_args`` name: target, draft, and what a `RunConfig` takes."""
-        known = {"target": "bundled", "draft": "bundled"} | arg_dict
+        known = {"target": BUNDLED, "draft": BUNDLED} | arg_dict
+        known["draft"] = full_name(known["draft"])
         config = RunConfig.from_dict(RunConfig("", "", "").as_dict() | known)
         return cls(load_engine(config.engine, config.target, config.draft, audited=False), config)
 

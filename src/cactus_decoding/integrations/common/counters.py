@@ -20,6 +20,7 @@ COUNTERS = {
     "cactus_conditional_nats": "KL of the relaxed target to the target, given the drafted token, over those positions",
     "cactus_audited_nats": "KL of what is emitted to the target, averaged over the drafted token, where it was audited",
     "cactus_audited_positions": "Positions that were audited",
+    "cactus_protected_positions": "Drafted positions that a request's protection or phases kept from its rule",
 }
 """What is counted, by rule."""
 MAX_RULES = 50
@@ -58,7 +59,9 @@ class Counters:
             chosen = chosen.pin_memory()  # so that nothing waits for the device
         return chosen.to(self._device, non_blocking=True)
 
-    def add(self, rule: Rule, costs: Costs, left: Tensor, sample: Tensor | None) -> None:
+    def add(
+        self, rule: Rule, costs: Costs, left: Tensor, sample: Tensor | None, protected: Tensor | None = None
+    ) -> None:
         """Count what one rule did in a step.
 
         Args:
@@ -66,6 +69,7 @@ class Counters:
             costs: of its positions.
             left: positive at the accepted ones, 0 at a rejected one that was looked at, negative at all others.
             sample: indices of those that were to be audited.
+            protected: those that were looked at and that the rule was kept away from; none, if None.
         """
         visited, accepted = left >= 0, left > 0
         relaxed = 1 - costs.lossless_acceptance / costs.acceptance.clamp(min=1e-300)
@@ -81,6 +85,7 @@ class Counters:
             emitted = costs.emitted[sample]
             audited = visited[sample] & emitted.isfinite()
             numbers += [torch.where(audited, emitted, 0.0).sum(), audited.sum().double()]
+        numbers.append(numbers[0].new_zeros(()) if protected is None else protected.sum().double())
         label, step = self._label(str(rule)), torch.stack(numbers)
         sums = self._sums.get(label)
         self._sums[label] = step if sums is None else sums + step

@@ -1,14 +1,15 @@
 """One verification step with some positions relaxed: change the logits, let the engine sample, change them back, count.
 
 A step's rows are the positions at which a drafted token is verified, of all requests. An engine whose host does not
-know which row is whose gives a rule all rows, and says on the device which of them are the rule's.
+know which row is whose gives a rule all rows, and says on the device which of them are the rule's. Which rows may be
+relaxed at all, whatever the rule, is found out before any rule is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,7 +18,12 @@ from torch import Tensor
 from cactus_decoding.integrations.common.costs import Costs, audited_nats, costs_of
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter, admit_positions
-from cactus_decoding.integrations.common.relaxed_logits import Relaxed, relax_rows, relax_tokens
+from cactus_decoding.integrations.common.relaxed_logits import (
+    Relaxed,
+    probability_from_logits,
+    relax_rows,
+    relax_tokens,
+)
 from cactus_decoding.rules.base import Rule
 
 _MAX_RELAXED, _MAX_AUDITED = 1 << 25, 1 << 23
@@ -38,6 +44,21 @@ class Group(NamedTuple):
     chosen: Tensor | None = None
 
 
+class Protected(NamedTuple):
+    """The rows whose requests protect the same tokens.
+
+    Attributes:
+        rows: which of the step's, ``[positions]``.
+        token_ids: the protected tokens, ``[tokens]``.
+        thresholds: the largest probability of these at which a row may be relaxed, ``[positions]``; infinite in a row
+            whose request does not protect them.
+    """
+
+    rows: Tensor
+    token_ids: Tensor
+    thresholds: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Where the rows of a step are.
@@ -49,6 +70,8 @@ class Layout:
         width: larger than every depth.
         budgets: in nats, ``[requests]``; infinite without one. None if no request has one.
         meter_slots: where the meter keeps what a request has spent, ``[requests]``; anything without a budget.
+        protected: of the sets of tokens that are protected in the step.
+        relaxable: which rows their requests' phases let a rule judge, ``[rows]``; all, if None.
     """
 
     groups: list[Group]
@@ -57,6 +80,8 @@ class Layout:
     width: int
     budgets: Tensor | None
     meter_slots: Tensor
+    protected: list[Protected] = field(default_factory=list)
+    relaxable: Tensor | None = None
 
 
 class DraftRows(Protocol):
@@ -87,6 +112,7 @@ class _Change:
         relaxed: the new logits.
         costs: None if nobody asks.
         sample: indices of positions that are audited for the counters.
+        protected: the rows that the rule was kept away from, ``[positions]``; none, if None.
     """
 
     group: Group
@@ -95,6 +121,7 @@ class _Change:
     relaxed: Relaxed
     costs: Costs | None = None
     sample: Tensor | None = None
+    protected: Tensor | None = None
 
 
 class RelaxedStep:
@@ -122,7 +149,8 @@ class RelaxedStep:
     ) -> None:
         self._layout, self._meter, self._counters = layout, meter, counters
         self._logits, self._draft = logits, draft
-        self._totals: Tensor | None = None
+        self._known_totals: Tensor | None = None
+        self._relaxable = self._where_relaxable()
         self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
         if counters is not None or layout.budgets is not None:
             self._changes = [self._with_costs(change) for change in self._changes]
@@ -169,19 +197,48 @@ class RelaxedStep:
             assert change.costs is not None
             requests, depths = self._places(change)
             left = num_sampled[requests] - 1 - depths  # 0 at the rejected position, less after it
-            self._counters.add(change.group.rule, change.costs, torch.where(change.allowed, left, -1), change.sample)
+            protected = None if change.protected is None else change.protected & (left >= 0)
+            left = torch.where(change.allowed, left, -1)
+            self._counters.add(change.group.rule, change.costs, left, change.sample, protected)
 
     def _places(self, change: _Change) -> tuple[Tensor, Tensor]:
         return self._layout.requests[change.group.rows], self._layout.depths[change.group.rows]
 
+    @property
+    def _totals(self) -> Tensor:
+        """The logsumexp of each row."""
+        if self._known_totals is None:
+            self._known_totals = self._logits.logsumexp(-1)
+        return self._known_totals
+
+    def _where_relaxable(self) -> Tensor | None:
+        """Return which rows a rule may judge, ``[rows]``; all, if None."""
+        relaxable = self._layout.relaxable
+        for rows, token_ids, thresholds in self._layout.protected:
+            some = rows.split(max(1, _MAX_RELAXED // len(token_ids)))
+            free = torch.cat([self._mass(part, token_ids) for part in some]) <= thresholds
+            before = torch.ones_like(self._totals, dtype=torch.bool) if relaxable is None else relaxable
+            relaxable = before.index_copy(0, rows, before[rows] & free)
+        return relaxable
+
+    def _mass(self, rows: Tensor, token_ids: Tensor) -> Tensor:
+        """Return what the target gives some tokens together, ``[positions]``."""
+        together = self._logits[rows.unsqueeze(1), token_ids].double().logsumexp(1)
+        return probability_from_logits(together, self._totals[rows])
+
     def _change(self, group: Group, token_ids: Tensor) -> _Change:
+        change = self._unprotected_change(group, token_ids)
+        if self._relaxable is None:
+            return change
+        free, allowed = self._relaxable[group.rows], change.allowed
+        return replace(change, allowed=allowed & free, protected=allowed & ~free)
+
+    def _unprotected_change(self, group: Group, token_ids: Tensor) -> _Change:
         rule, rows, chosen = group
         drafted = token_ids[rows]
         allowed = drafted >= 0 if chosen is None else chosen & (drafted >= 0)
         drafted = torch.where(allowed, drafted, 0)
         if self._draft is None or rule.lifts_one_token:
-            if self._totals is None:
-                self._totals = self._logits.logsumexp(-1)
             return _Change(group, drafted, allowed, relax_tokens(rule, self._logits[rows, drafted], self._totals[rows]))
         draft, width = self._draft, self._draft.width
         size = max(1, _MAX_RELAXED // width)

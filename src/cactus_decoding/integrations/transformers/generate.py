@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.budgets.importance import Importance, ImportanceLimit
 from cactus_decoding.budgets.protection import Protection
 from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -68,6 +70,9 @@ def speculative_generate(
     protect_threshold: float | None = None,
     lossless_tokens: int = 0,
     relax_within: Sequence[str] | None = None,
+    importance: str | Path | Importance | ImportanceLimit | None = None,
+    max_importance: float | None = None,
+    importance_scale: bool = False,
     metrics: Metrics | None = None,
     forward: ForwardName = "auto",
     streamer: BaseStreamer | None = None,
@@ -108,13 +113,16 @@ def speculative_generate(
         protect_threshold: how likely such tokens may be where a position is relaxed; 0.01 if None.
         lossless_tokens: so are the first tokens of the response.
         relax_within: and all that does not stand between these two marks.
+        importance: an `Importance` or the file of `cactus learn-importance` that holds one.
+        max_importance: positions of a greater one are judged losslessly; 0.2 if None (1 with ``importance_scale``).
+        importance_scale: whether the rule's knob is multiplied by 1 - importance at each position.
         metrics: counts and seconds are added to this object.
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
             one or an error, ``auto`` for the faster one wherever that computes the same.
         streamer: gets tokens one by one.
         stop_strings: end the response, as in `generate`; the tokenizer must be bound.
-        tokenizer: the target's, for ``protect``, ``relax_within``, stop strings and a draft with other tokens.
-            `generate` keeps both tokenizers from a callable, so bind them:
+        tokenizer: the target's, for ``protect``, ``relax_within``, ``importance``, stop strings and a draft with other
+            tokens. `generate` keeps both tokenizers from a callable, so bind them:
             ``partial(speculative_generate, tokenizer=tokenizer)``.
         assistant_tokenizer: that of a draft with other tokens.
         model_kwargs: what `generate` adds for a text-only model.
@@ -161,7 +169,15 @@ def speculative_generate(
         assistance.length(num_speculative_tokens, stop.max_length - len(prompt_ids)),
         plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0),
         seed=seed,
-        spending=spending_policy(protect, protect_threshold, lossless_tokens, relax_within),
+        spending=spending_policy(
+            protect,
+            protect_threshold,
+            lossless_tokens,
+            relax_within,
+            importance,
+            max_importance,
+            importance_scale,
+        ),
     )
     length, target, reach = (
         request.num_speculative_tokens,

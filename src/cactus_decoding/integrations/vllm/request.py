@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from cactus_decoding.arguments.checks import check_number
+from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
 
@@ -21,18 +25,35 @@ GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
-OUR_KEYS = (RULE_KEY, BUDGET_KEY, METRICS_KEY, AUDIT_KEY)
+SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within")
+OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
+NOT_HERE = ("importance", "max_importance", "importance_scale")
+"""What a request to our own loop may ask for besides, and vLLM cannot do."""
+NONE = "none"
+"""Takes a server's ``protect`` or ``relax_within`` back; JSON's null is refused by vLLM itself."""
+MAX_MARK = 64
+"""Characters of a mark in a request: a worker looks for it behind every token."""
 
 
-def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) -> Request | None:
-    """Return what is asked for by ``acceptance_rule`` and ``budget`` among other keys, completed from a default.
+def request_of(
+    asked: Mapping[str, Any] | None, default: Request | None = None, *, any_pattern: bool = False
+) -> Request | None:
+    """Return what is asked for by our keys among others, each completed from a default.
 
-    Sampling, limits and seed are vLLM's own: the request that is returned says nothing of them.
+    These are ``acceptance_rule``, ``budget``, ``protect``, ``protect_threshold``, ``lossless_tokens`` and
+    ``relax_within``. Sampling, limits and seed are vLLM's own: the request that is returned says nothing of them.
+
+    Args:
+        asked: the keys and their values; None is as good as absent.
+        default: of the server.
+        any_pattern: whether ``protect`` may be any regular expression, and marks of any length. A worker searches
+            every token for the one, and all text for the others, so that is for whoever starts the server. All others
+            choose from the named sets, or what the default has.
 
     Raises:
         TypeError: for a value of the wrong type.
-        ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, a budget
-            without a rule, or a key that is nearly one of these.
+        ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, a pattern that
+            is not named, a value that needs a rule without one, or a key that is nearly one of these.
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
@@ -42,21 +63,71 @@ def request_of(asked: Mapping[str, Any] | None, default: Request | None = None) 
         ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
-    _check_spelling(asked, (RULE_KEY, BUDGET_KEY))
-    rule, budget = asked.get(RULE_KEY), asked.get(BUDGET_KEY)
-    if rule is None and budget is None:
+    _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
+    if (missing := next((key for key in NOT_HERE if asked.get(key) is not None), None)) is not None:
+        raise ValueError(f"{missing} does not work in vLLM, where positions are not weighed by learned importance")
+    given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
+    if not given:
         return default
+    rule, budget = given.pop(RULE_KEY, None), given.get(BUDGET_KEY)
     if budget is not None:
         check_number(BUDGET_KEY, budget, 0, math.inf)
-    if rule is None:
-        if default is None:
-            raise ValueError(
-                f"{BUDGET_KEY} is given ({budget!r}) without {RULE_KEY}, and the server has no default rule"
-            )
-        return Request(default.rule, budget)
-    if not isinstance(rule, str):  # before the cache, which takes hashable values only
+    if rule is None and default is None:
+        key, value = next(iter(given.items()))
+        raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
+    if rule is not None and not isinstance(rule, str):  # before the cache, which takes hashable values only
         raise TypeError(f"{RULE_KEY} must be a string such as 'cactus:delta=1.0', but is {rule!r}")
-    return Request(_parse(rule), default.budget if budget is None and default is not None else budget)
+    usual = Request() if default is None else default
+    given.pop(BUDGET_KEY, None)
+    return Request(
+        usual.rule if rule is None else _parse(rule),
+        usual.budget if budget is None else budget,
+        spending=_spending(given, usual.spending, any_pattern),
+    )
+
+
+def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool) -> SpendingPolicy:
+    """Return the policy of some of `SPENDING_KEYS`; those that are not given are as usual."""
+    values = {**usual.as_dict(), **given}
+    if values["protect"] == NONE:
+        values["protect"] = None
+        values["protect_threshold"] = given.get("protect_threshold")  # refused: it is that of no pattern
+    if values["relax_within"] == NONE:
+        values["relax_within"] = None
+    if not any_pattern:
+        _check_marks(given.get("relax_within"))
+        if isinstance(pattern := values["protect"], str) and pattern != usual.as_dict()["protect"]:
+            values["protect"] = _named(pattern)
+    return spending_policy(**values)
+
+
+def _check_marks(marks: object) -> None:
+    if isinstance(marks, list | tuple) and any(isinstance(mark, str) and len(mark) > MAX_MARK for mark in marks):
+        raise ValueError(f"relax_within must be two marks of at most {MAX_MARK} characters, but is {shown(marks)}")
+
+
+def _named(pattern: str) -> str:
+    """Return a pattern of named sets, each once and in their order; raise `ValueError` for any other."""
+    asked = {name.strip() for name in pattern.split("|")}
+    if not asked <= set(PATTERNS):
+        raise ValueError(
+            f"protect must be one of {', '.join(PATTERNS)}, several of them joined by '|', or {NONE}, but is "
+            f"{shown(pattern)}: a request may bring no regular expression of its own, because a worker could be busy "
+            "with it for ever; the server's default may be one (--additional-config)"
+        )
+    return "|".join(name for name in PATTERNS if name in asked)
+
+
+def asked_of(request: Request) -> dict[str, Any]:
+    """Return the keys and values that ask for a request's rule, budget and policy, without those that are usual.
+
+    Example:
+        >>> asked_of(Request("cactus:delta=1", 2.0))
+        {'acceptance_rule': 'cactus:delta=1.0', 'budget': 2.0}
+    """
+    nats, usual = nats_of(request), SpendingPolicy().as_dict()
+    policy = {key: value for key, value in request.spending.as_dict().items() if value != usual[key]}
+    return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
 
 
 def _check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
@@ -74,6 +145,30 @@ def nats_of(request: Request) -> float:
 def is_lossless(request: Request) -> bool:
     """Say whether vLLM can do without us."""
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
+
+
+def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise what `check_texts` raises of the policy of a request that has a use for it."""
+    if asked is not None and not is_lossless(asked):
+        check_texts(asked.spending, vocabulary)
+
+
+def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown or do not fit.
+
+    Args:
+        policy: of a request or a server.
+        vocabulary: what the tokens say, None where nobody knows; called if need be.
+    """
+    protection, marks = policy.protection, policy.phases.relax_within
+    if protection is None and marks is None:
+        return
+    words = vocabulary()
+    if words is None:
+        key = "relax_within" if protection is None else "protect"
+        raise ValueError(f"{key} needs a tokenizer that says what tokens say, and the server has none")
+    if protection is not None:
+        protected_tokens(protection.pattern, words)
 
 
 def admitted(params: Any, default: Request | None) -> Request | None:
@@ -119,7 +214,7 @@ class ServerConfig:
         speculates: whether there is a draft at all.
         method: vLLM's ``rejection_sample_method``; rules work with ``standard`` only.
         watermarks: whether tokens are watermarked, which the rules leave no room for.
-        default: for requests that ask for nothing (``acceptance_rule``, ``budget``).
+        default: for requests that ask for nothing (``acceptance_rule``, ``budget``, ``protect``, ...).
         metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
         audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
     """
@@ -150,7 +245,7 @@ class ServerConfig:
             speculates=speculative is not None,
             method="standard" if speculative is None else speculative.rejection_sample_method,
             watermarks=getattr(vllm_config, "watermark_config", None) is not None,
-            default=request_of(keys),
+            default=request_of(keys, any_pattern=True),
             metrics=metrics,
             audit_fraction=float(fraction),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from importlib.util import find_spec
 from cactus_decoding import zoo
 from cactus_decoding.arguments.extras import install
 from cactus_decoding.generation.request import Request
-from cactus_decoding.integrations.vllm.request import AUDIT_KEY, BUDGET_KEY, RULE_KEY, nats_of
+from cactus_decoding.integrations.vllm.request import AUDIT_KEY, asked_of
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
@@ -32,7 +31,7 @@ def check_installed() -> None:
 
 
 def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
-    """Return vLLM's ``--speculative-config`` for a draft model, the bundled one if None, or ``ngram``.
+    """Return vLLM's ``--speculative-config`` for a draft model, the default bundled one if None, or ``ngram``.
 
     Example:
         >>> speculative_config("ngram", 4, "greedy")
@@ -41,7 +40,7 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
     config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
     if draft == "ngram":
         return config | {"method": "ngram", "prompt_lookup_max": 4}
-    return config | {"model": draft or str(zoo.path("draft")), "draft_sample_method": draft_sampling}
+    return config | {"model": str(zoo.draft_path(draft or zoo.BUNDLED) or draft), "draft_sample_method": draft_sampling}
 
 
 def server_command(
@@ -56,7 +55,7 @@ def server_command(
     Args:
         target: path or hub name; the bundled one if None.
         speculation: the draft, as `speculative_config` returns it.
-        default: rule and budget of requests that ask for nothing.
+        default: rule, budget and policy of requests that ask for nothing.
         audit_fraction: part of the positions to audit for the metrics.
         engine_arguments: handed on to vLLM; they go last, so that they win.
 
@@ -68,11 +67,7 @@ def server_command(
     if target is None:
         command += ["--served-model-name", "word-problems"]
     command += ["--speculative-config", json.dumps(speculation)]
-    ours: dict[str, object] = {}
-    if default is not None:
-        ours[RULE_KEY] = str(default.rule)
-        if math.isfinite(nats := nats_of(default)):
-            ours[BUDGET_KEY] = nats
+    ours = {} if default is None else asked_of(default)
     if audit_fraction:
         ours[AUDIT_KEY] = audit_fraction
     if ours:

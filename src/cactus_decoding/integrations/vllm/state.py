@@ -1,17 +1,26 @@
-"""Which request of vLLM's batch follows which rule, and what its budget has left."""
+"""Which request of vLLM's batch follows which rule and where, and what its budget has left."""
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from cactus_decoding.budgets.phases import Phases
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter
-from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, nats_of
+from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
+from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, check_texts, nats_of
+from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.rules.base import Rule
+
+logger = logging.getLogger("vllm.cactus_decoding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,35 +31,53 @@ class RelaxedRequest:
         rule: its acceptance rule.
         budget: in nats, infinite without one.
         meter_slot: where the meter keeps its nats; None without a budget.
+        pattern: of the tokens that it protects, a key of `RequestRules.protected_ids`; None if it protects none.
+        threshold: their largest probability where a position may be relaxed.
+        phases: where in the response its rule may judge; None everywhere.
+        response: its tokens, where phases ask for them.
     """
 
     rule: Rule
     budget: float
     meter_slot: int | None
+    pattern: str | None
+    threshold: float
+    phases: Phases | None
+    response: FollowedResponse | None = None
 
 
 class RequestRules:
-    """The rules and budgets of the requests in a batch.
+    """The rules, budgets and policies of the requests in a batch.
 
     Args:
         default: what a request gets that asks for nothing.
         device: of the logits.
         max_num_requests: the largest batch.
         counters: what to count, or None.
+        vocabulary: what tokens say; None where nobody knows.
 
     Attributes:
         requests: by the runner's own index.
         meter, counters: of all of them.
+        vocabulary: what tokens say, for `FollowedResponse`.
+        protected_ids: the tokens of each pattern that was asked for, ``[tokens]`` on the device.
     """
 
     def __init__(
-        self, default: Request | None, device: torch.device, max_num_requests: int, counters: Counters | None = None
+        self,
+        default: Request | None,
+        device: torch.device,
+        max_num_requests: int,
+        counters: Counters | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self.requests: dict[int, RelaxedRequest] = {}
         self.meter = BudgetMeter(device, slots=8 * max_num_requests)
         self.counters = counters
         self.device = device
-        self._default = default
+        self.vocabulary = with_silence(vocabulary)
+        self.protected_ids: dict[str, Tensor] = {}
+        self._default, self._known = default, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
         """Return a request's entry, or None where vLLM's own verification is all it needs.
@@ -63,9 +90,23 @@ class RequestRules:
         if asked is None:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
-        budget = nats_of(asked)
-        slot = self.meter.slot_of(params, budget, begun, self._slots_in_use)
-        return RelaxedRequest(asked.rule, budget, slot)
+        try:
+            check_texts(asked.spending, lambda: self._known)
+        except ValueError as error:  # the front end has refused it; an exception here would end the server
+            logger.error("a request is verified losslessly: %s", error)
+            return None
+        protection, phases, budget = asked.spending.protection, asked.spending.phases, nats_of(asked)
+        if protection is not None and protection.pattern not in self.protected_ids:
+            assert self._known is not None  # or `check_texts` would have said so
+            self.protected_ids[protection.pattern] = protected_tokens(protection.pattern, self._known).to(self.device)
+        return RelaxedRequest(
+            asked.rule,
+            budget,
+            self.meter.slot_of(params, budget, begun, self._slots_in_use),
+            None if protection is None else protection.pattern,
+            math.inf if protection is None else protection.threshold,
+            None if phases == Phases() else phases,
+        )
 
     def _slots_in_use(self) -> set[int | None]:
         return {request.meter_slot for request in self.requests.values()}

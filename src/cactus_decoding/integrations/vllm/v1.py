@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
+from cactus_decoding.integrations.common.phases import FollowedResponse
+from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
+from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule
 
 
@@ -36,11 +39,14 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         if not config.speculates:
             return processors
         from vllm.v1.sample import rejection_sampler
+        from vllm.v1.worker.gpu_input_batch import InputBatch
 
         repair_expansion(rejection_sampler, device)
         replace(rejection_sampler, "rejection_sample", with_relaxation)
+        replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
         max_num_requests = vllm_config.scheduler_config.max_num_seqs
-        rules = BatchRules(config.default, device, max_num_requests, counters_of(config, device))
+        counters, vocabulary = counters_of(config, device), vocabulary_of(vllm_config)
+        rules = BatchRules(config.default, device, max_num_requests, counters, vocabulary)
         processors.argmax_invariant.append(rules)
         return processors
 
@@ -64,34 +70,71 @@ class BatchRules(RequestRules):
         """Follow the requests that vLLM adds to, removes from and moves within its batch."""
         from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-        def admit(params: Any, _: Any, output_ids: Sequence[int]) -> Any:
-            return self.admit(params, begun=len(output_ids) > 0)
+        def admit(params: Any, prompt_ids: Sequence[int] | None, output_ids: list[int]) -> Any:
+            request = self.admit(params, begun=len(output_ids) > 0)
+            if request is None or request.phases is None:
+                return request
+            response = FollowedResponse(request.phases, self.vocabulary, prompt_ids or (), output_ids)
+            return dataclasses.replace(request, response=response)
 
         if process_dict_updates(self.requests, batch_update, admit):
             self._layout = None
 
-    def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int) -> Layout | None:
-        """Return where the rows of a step are, or None where none is relaxed."""
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a request in the batch has phases that are not over."""
+        return bool(self._followed())
+
+    def _followed(self) -> dict[int, FollowedResponse]:
+        """Return the responses whose phases are not over, by their requests' indices."""
+        found = ((index, request.response) for index, request in self.requests.items())
+        return {index: response for index, response in found if response is not None and not response.settled}
+
+    def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int, draft_token_ids: Tensor) -> Layout | None:
+        """Return where the rows of a step are, or None where none is relaxed.
+
+        Args:
+            num_draft_tokens: of each request.
+            max_draft_tokens: the largest of them.
+            draft_token_ids: ``[rows]``; looked at, and waited for, where a request has marks.
+        """
         if not self.requests:
             return None
         counts = tuple(num_draft_tokens)
         if self._layout is None or self._layout[0] != counts:
             self._layout = counts, self._lay_out(counts, max_draft_tokens)
         layout = self._layout[1]
-        return layout if layout.groups else None
+        if not layout.groups:
+            return None
+        if not (followed := self._followed()):
+            return layout
+        reads_text = any(response.reads_text for response in followed.values())
+        drafted = draft_token_ids.tolist() if reads_text else [0] * sum(counts)
+        relaxable: list[bool] = []
+        for index, count in enumerate(counts):
+            own = drafted[len(relaxable) : len(relaxable) + count]
+            relaxable += followed[index].relaxable(own) if index in followed else [True] * count
+        return dataclasses.replace(layout, relaxable=self._to_device(relaxable, torch.bool))
 
-    def _lay_out(self, counts: tuple[int, ...], width: int) -> Layout:
+    def _to_device(self, values: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
         from vllm.utils.torch_utils import async_tensor_h2d
 
-        def to_device(values: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
-            tensor: Tensor = async_tensor_h2d(values, self.device, dtype)  # nothing waits for the device
-            return tensor
+        tensor: Tensor = async_tensor_h2d(values, self.device, dtype)  # nothing waits for the device
+        return tensor
 
+    def _lay_out(self, counts: tuple[int, ...], width: int) -> Layout:
+        to_device = self._to_device
         ends = list(accumulate(counts))
         rows: dict[Rule, list[int]] = {}
+        protected: dict[str, tuple[list[int], list[float]]] = {}
         here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
         for index, request in here.items():
-            rows.setdefault(request.rule, []).extend(range(ends[index] - counts[index], ends[index]))
+            own = range(ends[index] - counts[index], ends[index])
+            rows.setdefault(request.rule, []).extend(own)
+            if request.pattern is not None and own:
+                some, thresholds = protected.setdefault(request.pattern, ([], []))
+                some += own
+                thresholds += [request.threshold] * len(own)
         budgets, slots = [math.inf] * len(counts), [0] * len(counts)
         for index, request in here.items():
             budgets[index], slots[index] = request.budget, request.meter_slot or 0
@@ -102,6 +145,10 @@ class BatchRules(RequestRules):
             width=width,
             budgets=to_device(budgets, torch.float64) if any(map(math.isfinite, budgets)) else None,
             meter_slots=to_device(slots),
+            protected=[
+                Protected(to_device(some), self.protected_ids[pattern], to_device(thresholds, torch.float64))
+                for pattern, (some, thresholds) in protected.items()
+            ],
         )
 
 
@@ -158,7 +205,7 @@ def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
             )
 
         rules = batch_rules(sampling_metadata)
-        layout = rules.layout(num_draft_tokens, max_spec_len) if rules is not None else None
+        layout = rules.layout(num_draft_tokens, max_spec_len, draft_token_ids) if rules is not None else None
         if rules is None or layout is None:
             return sample()
         draft = None if draft_probs is None else DraftProbs(draft_probs)
@@ -171,9 +218,26 @@ def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return rejection_sample
 
 
-def batch_rules(sampling_metadata: Any) -> BatchRules | None:
-    """Return our state among the batch's logits processors."""
-    for processor in sampling_metadata.logitsprocs.argmax_invariant:
+def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `InputBatch._make_sampling_metadata` that keeps tokens on the host while a request's phases ask for them.
+
+    vLLM's V1 runner leaves them on the device otherwise, where it schedules ahead (not on the CPU).
+    """
+
+    def make_sampling_metadata(batch: Any) -> Any:
+        rules, before = batch_rules(batch), batch.logitsprocs_need_output_token_ids
+        batch.logitsprocs_need_output_token_ids = before or (rules is not None and rules.reads_tokens)
+        try:
+            return stock(batch)
+        finally:
+            batch.logitsprocs_need_output_token_ids = before
+
+    return make_sampling_metadata
+
+
+def batch_rules(batch: Any) -> BatchRules | None:
+    """Return our state among the logits processors of a batch, or of its sampling metadata."""
+    for processor in batch.logitsprocs.argmax_invariant:
         if isinstance(processor, BatchRules):
             return processor
     return None

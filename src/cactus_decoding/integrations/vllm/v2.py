@@ -6,6 +6,7 @@ requests are selected on the device. Row i holds the logits behind the drafted t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,15 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cactus_decoding.budgets.phases import Phases
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
-from cactus_decoding.integrations.common.step import Group, Layout, RelaxedStep
+from cactus_decoding.integrations.common.phases import FollowedResponse
+from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
+from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule
 
 NO_RULE = -1
+_NEVER = 1 << 62
 _MAX_ELEMENTS = 1 << 25
 """Of float64 rows that are worked on at once."""
 
@@ -47,12 +53,8 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 
         replace(rejection_sampler, "rejection_sample", with_relaxation)
 
-        def begun(slot: int) -> bool:
-            return bool(req_states.prefill_len.np[slot] > req_states.prompt_len.np[slot])
-
-        device = req_states.device
-        counters = counters_of(config, device)
-        return [*processors, SlotRules(config.default, device, req_states.max_num_reqs, counters, begun)]
+        counters, vocabulary = counters_of(config, req_states.device), vocabulary_of(vllm_config)
+        return [*processors, SlotRules(config.default, req_states, counters, vocabulary)]
 
     return build
 
@@ -63,41 +65,57 @@ class SlotRules(RequestRules):
     Other arguments are those of `RequestRules`.
 
     Args:
-        begun: says of a slot whether its request already has tokens when it is added: it was taken out and is back.
+        states: the runner's own state of its slots (vLLM's `RequestState`).
 
     Attributes:
         codes: of each slot's rule, ``[slots]``; `NO_RULE` without one.
         budgets: in nats, infinite without one, ``[slots]``.
         meter_slots: where the meter keeps what a slot's request has spent, ``[slots]``.
-        present: the requests of this step that have a rule.
+        patterns: codes of what a slot's request protects, ``[slots]``; `NO_RULE` where it protects nothing.
+        thresholds: how likely that may be where a position is relaxed, ``[slots]``.
+        relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
+        present: the requests of this step that have a rule, by their slots.
     """
 
     def __init__(
         self,
         default: Request | None,
-        device: torch.device,
-        max_num_requests: int,
+        states: Any,
         counters: Counters | None = None,
-        begun: Callable[[int], bool] = lambda slot: False,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
-        super().__init__(default, device, max_num_requests, counters)
-        self.codes = torch.full((max_num_requests,), NO_RULE, dtype=torch.int64, device=device)
-        self.budgets = torch.full((max_num_requests,), math.inf, dtype=torch.float64, device=device)
-        self.meter_slots = torch.zeros(max_num_requests, dtype=torch.int64, device=device)
-        self.present: list[RelaxedRequest] = []
-        self._begun = begun
+        super().__init__(default, states.device, states.max_num_reqs, counters, vocabulary)
+        slots, device = states.max_num_reqs, states.device
+        self.codes = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
+        self.budgets = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
+        self.meter_slots = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.patterns = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
+        self.thresholds = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
+        self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.present: dict[int, RelaxedRequest] = {}
+        self._states = states
         self._codes: dict[Rule, int] = {}
+        self._patterns: dict[str | None, int] = {None: NO_RULE}
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take note of a request's rule and budget; say whether it has a rule."""
+        """Take note of a request's rule, budget and policy; say whether it has a rule."""
         self.requests.pop(req_idx, None)
-        request = self.admit(sampling_params, self._begun(req_idx))
+        prompt_length = int(self._states.prompt_len.np[req_idx])
+        begun = int(self._states.prefill_len.np[req_idx]) > prompt_length  # it was taken out and is back
+        request = self.admit(sampling_params, begun)
         if request is None:
             self.codes[req_idx], self.budgets[req_idx] = NO_RULE, math.inf
             return False
+        phases = request.phases or Phases()
+        if phases.relax_within is not None:
+            marked = FollowedResponse(Phases(0, phases.relax_within), self.vocabulary, (), [])
+            request = dataclasses.replace(request, response=marked)
         self.requests[req_idx] = request
         self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
         self.meter_slots[req_idx] = request.meter_slot or 0
+        self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
+        self.thresholds[req_idx] = request.threshold
+        self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
         return True
 
     def _code(self, rule: Rule) -> int:
@@ -109,15 +127,28 @@ class SlotRules(RequestRules):
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Note which rules this step's requests have, and return the logits as they are."""
         global _current
-        self.present = [self.requests[slot] for slot in ctx.idx_mapping_np.tolist() if slot in self.requests]
+        slots = ctx.idx_mapping_np.tolist()
+        self.present = {slot: self.requests[slot] for slot in slots if slot in self.requests}
         _current = self
         return logits
 
-    def layout(self, slots: Tensor, local_pos: Tensor, num_speculative_tokens: int) -> Layout:
-        """Return where the rows of a step are: each row's slot, and its place among those of its request."""
+    def layout(
+        self, slots: Tensor, local_pos: Tensor, pos: Tensor, token_ids: Tensor, num_speculative_tokens: int
+    ) -> Layout:
+        """Return where the rows of a step are.
+
+        Args:
+            slots: of each row's request, ``[rows]``.
+            local_pos: its place among those of its request, ``[rows]``.
+            pos: of the token before it in the text, ``[rows]``.
+            token_ids: the drafted tokens, ``[rows]``; looked at, and waited for, where a request has marks.
+            num_speculative_tokens: the largest number of drafted tokens.
+        """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
-        rules = dict.fromkeys(request.rule for request in self.present)
-        metered = any(request.meter_slot is not None for request in self.present)
+        present = self.present.values()
+        rules = dict.fromkeys(request.rule for request in present)
+        metered = any(request.meter_slot is not None for request in present)
+        patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
             groups=[Group(rule, rows, codes == self._code(rule)) for rule in rules],
             requests=slots,
@@ -125,7 +156,37 @@ class SlotRules(RequestRules):
             width=num_speculative_tokens + 1,
             budgets=self.budgets if metered else None,
             meter_slots=self.meter_slots,
+            protected=[
+                Protected(rows, self.protected_ids[pattern], self._thresholds(pattern, slots)) for pattern in patterns
+            ],
+            relaxable=self._relaxable(slots, pos, token_ids),
         )
+
+    def _thresholds(self, pattern: str, slots: Tensor) -> Tensor:
+        """Return the thresholds of rows whose requests have a pattern, infinite in the others, ``[rows]``."""
+        return torch.where(self.patterns[slots] == self._patterns[pattern], self.thresholds[slots], math.inf)
+
+    def _relaxable(self, slots: Tensor, pos: Tensor, token_ids: Tensor) -> Tensor | None:
+        """Return which rows phases let a rule judge, ``[rows]``; all, if None."""
+        if not any(request.phases is not None for request in self.present.values()):
+            return None
+        relaxable = pos.long() + 1 >= self.relaxed_from[slots]
+        if any(request.response is not None for request in self.present.values()):
+            relaxable &= self._within_marks(slots.tolist(), token_ids.tolist()).to(slots.device)
+        return relaxable
+
+    def _within_marks(self, slots: list[int], token_ids: list[int]) -> Tensor:
+        """Return which rows the text before them lets a rule judge, ``[rows]``; new text is read off the device."""
+        within = torch.ones(len(slots), dtype=torch.bool)
+        lengths = self._states.total_len.gpu.tolist()
+        for slot, request in self.present.items():
+            if request.response is None:
+                continue
+            text = request.response.output_ids
+            text += self._states.all_token_ids.gpu[slot, len(text) : lengths[slot]].tolist()
+            own = [row for row, one in enumerate(slots) if one == slot]
+            within[own] = torch.tensor(request.response.relaxable([token_ids[row] for row in own]))
+        return within
 
 
 _current: SlotRules | None = None
@@ -219,7 +280,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
         if draft_logits is not None:
             width = min(target_logits.shape[-1], draft_logits.shape[-1])
             draft = DraftLogits(draft_logits, width, slots, local_pos, token_ids >= 0, temperature)
-        layout = rules.layout(slots, local_pos, num_speculative_steps)
+        layout = rules.layout(slots, local_pos, pos, token_ids, num_speculative_steps)
         step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, token_ids, draft)
         with step.relaxed_logits():
             sampled, num_sampled = sample()

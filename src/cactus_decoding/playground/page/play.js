@@ -8,7 +8,6 @@ import { SessionView, partingOf } from "./session.js";
 import { Settings } from "./settings.js";
 import { WhatIf } from "./whatif.js";
 
-const FIRST = "cactus:delta=0.5";
 const SECOND = "lossless";
 const byId = (id) => document.getElementById(id);
 
@@ -19,8 +18,9 @@ class Page {
     this.settings = new Settings(form, byId("prompt-part"), byId("settings"), () => this.advise());
     this.advice = make("p", { class: "message advice", hidden: true });
     this.first = new RuleChooser(byId("rule-part"), form.rules, {
-      label: "Rule", start: FIRST, onChange: () => this.advise(),
+      label: "Rule", start: SECOND, onChange: () => this.advise(),
     });
+    this.first.set(form.start.rule);
     byId("rule-part").append(this.advice);
     this.buildSecond(byId("compare-part"));
     this.whatIf = new WhatIf(form.rules);

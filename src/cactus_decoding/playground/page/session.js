@@ -7,6 +7,7 @@ import { make, nats, short } from "./dom.js";
 const METRICS = [
   ["acceptance_length", "acceptance length", "tokens per target round"],
   ["relaxed", "relaxed tokens", "kept by the rule where the lossless test would have rejected them"],
+  ["protected", "protected", "positions where the rule was kept away, and the lossless rule decided"],
   ["spent", "nats spent", "exact divergence to the target, summed over the answer"],
   ["tokens_per_second", "tokens per second", "without the time of tracing"],
 ];
@@ -33,7 +34,7 @@ export class SessionView {
     this.element = make(
       "section",
       { class: "panel session", "aria-label": `Rule ${header.rule}` },
-      make("h2", {}, make("code", {}, header.rule), this.state),
+      make("h2", {}, make("code", {}, header.rule), header.spending && ` ${header.spending}`, this.state),
       this.metrics,
       answer,
       this.downloads,

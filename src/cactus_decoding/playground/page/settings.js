@@ -3,8 +3,6 @@
 
 import { freshId, make, quote, sentence, withCode } from "./dom.js";
 
-const TOP_P = 0.95; // without any truncation Cactus lifts tokens that the target finds absurd
-
 /** A label, a control and a line of help. */
 function row(label, control, help, unit = "") {
   const id = freshId("field");
@@ -42,7 +40,7 @@ export class Settings {
     this.form = form;
     this.onChange = onChange;
     this.buildPrompt(promptPart);
-    element.append(this.sampling(), this.speculation(), this.budget());
+    element.append(this.protection(), this.sampling(), this.speculation(), this.budget());
     if (form.models) element.append(this.models());
     this.controls = {
       prompt: this.prompt,
@@ -54,6 +52,7 @@ export class Settings {
       budget: this.budgetKind,
       limit: this.budgetValue,
       expected_tokens: this.expectedTokens,
+      ...this.protectionFields,
       ...(form.models ? { target: this.target, draft: this.draft } : {}),
     };
     element.addEventListener("input", onChange);
@@ -89,11 +88,37 @@ export class Settings {
     part.append(help);
   }
 
+  /** Where no rule may relax. The field that protects stands beside the rule: it is what makes one harmless. */
+  protection() {
+    const { protection, protected_sets: sets, start } = this.form;
+    const [pattern, threshold] = protection;
+    const list = make("datalist", { id: "protected-sets" }, ...sets.map((name) => make("option", { value: name })));
+    const fields = {
+      protect: input(start.protect, { list: "protected-sets" }),
+      protect_threshold: decimal(threshold.default),
+      lossless_tokens: decimal("0"),
+      relax_after: input(""),
+      relax_before: input(""),
+    };
+    this.protectionFields = fields;
+    return group(
+      "Protection",
+      row("Protected tokens", fields.protect,
+        `${pattern.doc}: ${sets.map((name) => `\`\`${name}\`\``).join(", ")}. Where the target may write one, the ` +
+          "lossless rule decides; empty protects none."),
+      list,
+      row("Threshold", fields.protect_threshold, threshold.doc),
+      row("Lossless at first", fields.lossless_tokens, "The first tokens of an answer are not relaxed.", "tokens"),
+      row("Relax only behind", fields.relax_after, "A mark in the text, such as ``<think>``; empty relaxes everywhere."),
+      row("and before", fields.relax_before, "The mark that ends it, such as ``</think>``."),
+    );
+  }
+
   sampling() {
     const { sampling, limits } = this.form;
     this.fields = {};
     const rows = sampling.map((knob) => {
-      this.fields[knob.name] = decimal(knob.name === "top_p" ? TOP_P : knob.default);
+      this.fields[knob.name] = decimal(knob.default);
       return row(knob.name.replace("_", "-"), this.fields[knob.name], knob.doc);
     });
     this.maxNewTokens = decimal(Math.min(256, limits.new_tokens));
@@ -110,7 +135,7 @@ export class Settings {
     const { draft_lengths: lengths, verifications } = this.form;
     const list = make("datalist", { id: "draft-lengths" });
     for (const name of lengths) if (name !== "fixed") list.append(make("option", { value: name }));
-    this.proposals = input("6", { list: "draft-lengths" });
+    this.proposals = input(String(this.form.start.num_speculative_tokens), { list: "draft-lengths" });
     this.verification = choice(verifications.map((word) => [word, word]));
     return group(
       "Proposals",
@@ -198,6 +223,9 @@ export class Settings {
   request(rules) {
     const kind = this.budgetKind.value;
     const limit = { [kind]: typed(this.budgetValue), expected_tokens: typed(this.expectedTokens) };
+    const { protect, protect_threshold, lossless_tokens, relax_after, relax_before } = this.protectionFields;
+    const pattern = protect.value.trim() || undefined;
+    const marks = [relax_after.value, relax_before.value];
     return given({
       prompt: this.prompt.value,
       rules,
@@ -207,6 +235,10 @@ export class Settings {
       num_speculative_tokens: this.proposals.value.trim() || undefined,
       verification: this.verification.value,
       budget: kind ? given(limit) : undefined,
+      protect: pattern,
+      protect_threshold: pattern && typed(protect_threshold),
+      lossless_tokens: typed(lossless_tokens),
+      relax_within: marks.some(Boolean) ? marks : undefined,
       max_new_tokens: typed(this.maxNewTokens),
       seed: typed(this.seed),
     });

@@ -10,7 +10,7 @@ const HEADS = [
   ["token", "the likeliest tokens here"],
   ["target", "the target's probability"],
   ["draft", "the draft's probability"],
-  ["did", "probability that the rule emitted it"],
+  ["did", "probability that the rule that decided here emitted it"],
   ["would", "probability that the rule chosen here would emit it"],
 ];
 const POINTS = 33;
@@ -90,7 +90,7 @@ export class WhatIf {
     if (!this.run || this.element.hidden || this.body.hidden) return;
     const { run, session, position } = this;
     try {
-      const [now, before] = await whatIf(run, session, position.place, [this.chooser.spelling(), this.rule]);
+      const [now, before] = await whatIf(run, session, position.place, [this.chooser.spelling(), position.rule]);
       if (position !== this.position) return;
       this.problem.hidden = true;
       this.draw(now, before);

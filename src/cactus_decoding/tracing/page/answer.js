@@ -269,10 +269,15 @@
         const item = make("li", "", make("span", `ca-token ca-${fate}`, fate), make("span", "ca-meaning", meaning));
         this.legend.append(item);
       }
-      const swatch = make("span", "ca-token ca-accepted ca-fell-back", "fell back");
-      this._fellBack = make("li", "", swatch, make("span", "ca-meaning", "not affordable: lossless decided"));
-      this._fellBack.hidden = true;
-      this.legend.append(this._fellBack);
+      const seldom = (mark, name, meaning) => { // shown once there is such a token
+        const swatch = make("span", `ca-token ca-accepted ${mark}`, name);
+        const item = make("li", "", swatch, make("span", "ca-meaning", meaning));
+        item.hidden = true;
+        this.legend.append(item);
+        return item;
+      };
+      this._fellBack = seldom("ca-fell-back", "fell back", "not affordable: lossless decided");
+      this._protected = seldom("ca-protected", "protected", "not to be relaxed: lossless decided");
     }
 
     _makeToken(position) {
@@ -289,10 +294,14 @@
         token.classList.add("ca-fell-back");
         if (this._fellBack) this._fellBack.hidden = false;
       }
+      if (position.protected) {
+        token.classList.add("ca-protected");
+        if (this._protected) this._protected.hidden = false;
+      }
       token.tabIndex = -1;
       token.setAttribute("role", "option");
       token.setAttribute("aria-selected", "false");
-      token.setAttribute("aria-label", `${quoted(position.token)} ${position.fate}`);
+      token.setAttribute("aria-label", `${quoted(position.token)} ${position.fate}${position.protected ? ", protected" : ""}`);
       token.dataset.place = position.place;
       return token;
     }

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from cactus_decoding.arguments.checks import check_number
 from cactus_decoding.zoo.word_problems.families import FAMILIES
 from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
 
@@ -89,8 +90,8 @@ def split_of(question: str) -> Split:
     return "validation" if bucket < 26 else "train"
 
 
-def draw_problem(rng: random.Random) -> WordProblem:
-    """Draw a problem of any family and split."""
+def draw_problem(rng: random.Random, habit: float = 0.0) -> WordProblem:
+    """Draw a problem of any family and split; ``habit`` is that of `write_solution`."""
     while True:
         family = rng.choice(list(FAMILIES))
         try:
@@ -100,19 +101,20 @@ def draw_problem(rng: random.Random) -> WordProblem:
         if not 2 <= len(story.equations) <= 6:
             continue
         question = write_question(story, rng)
-        solution = write_solution(story, rng)
+        solution = write_solution(story, rng, habit)
         return WordProblem(question, solution, story.equations[-1].value, family, len(story.equations))
 
 
-def word_problems(split: Split, seed: int = 0) -> Iterator[WordProblem]:
+def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[WordProblem]:
     """Yield problems of one split without end; the same seed gives the same problems.
 
     Args:
         split: ``train``, ``validation`` (for tuning) or ``test`` (held out: report on it, never tune on it).
         seed: start of the generator.
+        habit: how often a sentence of a solution is told in its kind's dominant way rather than in any, in [0, 1].
 
     Raises:
-        ValueError: for an unknown split.
+        ValueError: for an unknown split, or a habit out of range.
 
     Example:
         >>> problem = next(word_problems("test", seed=0))
@@ -121,12 +123,13 @@ def word_problems(split: Split, seed: int = 0) -> Iterator[WordProblem]:
     """
     if split not in get_args(Split):
         raise ValueError(f"split must be one of {', '.join(get_args(Split))}, but is {split!r}")
-    return _stream(split, seed)
+    check_number("habit", habit, 0, 1)
+    return _stream(split, seed, habit)
 
 
-def _stream(split: Split, seed: int) -> Iterator[WordProblem]:
+def _stream(split: Split, seed: int, habit: float) -> Iterator[WordProblem]:
     rng = random.Random(f"word problems {seed}")
     while True:
-        problem = draw_problem(rng)
+        problem = draw_problem(rng, habit)
         if split_of(problem.question) == split:
             yield problem

@@ -33,12 +33,13 @@ class Equation:
         """Return the equations whose values this one uses."""
         return [operand for operand in (self.left, self.right) if isinstance(operand, Equation)]
 
-    def sentence(self, rng: random.Random) -> str:
-        """Draw a wording, and the order of the operands where both orders are right."""
+    def sentence(self, rng: random.Random, habitual: bool = False) -> str:
+        """Draw the order of the operands where both orders are right, and a wording: the first if it is a habit."""
         left, right = number(self.left), number(self.right)
         if self.operator in "+*" and rng.random() < 0.5:
             left, right = right, left
-        return rng.choice(self.wordings).format(e=f"{left} {self.operator} {right} = {self.value}")
+        wording = self.wordings[0] if habitual else rng.choice(self.wordings)
+        return wording.format(e=f"{left} {self.operator} {right} = {self.value}")
 
 
 def number(operand: int | Equation) -> int:
@@ -80,8 +81,11 @@ def write_question(story: Story, rng: random.Random) -> str:
     return " ".join([*sentences, rng.choice(list(story.questions))])
 
 
-def write_solution(story: Story, rng: random.Random) -> str:
-    """Write the equations, in a random one of the orders that respect what each needs, and the answer line."""
+def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
+    """Write the equations, in a random one of the orders that respect what each needs, and the answer line.
+
+    With probability ``habit`` a sentence is told in its kind's dominant way: the first wording, with nothing before it.
+    """
     waiting, done = list(story.equations), set[int]()
     lines: list[str] = []
     while waiting:
@@ -90,6 +94,7 @@ def write_solution(story: Story, rng: random.Random) -> str:
         waiting.remove(chosen)
         done.add(id(chosen))
         leads = _FIRST_LEADS if not lines else (_MIDDLE_LEADS if waiting else _LAST_LEADS)
-        sentence = rng.choice(leads) + chosen.sentence(rng)
+        habitual = habit > 0 and rng.random() < habit
+        sentence = ("" if habitual else rng.choice(leads)) + chosen.sentence(rng, habitual)
         lines.append(sentence[0].upper() + sentence[1:])
     return "\n".join([*lines, f"#### {story.equations[-1].value}"])

@@ -41,6 +41,15 @@ def problem() -> tuple[torch.Tensor, torch.Tensor]:
     return target, target * 0.5 + torch.randn(VOCABULARY, generator=generator)
 
 
+def states(slots: int) -> SimpleNamespace:
+    """Return what the runner keeps of its slots: lengths, of empty prompts."""
+    lengths = (SimpleNamespace(np=torch.zeros(slots, dtype=torch.int32).numpy()) for _ in range(2))
+    prompt_len, prefill_len = lengths
+    return SimpleNamespace(
+        device=torch.device("cpu"), max_num_reqs=slots, prompt_len=prompt_len, prefill_len=prefill_len
+    )
+
+
 def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     """Return drafted and emitted first tokens of requests, every other of them with the rule, and how many they got."""
     import triton.language as tl
@@ -55,7 +64,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     drafted = torch.multinomial(draft.softmax(-1), REQUESTS, replacement=True)
     if one_hot:
         drafted = target.argsort(descending=True)[1].expand(REQUESTS)
-    rules = v2.SlotRules(None, torch.device("cpu"), REQUESTS)
+    rules = v2.SlotRules(None, states(REQUESTS))
     for place, slot in enumerate(slots.tolist()):
         asked = None if rule is None or place % 2 else {"acceptance_rule": rule}
         rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
@@ -91,9 +100,8 @@ def run_metered(rule: str) -> dict[str, list]:
 
     target, draft = problem()
     torch.manual_seed(7)
-    slots, begun = torch.randperm(METERED), set()
-    cpu = torch.device("cpu")
-    rules = v2.SlotRules(None, cpu, METERED, Counters(1.0, cpu), begun.__contains__)
+    slots = torch.randperm(METERED)
+    rules = v2.SlotRules(None, kept := states(METERED), Counters(1.0, torch.device("cpu")))
     asked = [{"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET}) for place in range(METERED)]
     params = [SimpleNamespace(temperature=1.0, extra_args=one) for one in asked]
     for slot, one in zip(slots.tolist(), params, strict=True):
@@ -101,7 +109,7 @@ def run_metered(rule: str) -> dict[str, list]:
     got, rows = [], METERED * (DEPTH + 1)
     for step in range(STEPS):
         if step == 1:
-            begun.add(int(slots[0]))
+            kept.prefill_len.np[int(slots[0])] = 1  # longer than its prompt
             rules.add_request(int(slots[0]), SimpleNamespace(temperature=1.0, extra_args=asked[0]))
         rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
         tokens = torch.multinomial(draft.softmax(-1), METERED * DEPTH, replacement=True).view(METERED, DEPTH)

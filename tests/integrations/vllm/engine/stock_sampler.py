@@ -16,8 +16,10 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.plugin import register
-from cactus_decoding.integrations.vllm.v1 import batch_rules
+from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.v1 import BatchRules, batch_rules
 
 CPU = torch.device("cpu")
 
@@ -37,18 +39,31 @@ def prepare() -> None:
     current_platform.register_triton_kernel_overrides()
 
 
-def processors(additional_config: dict | None = None, max_num_seqs: int = 1 << 20) -> LogitsProcessors:
-    """Return what `build_logitsprocs`, with the plug-in, builds for a speculating server."""
+def processors(
+    additional_config: dict | None = None, max_num_seqs: int = 1 << 20, words: Sequence[str] | None = None
+) -> LogitsProcessors:
+    """Return what `build_logitsprocs`, with the plug-in, builds for a speculating server.
+
+    Args:
+        additional_config: of the server.
+        max_num_seqs: the largest batch.
+        words: what the tokens say; None for a server without a tokenizer.
+    """
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(rejection_sample_method="standard", num_speculative_tokens=4),
         additional_config=additional_config or {"acceptance_metrics": False},
         scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs),
+        model_config=SimpleNamespace(skip_tokenizer_init=True),
     )
-    return logits_processor.build_logitsprocs(config, CPU, False, False)
+    built = logits_processor.build_logitsprocs(config, CPU, False, False)
+    if words is not None:
+        rules = BatchRules(ServerConfig.of(config).default, CPU, max_num_seqs, None, Vocabulary(tuple(words)))
+        built.argmax_invariant[-1] = rules
+    return built
 
 
 def params(rule: str | None, temperature: float = 1.0, **extra) -> SamplingParams:
-    """Return a request's parameters with our two keys."""
+    """Return a request's parameters with our keys."""
     asked = extra | ({} if rule is None else {"acceptance_rule": rule})
     return SamplingParams(temperature=temperature, extra_args=asked or None)
 

@@ -148,8 +148,9 @@ def test_rules_follow_their_requests_through_the_batch() -> None:
     moves = [(2, 0, MoveDirectionality.UNIDIRECTIONAL)]
     rules.update_state(BatchUpdate(2, removed=[0], added=[], moved=moves))
     assert {index: entry.rule.name for index, entry in rules.requests.items()} == {0: "lenience"}
-    assert rules.layout([2, 1], 2).groups[0].rows.tolist() == [0, 1]
-    assert rules.layout([0, 1], 2) is None
+    drafted = torch.tensor([5, 6, 7])
+    assert rules.layout([2, 1], 2, drafted).groups[0].rows.tolist() == [0, 1]
+    assert rules.layout([0, 1], 2, drafted) is None
 
 
 def test_a_bad_value_in_a_worker_is_lossless_and_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:

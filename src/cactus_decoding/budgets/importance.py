@@ -1,0 +1,244 @@
+"""Learned importance: how likely an answer gets worse where a position is relaxed, read from both models' rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cactus_decoding import zoo
+from cactus_decoding.arguments.checks import check_floats, check_number, shown
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.files.writing import as_json, replacing
+
+SCHEMA = 1
+KEY = "cactus_importance"
+_TENSORS = ("target_weights", "draft_weights", "intercept")
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    r"""How likely an answer gets worse if the drafted token is kept where the lossless test rejects it.
+
+    With q the target's row and p the draft's, both as they are sampled from,
+
+    .. math:: \text{importance} = \sigma\Big(\sum_x q(x)\, a(x) + \sum_x p(x)\, b(x) + c\Big)
+
+    A deterministic draft's row is all on the token that it proposes.
+
+    Attributes:
+        target_weights: a, ``[vocabulary]``.
+        draft_weights: b, ``[vocabulary]``.
+        intercept: c.
+        vocabulary: fingerprint of the tokens that the weights belong to.
+        about: what it was trained on, and how well it tells positions apart; for JSON.
+        path: the file that it was read from.
+
+    Raises:
+        TypeError: for weights that are no tensors of floating-point numbers.
+        ValueError: for weights of different lengths, or numbers that are not finite.
+
+    Sources: AutoJudge (arXiv 2504.20039), which trains on hidden states; design of this project.
+
+    Example:
+        >>> weights = torch.tensor([0.0, 2.0])
+        >>> importance = Importance(weights, torch.zeros(2), -1.0, "")
+        >>> importance(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), None, [0, 1])
+        tensor([0.2689, 0.5000])
+    """
+
+    target_weights: Tensor
+    draft_weights: Tensor
+    intercept: float
+    vocabulary: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("target_weights", "draft_weights"):
+            weights = check_floats(name, getattr(self, name), "weights").float().cpu()
+            if weights.ndim != 1 or not bool(weights.isfinite().all()):
+                raise ValueError(f"{name} must be finite numbers, one a token, but its shape is {list(weights.shape)}")
+            object.__setattr__(self, name, weights)
+        if len(self.target_weights) != len(self.draft_weights):
+            lengths = f"{len(self.target_weights)} and {len(self.draft_weights)}"
+            raise ValueError(f"target_weights and draft_weights must have the same length, but have {lengths}")
+        check_number("intercept", self.intercept, -1e30, 1e30)
+
+    def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
+        """Return the importance of positions, ``[k]``.
+
+        Args:
+            target_probs: the target's rows, ``[k, vocabulary]``.
+            draft_probs: the draft's likewise; None for a deterministic draft.
+            draft_token_ids: drafted tokens, ``[k]``; looked at where the draft is deterministic.
+        """
+        a, b = (weights.to(target_probs) for weights in (self.target_weights, self.draft_weights))
+        if draft_probs is None:
+            of_draft = b[torch.as_tensor(draft_token_ids, dtype=torch.long, device=b.device)]
+        else:
+            of_draft = draft_probs.to(b) @ b
+        return (target_probs @ a + of_draft + self.intercept).sigmoid()
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether the other gives the same numbers to the same tokens."""
+        return isinstance(other, Importance) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        """Return the same for what is equal."""
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the numbers and of the vocabulary."""
+        parts = [self.target_weights.numpy().tobytes(), self.draft_weights.numpy().tobytes()]
+        parts += [repr(float(self.intercept)).encode(), self.vocabulary.encode()]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    def fit(self, vocabulary: Vocabulary) -> Importance:
+        """Return it with a weight for each of a model's rows; what stands for no token weighs nothing.
+
+        Raises:
+            ValueError: for other tokens than those it was trained on.
+        """
+        if vocabulary.fingerprint != self.vocabulary:
+            where = "the importance" if self.path is None else self.path
+            trained = self.about.get("target", "another model")
+            raise ValueError(
+                f"{where} was trained on the vocabulary of {trained} ({len(self.target_weights)} tokens, fingerprint "
+                f"{self.vocabulary[:12]}), but the target's has {len(vocabulary.texts)} tokens and the fingerprint "
+                f"{vocabulary.fingerprint[:12]}"
+            )
+        missing = len(vocabulary.texts) - len(self.target_weights)
+        if missing == 0:
+            return self
+        a, b = (pad(weights, (0, missing)) for weights in (self.target_weights, self.draft_weights))
+        return replace(self, target_weights=a, draft_weights=b)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, all or nothing: safetensors, with all but the weights in its header."""
+        about = {"schema": SCHEMA, "vocabulary": self.vocabulary, "about": dict(self.about)}
+        tensors = {
+            "target_weights": self.target_weights.contiguous(),
+            "draft_weights": self.draft_weights.contiguous(),
+            "intercept": torch.tensor([self.intercept], dtype=torch.float64),
+        }
+        with replacing(Path(path).expanduser()) as part:
+            part.write_bytes(save(tensors, {KEY: as_json(about)}))
+
+
+def read_importance(path: str | Path) -> Importance:
+    """Return what a file holds; ``bundled:worded`` is the one that was learned with that draft.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no file of `Importance.save`, is damaged, or has another schema.
+    """
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")
+    file = zoo.importance_path(path) or Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(2, "there is no such file", str(path))
+    found = os.stat(file)
+    return _read(str(path), str(file), found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(name: str, path: str, _changed: int, _size: int) -> Importance:
+    wrong = f"{name}: this is not a file that 'cactus learn-importance' writes"
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(KEY, "null"))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise ValueError(f"{wrong} ({error})") from None
+    if not isinstance(about, dict):
+        raise ValueError(wrong)
+    if about.get("schema") != SCHEMA:
+        raise ValueError(f"{name}: schema is {about.get('schema')!r}, but this version reads schema {SCHEMA}")
+    if missing := [key for key in _TENSORS if key not in tensors]:
+        raise ValueError(f"{wrong}: it lacks {', '.join(missing)}")
+    if not isinstance(about.get("vocabulary"), str) or not isinstance(about.get("about"), dict):
+        raise ValueError(f"{wrong}: its header lacks the vocabulary, or what it was trained on")
+    intercept = tensors["intercept"]
+    if intercept.numel() != 1:
+        raise ValueError(f"{wrong}: the intercept must be one number, but its shape is {list(intercept.shape)}")
+    a, b = tensors["target_weights"], tensors["draft_weights"]
+    try:
+        return Importance(a, b, float(intercept), about["vocabulary"], about["about"], name)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{wrong}: {error}") from None
+
+
+@dataclass(frozen=True)
+class ImportanceLimit:
+    """How important a position may be where it is relaxed, or how far it is relaxed then.
+
+    It looks at the rows of both models, which are fixed once the tokens before a position are, and never at the drafted
+    token; so a rule that is limited still has its relaxed target, and every guarantee of the rule and of a budget
+    holds.
+
+    Attributes:
+        importance: an `Importance`, the file that holds one, or ``bundled:worded`` for the bundled one.
+        max_importance: the greatest importance of a position that may be relaxed, in [0, 1]; others are judged
+            losslessly.
+        scale: whether the knob of the rule, one of which 0 is lossless, is multiplied by 1 - importance.
+
+    Raises:
+        TypeError: for what is no importance and no path, or a limit that is no number.
+        ValueError: for a limit out of range.
+
+    Sources: AutoJudge (arXiv 2504.20039) for the limit; DIVERSED (arXiv 2604.07622), whose ensemble has a weight that
+    is learned for each position, for the scale.
+
+    Example:
+        >>> ImportanceLimit("importance.safetensors").max_importance
+        0.2
+    """
+
+    importance: str | Importance
+    max_importance: Annotated[float, Knob("the greatest importance of a position that may be relaxed", ge=0, le=1)] = (
+        0.2
+    )
+    scale: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.importance, Path):
+            object.__setattr__(self, "importance", str(self.importance))
+        if not isinstance(self.importance, (str, Importance)):
+            raise TypeError(f"importance must be a file's path or an Importance, but is {shown(self.importance)}")
+        if not self.importance:
+            raise ValueError("importance must be a file's path, but is empty")
+        if not isinstance(self.scale, bool):
+            raise TypeError(f"importance_scale must be True or False, but is {shown(self.scale)}")
+        check_knobs(self)
+
+    def __str__(self) -> str:
+        """The limit for people, such as ``importance ≤ 0.2``."""
+        said = [f"importance ≤ {self.max_importance:g}"] if self.max_importance < 1 or not self.scale else []
+        return " ".join([*said, *(["scaled by importance"] if self.scale else [])])
+
+    @property
+    def path(self) -> str:
+        """The file that holds the importance; `ValueError` for one that was never saved."""
+        path = self.importance.path if isinstance(self.importance, Importance) else self.importance
+        if path is None:
+            raise ValueError("a request's plain values name the file of its importance, but this one is in no file")
+        return path
+
+    def fit(self, vocabulary: Vocabulary) -> Importance:
+        """Return the importance, read and fitted to a model's tokens."""
+        importance = self.importance if isinstance(self.importance, Importance) else read_importance(self.importance)
+        return importance.fit(vocabulary)

@@ -1,0 +1,262 @@
+"""What `cactus demo` prints: bars, what they show and what they are too few to tell, and an answer that broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cactus_decoding.cli.display import number
+from cactus_decoding.evaluation.intervals import (
+    TAIL,
+    Interval,
+    Numbers,
+    bootstrapped,
+    paired_difference,
+    problems_to_show,
+    resampled_sums,
+)
+from cactus_decoding.types import judges_untempered
+
+if TYPE_CHECKING:
+    from cactus_decoding import Metrics, SamplingParams
+    from cactus_decoding.cli.demo import Way, Ways
+    from cactus_decoding.zoo.word_problems import WordProblem
+
+BAR = 8
+"""Characters of the longest bar."""
+POINTS = 0.02
+"""A loss of right answers that a user would want to know of."""
+
+
+def report(ways: Ways, problems: Sequence[WordProblem], console: Console) -> Iterator[RenderableType]:
+    """Yield what is printed once all is answered."""
+    yield table(ways, "#" if console.options.ascii_only else "█")
+    yield comparison(ways)
+    yield ""
+    yield f"[bold]Relaxing where it is harmless.[/bold] {harmless(ways)}\n"
+    yield f"[bold]Relaxing everywhere.[/bold] {everywhere(ways)}\n"
+    if (found := broken(ways)) is not None:
+        yield broken_answer(ways, problems[found[1]], *found)
+    yield f"[bold]A budget that stops it.[/bold] {budgeted(ways)}\n"
+    yield f"[bold]Too few to tell.[/bold] {too_few(len(problems))}"
+
+
+def table(ways: Ways, full: str = "█") -> Table:
+    """Return right answers and speeds, with bars made of a character."""
+    sampling = _described(ways.plain.request.sampling)
+    shown = _new_table(
+        f"{ways.plain.score.answers} held-out problems, {sampling}\n"
+        f"relaxed: {ways.unprotected.request.rule}; looser: {ways.loose.request.rule}",
+        *(
+            "draft\nlength",
+            "tokens\nper step",
+            "tokens\nper second",
+            "seconds\n/answer",
+            "right answers\n(95 % interval)",
+        ),
+    )
+    steps = [way.score.metrics.acceptance_length for way in ways.all]
+    speeds = [way.score.metrics.tokens_per_second for way in ways.all]
+    for way, step, speed in zip(ways.all, steps, speeds, strict=True):
+        low, high = way.score.interval
+        shown.add_row(
+            way.name,
+            str(way.proposals) if way.proposals else "–",
+            _barred(step / max(steps), f"{number(step):>5}", full),
+            _barred(speed / max(speeds), f"{number(speed, 0):>4}", full),
+            number(way.score.seconds_per_answer, 3),
+            f"{way.score.right}/{way.score.answers} {100 * low:.0f}–{100 * high:.0f} %",
+        )
+    return shown
+
+
+def _new_table(title: str, *columns: str) -> Table:
+    shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    shown.title, shown.title_style, shown.title_justify = f"\n{title}", "bold", "left"
+    shown.add_column("sampling", no_wrap=True)
+    for name in columns:
+        shown.add_column(name, justify="right", no_wrap=True)
+    return shown
+
+
+def bar(share: float, full: str = "█") -> str:
+    """Return a bar for a share of the longest one.
+
+    >>> bar(1.0), bar(0.5, "#"), bar(0.01)
+    ('████████', '####', '▏')
+    """
+    eighths = max(1, round(8 * BAR * share)) if share > 0 else 0
+    rest = eighths % 8 if full == "█" else 0
+    return full * (eighths // 8) + (chr(0x2590 - rest) if rest else "")
+
+
+def _barred(share: float, value: str, full: str) -> Text:
+    return Text.assemble((f"{bar(share, full):<{BAR}}", "green"), " ", value)
+
+
+def comparison(ways: Ways) -> Table:
+    """Return every relaxed way beside lossless speculation, with 95 % intervals, paired by problem."""
+    shown = _new_table(
+        "Beside lossless speculation (95 % interval)", "tokens per step", "time per answer", "right answers, points"
+    )
+    for way in ways.relaxed:
+        beside = beside_lossless(way, ways.lossless)
+        steps, time, right = beside["tokens_per_step"], beside["time_per_answer"], beside["right_answers"]
+        shown.add_row(way.name, _percent(steps), _percent(time), _points(right))
+    return shown
+
+
+def harmless(ways: Ways) -> str:
+    """Return what relaxing with protection did to the speed."""
+    pattern = ways.protected.request.spending.protection
+    kind = "a protected token" if pattern is None else f"one of the tokens '{pattern.pattern}'"
+    said = (
+        f"Where the target may write {kind}, the lossless rule decides; elsewhere {ways.protected.request.rule} does."
+    )
+    if gained(ways.protected, ways.lossless).high < 0:
+        said += " It lost right answers all the same, more than chance explains: here it is not harmless."
+    time = time_beside(ways.protected, ways.lossless)
+    if time.told and time.high < 1:
+        return f"{said} An answer comes sooner than from lossless speculation at its own draft length, on this machine."
+    if time.told and time.low > 1:
+        return (
+            f"{said} It saves passes of the target, but no time beside lossless speculation at its own draft length: "
+            "on this machine a longer draft and the checks take more than a pass."
+        )
+    return f"{said} Whether an answer comes sooner than from lossless speculation, this run cannot tell."
+
+
+def everywhere(ways: Ways) -> str:
+    """Return what relaxing did without protection."""
+    said = []
+    for way in (ways.unprotected, ways.loose):
+        wrong = sum(map(_broke, ways.lossless.right, ways.protected.right, way.right))
+        less = "more than chance explains" if gained(way, ways.lossless).high < 0 else "which chance may explain"
+        said.append(f"{way.request.rule} got {wrong} answers wrong that lossless and protected sampling both got right")
+        said[-1] += f" ({_points(gained(way, ways.lossless))} points of right answers, {less})"
+    return f"{'; '.join(said)}."
+
+
+def broken(ways: Ways) -> tuple[Way, int] | None:
+    """Return the first problem that lossless and protected sampling solved and a rule everywhere did not, and whose."""
+    for way in (ways.unprotected, ways.loose):
+        answers = zip(ways.lossless.right, ways.protected.right, way.right, strict=True)
+        for index, each in enumerate(answers):
+            if _broke(*each):
+                return way, index
+    return None
+
+
+def _broke(lossless: bool, protected: bool, everywhere: bool) -> bool:
+    return lossless and protected and not everywhere
+
+
+def broken_answer(ways: Ways, problem: WordProblem, way: Way, index: int) -> Table:
+    """Return a broken answer beside the right one."""
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", expand=True)
+    shown.title, shown.title_style = Text(f"A broken answer. {problem.question}"), ""
+    shown.add_column(f"{ways.protected.name}: right ({problem.answer})", ratio=1)
+    shown.add_column(f"{way.name}: wrong", ratio=1)
+    shown.add_row(*(Text(each.texts[index].strip()) for each in (ways.protected, way)))
+    return shown
+
+
+def budgeted(ways: Ways) -> str:
+    """Return what the budget promises, and what was spent."""
+    way, budget, metrics = ways.budgeted, ways.budgeted.request.budget, ways.budgeted.score.metrics
+    if budget is None or not metrics.metered:
+        return "Nothing was drafted, so nothing was spent."
+    said = (
+        f"With {budget.limit:g} nats for a response the looser rule spent {metrics.nats / way.score.answers:.4f} on "
+        f"average; at {100 * metrics.fell_back / metrics.metered:.0f} % of the positions it could not afford its step, "
+        "and the lossless rule decided."
+    )
+    if judges_untempered(way.request.rule):
+        return f"{said} Promised: no response gives up more than {budget.limit:g} nats of log-probability."
+    return (
+        f"{said} Promised, whatever rule, draft and prompt: no event, such as a right answer, has its probability "
+        f"moved by more than sqrt({budget.limit:g}/2) = {budget.shift:.2g}."
+    )
+
+
+def too_few(problems: int) -> str:
+    """Return what so many problems cannot tell.
+
+    >>> too_few(20)[:96]
+    '20 problems cannot tell 2 points: even if all answers agreed, 16.8 points could not be excluded.'
+    """
+    needed = problems_to_show(POINTS)
+    if problems >= needed:
+        return f"{problems} problems exclude a loss of {100 * POINTS:g} points only where nearly all answers agree."
+    return (
+        f"{problems} problems cannot tell {100 * POINTS:g} points: even if all answers agreed, "
+        f"{100 * (1 - TAIL ** (1 / problems)):.1f} points could not be excluded. --problems 1000 tells more."
+    )
+
+
+def beside_lossless(ours: Way, lossless: Way) -> dict[str, Interval]:
+    """Return the ratio of the tokens per step, that of the times per answer, and the difference of right answers."""
+    return {
+        "tokens_per_step": steps_beside(ours, lossless),
+        "time_per_answer": time_beside(ours, lossless),
+        "right_answers": gained(ours, lossless),
+    }
+
+
+def gained(ours: Way, theirs: Way) -> Interval:
+    """Return by how much the shares of right answers differ."""
+    return paired_difference(np.array(ours.right, dtype=np.float64) - np.array(theirs.right, dtype=np.float64))
+
+
+def steps_beside(ours: Way, theirs: Way) -> Interval:
+    """Return the ratio of the tokens per step."""
+    return _ratio(ours, theirs, lambda counts: counts.accepted + counts.steps, lambda counts: counts.steps)
+
+
+def time_beside(ours: Way, theirs: Way) -> Interval:
+    """Return the ratio of the times per answer."""
+    return _ratio(ours, theirs, lambda counts: counts.seconds, lambda _: 1)
+
+
+def _ratio(ours: Way, theirs: Way, over: Callable[[Metrics], float], under: Callable[[Metrics], float]) -> Interval:
+    counts = zip(ours.counts, theirs.counts, strict=True)
+    columns = np.array([[over(a), under(a), over(b), under(b)] for a, b in counts], dtype=np.float64)
+    return bootstrapped(float(_quotient(columns.sum(0))), _quotient(resampled_sums(columns)), len(columns))
+
+
+def _quotient(sums: Numbers) -> Numbers:
+    over, under, over_theirs, under_theirs = np.moveaxis(sums, -1, 0)
+    result: Numbers = over * under_theirs / (under * over_theirs)
+    return result
+
+
+def _percent(ratio: Interval) -> str:
+    """Return a ratio as a change.
+
+    >>> _percent(Interval(1.125, 1.08, 1.15)), _percent(Interval(0.8, float("nan"), float("nan")))
+    ('+12 % (+8 to +15)', '-20 % (too few)')
+    """
+    value, low, high = (f"{100 * (each - 1):+.0f}" for each in ratio)
+    return f"{value} % ({low} to {high})" if ratio.told else f"{value} % (too few)"
+
+
+def _points(difference: Interval) -> str:
+    """Return a difference of shares in points.
+
+    >>> _points(Interval(-0.025, -0.131, 0.066))
+    '-2.5 (-13.1 to +6.6)'
+    """
+    value, low, high = (f"{100 * each:+.1f}" for each in difference)
+    return f"{value} ({low} to {high})"
+
+
+def _described(sampling: SamplingParams) -> str:
+    cuts = [f"{name.replace('_', '-')} {value:g}" for name, value in vars(sampling).items()
+            if name != "temperature" and value != getattr(type(sampling)(), name)]  # fmt: skip
+    return ", ".join([f"temperature {sampling.temperature:g}", *(cuts or ["no truncation"])])

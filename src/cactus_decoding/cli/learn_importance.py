@@ -1,0 +1,116 @@
+"""`cactus learn-importance`: where keeping a rejected token spoils the answer, learned from a pair's own answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.progress import counting
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus learn-importance --out importance.safetensors\n\n"
+    "cactus learn-importance --target ./large --draft ./small --task jsonl:path=train.jsonl,extract=last_number "
+    "--problems 1000 --temperature 0.6 --top-p 0.95 --out importance.safetensors\n\n"
+    "cactus generate '…' --rule clamped:width=3 --importance importance.safetensors"
+)
+WHAT, MODELS = "What is asked", "Models"
+INTERRUPTED = 130
+
+
+@options.request_options("num_speculative_tokens", "sampling", "max_new_tokens")
+def learn_importance(
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+                     help="The importance, as safetensors; 'cactus show FILE' says what it found."),
+    ],
+    target: Annotated[
+        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
+    ] = "bundled",
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
+                     help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3'."),
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(metavar="TASK", rich_help_panel=WHAT,
+                     help="What to learn from: word_problems:split=train (or validation), gsm8k:path=FILE, or "
+                     "jsonl:path=FILE,extract=NAME. Never what you report on."),
+    ] = "word_problems:split=train",
+    problems: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=WHAT, help="Learn from the first N problems.")
+    ] = 1000,
+    continuations: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
+                     help="How often an answer is continued from a position, with the drafted token and without."),
+    ] = 2,
+    max_positions: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=WHAT, help="Positions of one answer, at most.")
+    ] = 8,
+    settings: options.Settings,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of answers and continuations.")
+    ] = 0,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=options.RUNNING, help="Continuations at once.")
+    ] = 64,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Learn where relaxing spoils answers, for --importance of other commands.
+
+    Answers problems losslessly; where a proposal is rejected, puts it in, continues by the target alone with the same
+    random numbers with and without it, and fits how likely the answer is then wrong to both models' rows. The same
+    command resumes where a kill left off. Needs the extra 'importance'.
+    """
+    from cactus_decoding import Request
+    from cactus_decoding.evaluation.runs.journal import Journal, journal_of
+    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.generation.generate import check_prompt
+    from cactus_decoding.generation.pair import check_names, load_pair
+    from cactus_decoding.training.importance import collecting, fitting, learning
+    from cactus_decoding.zoo import full_name
+
+    asked = collecting.Collection(Request.from_dict(settings | {"seed": seed}), continuations, max_positions)
+    options.check_suffix("--out", out, ".safetensors")
+    journal_file = journal_of(out)
+    check_writable(out, journal_file, inputs=[file_of(task)])
+    check_names(target, draft)
+    learning.check_number_of_problems(problems)
+    chosen = parse_task(task, problems)
+    collecting.check_task(task, chosen)
+    fitting.check_installed()
+    options.prepare(threads, small=target == "bundled")
+    console = Console(stderr=True, highlight=False)
+    with console.status("Loading the models"):
+        pair = load_pair(target, draft)
+    for problem in chosen.problems:
+        check_prompt(pair, problem.prompt, asked.request)
+    names = {"target": target, "draft": full_name(draft or "bundled"), "task": task}
+    about = provenance(names | asked.as_dict() | {"problems": problems})
+    journal = Journal(journal_file)
+    finished: list[str] = []
+    try:
+        with counting("Answering", problems) as report:
+            key = f"{about['commit']} {target} {draft}"
+            entries = collecting.collect(pair, chosen, asked, journal, key, report, batch=batch)
+        with console.status("Fitting"):
+            importance, found = learning.learn(pair, entries, names | asked.as_dict(), about)
+        importance.save(out)
+        finished = [collecting.key_of(key, asked, problem) for problem in chosen.problems]
+    except KeyboardInterrupt:
+        typer.echo(f"cactus: interrupted; what is done is in {journal_file}: the same command goes on", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        journal.finish(finished)
+    typer.echo(learning.summary(found))
+    typer.echo(f"wrote {out}: 'cactus show {out}' names the tokens that matter most")

@@ -1,0 +1,120 @@
+"""`cactus show`: what a file of learned importance was trained on, and which tokens matter to it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cactus_decoding.budgets.importance import Importance
+    from cactus_decoding.budgets.vocabulary import Vocabulary
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\ncactus show importance.safetensors\n\ncactus show importance.safetensors --top 50 --json"
+)
+SIDES = {"target": "the target may write", "draft": "the draft may write"}
+
+
+def show(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file of cactus learn-importance, or a bundled draft's name.")
+    ],
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many tokens to name at each end.")] = 15,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", show_default="the target that the file names",
+                     help="Whose tokenizer knows what the tokens say."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object to stdout, and nothing else.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Show a learned importance: its training, how well it tells positions apart, and the tokens that matter to it."""
+    from cactus_decoding.budgets.importance import read_importance
+    from cactus_decoding.files.writing import as_json as to_json
+
+    importance = read_importance(file)
+    vocabulary = _vocabulary(importance, tokenizer)
+    tokens = {side: _ends(importance, vocabulary, side, top) for side in SIDES}
+    found = {
+        "target": importance.about.get("target"),
+        "draft": importance.about.get("draft"),
+        "about": dict(importance.about),
+        "vocabulary": {"tokens": len(importance.target_weights), "fingerprint": importance.vocabulary},
+        "intercept": importance.intercept,
+        "tokens": tokens,
+    }
+    if as_json:
+        typer.echo(to_json(found))
+        return
+    console = Console(highlight=False)
+    for line in _lines(importance.about):
+        console.print(line, soft_wrap=True)
+    for side, what in SIDES.items():
+        console.print(_table(tokens[side], what))
+
+
+def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
+    """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
+    from cactus_decoding import zoo
+    from cactus_decoding.budgets.vocabulary import Vocabulary
+    from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
+
+    name = tokenizer or importance.about.get("target")
+    if not isinstance(name, str):
+        raise ValueError("the file does not say whose tokens these are: give --tokenizer")
+    if name != "bundled":
+        check_model_name("target", name, ["bundled"])
+    model = zoo.path("target") if name == "bundled" else name
+    loaded = load_tokenizer("target", model, local=only_cached("target", model))
+    vocabulary = Vocabulary.of(loaded, len(importance.target_weights))
+    importance.fit(vocabulary)
+    return vocabulary
+
+
+def _ends(importance: Importance, vocabulary: Vocabulary, side: str, top: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the tokens of the greatest and of the least weights."""
+    weights = getattr(importance, f"{side}_weights")
+    order = weights.argsort(descending=True, stable=True).tolist()
+
+    def described(token: int) -> dict[str, Any]:
+        return {"token_id": token, "text": vocabulary.texts[token], "weight": weights[token].item()}
+
+    return {"most": [described(i) for i in order[:top]], "least": [described(i) for i in order[: -top - 1 : -1]]}
+
+
+def _lines(about: Any) -> list[str]:
+    """Return what the file was trained on, for people, as far as it says."""
+    from cactus_decoding.files.jsonl import number_of
+
+    said = [f"[bold]{name}[/bold]: {about[name]}" for name in ("target", "draft", "task") if name in about]
+    fit = about.get("fit")
+    if isinstance(fit, dict) and fit.keys() >= {"auc", "positions", "problems", "worse"}:
+        value, low, high = (number_of(end) for end in fit["auc"])
+        ends = "too few for an interval" if math.isnan(low) else f"95 %: {low:.3f} to {high:.3f}"
+        said += [
+            f"[bold]trained on[/bold]: {fit['positions']} rejected proposals in {fit['problems']} problems, of which "
+            f"keeping the proposal spoils {100 * fit['worse']:.1f} % of the continuations",
+            f"[bold]ROC AUC[/bold] on problems that it was not fitted to: {value:.3f} ({ends})",
+        ]
+    return said
+
+
+def _table(ends: dict[str, list[dict[str, Any]]], what: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=f"Where {what} …")
+    for heading in ("important", "harmless"):
+        table.add_column(heading)
+        table.add_column("weight", justify="right")
+    for most, least in zip(ends["most"], ends["least"], strict=True):
+        cells = [(escape(repr(each["text"])), f"{each['weight']:+.2f}") for each in (most, least)]
+        table.add_row(*cells[0], *cells[1])
+    return table

@@ -1,0 +1,89 @@
+"""What a point of the frontier is about: a rule, and the policy that says where it may relax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from cactus_decoding import zoo
+from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
+from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.evaluation.tasks.extractors import number
+from cactus_decoding.evaluation.tasks.task import Task
+from cactus_decoding.generation.request import Request
+from cactus_decoding.models.loading import load_tokenizer, only_cached
+from cactus_decoding.rules import as_rule
+
+EVERYWHERE = SpendingPolicy()
+NONE = "none"
+"""How a command line says that nothing is protected."""
+
+
+class Relaxation(NamedTuple):
+    """A rule and where it may relax.
+
+    Attributes:
+        rule: its spelling.
+        spending: the policy; elsewhere the lossless rule decides.
+
+    Example:
+        >>> str(Relaxation("clamped:width=3.0", spending_policy("digits")))
+        'clamped:width=3.0 protecting digits'
+    """
+
+    rule: str
+    spending: SpendingPolicy = EVERYWHERE
+
+    def __str__(self) -> str:
+        """The rule and the policy, for people."""
+        return f"{self.rule} {self.spending}".rstrip()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return both for JSON, flat; of a policy that forbids nothing, nothing."""
+        return {"rule": self.rule} | ({} if self.spending.everywhere else self.spending.as_dict())
+
+
+LOSSLESS = Relaxation("lossless")
+
+
+def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
+    """Return a request with another relaxation and number of proposals."""
+    rule, spending = as_rule(relaxation.rule), relaxation.spending
+    return replace(request, rule=rule, spending=spending, num_speculative_tokens=as_draft_length(length))
+
+
+def parse_policies(protect: Sequence[str], threshold: float | None = None) -> list[SpendingPolicy]:
+    """Return a policy for each set of protected tokens, each once; ``none`` protects nothing.
+
+    Raises:
+        ValueError: for a pattern that is none, or a threshold where nothing is protected.
+
+    Example:
+        >>> [str(policy) for policy in parse_policies(["none", "digits"])]
+        ['', 'protecting digits']
+    """
+    if threshold is not None and all(pattern == NONE for pattern in protect):
+        raise ValueError(
+            "--protect-threshold is that of protected tokens: give --protect too, such as --protect digits"
+        )
+    made = [EVERYWHERE if pattern == NONE else spending_policy(pattern, threshold) for pattern in protect]
+    return list(dict.fromkeys(made))
+
+
+def answers_are_numbers(task: Task) -> bool:
+    """Say whether every problem has a number for its answer, so that digits are what must not change."""
+    return all(problem.answer is not None and number(problem.answer) is not None for problem in task.problems)
+
+
+def tokenizer_of(target: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``.
+
+    Raises:
+        ValueError: if it cannot be loaded.
+    """
+    if target == zoo.BUNDLED:
+        return load_tokenizer("target", zoo.path("target"))
+    return load_tokenizer("target", target, local=only_cached("target", target))

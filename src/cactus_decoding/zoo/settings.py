@@ -1,0 +1,16 @@
+"""Settings that suit the bundled pair without truncation, as flat names of a request: the demo's and the playground's.
+
+`scripts/relaxing_study.py` chooses them on validation problems: the width and the draft lengths by tokens per step and
+time per answer, among those whose score is not below lossless. No held-out problem has a say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+LOSSLESS: dict[str, Any] = {"rule": "lossless", "num_speculative_tokens": 6}
+"""Lossless speculation at its best draft length."""
+RELAXED: dict[str, Any] = {"rule": "clamped:width=3.0", "protect": "digits", "num_speculative_tokens": 8}
+"""The relaxed rule that pays where no answer depends on it, at its best draft length."""
+LOOSE: dict[str, Any] = {"rule": "clamped:width=10.0"}
+"""The same rule so loose that it breaks answers, for a budget to stop."""

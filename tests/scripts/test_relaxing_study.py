@@ -1,0 +1,46 @@
+"""The script that regenerates docs/relaxing_study.md."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, RESULTS = ROOT / "docs" / "relaxing_study.md", ROOT / "docs" / "results" / "relaxing"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "relaxing_study.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_page_is_rendered_from_its_result_files(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.md", tmp_path / "relaxing"
+    shutil.copy(PAGE, page)
+    shutil.copytree(RESULTS, folder)
+    done = run("--only-render", "--page", page, "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    assert page.read_text() == PAGE.read_text()
+    for picture in RESULTS.glob("*.svg"):
+        assert (folder / picture.name).read_text() == picture.read_text()
+
+
+@pytest.mark.slow
+def test_a_small_study_runs_to_its_tables_and_pictures(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.md", tmp_path / "relaxing"
+    shutil.copy(PAGE, page)
+    given = ("--problems", 1, "--sampling", "truncated", "--page", page, "--folder", folder)
+    first = run(*given, "--only-answer")
+    assert first.returncode == 0, first.stderr
+    parts = {"chosen", "tuned", "paper", "grid"}
+    assert {path.name for path in folder.glob("*.jsonl")} == {f"truncated-{part}.jsonl" for part in parts}
+    before = (folder / "truncated-grid.jsonl").read_bytes()
+    assert run(*given, "--only-answer").returncode == 0
+    assert (folder / "truncated-grid.jsonl").read_bytes() == before, "nothing is answered twice"
+    assert run(*given, "--only-render").returncode == 0, "a sampling that was not answered is not rendered"
+    assert "protecting digits" in page.read_text()
