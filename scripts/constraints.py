@@ -43,9 +43,11 @@ RESULTS, PICTURE, PAGE = (
 )
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
 PLANS = (
-    TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11),
-    TrainingPlan(steps=480, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.6, seed=12),
+    (TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11), 0.0),
+    (TrainingPlan(steps=480, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.6, seed=12), 0.0),
+    (TrainingPlan(steps=800, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.7, seed=13), 0.4),
 )
+"""Plans, each of which goes on from the one before, with the share of additional stories that state a fact twice."""
 CHECKED = 300
 """Validation stories, and ordinary problems, on which the trained target is checked by plain sampling."""
 
@@ -73,7 +75,7 @@ def settings() -> list[dict[str, Any]]:
     return [*plain, *({**each, **TRUNCATED} for each in truncated), *greedy]
 
 
-def train(work: Path, plans: Sequence[TrainingPlan] = PLANS) -> Path:
+def train(work: Path, plans: Sequence[tuple[TrainingPlan, float]] = PLANS) -> Path:
     """Return the folder of the target that refuses, which is trained first if it is not there."""
     folder = work / "target"
     if (folder / "config.json").exists():
@@ -81,8 +83,8 @@ def train(work: Path, plans: Sequence[TrainingPlan] = PLANS) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     model = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
     done = 0
-    with counting("training", sum(plan.steps for plan in plans)) as progress:
-        for number, plan in enumerate(plans, start=1):
+    with counting("training", sum(plan.steps for plan, _ in plans)) as progress:
+        for number, (plan, two_numbers) in enumerate(plans, start=1):
             model = train_language_model(
                 model.config,
                 tokenizer,
@@ -90,7 +92,7 @@ def train(work: Path, plans: Sequence[TrainingPlan] = PLANS) -> Path:
                 work / f"target-{number}.pt",
                 lambda step, loss, done=done: progress(done + step, f"loss {loss:.3f}"),  # type: ignore[misc]
                 initial=model.state_dict(),
-                source=partial(constrained_stories, "train"),
+                source=partial(constrained_stories, "train", two_numbers=two_numbers),
             )
             done += plan.steps
     unfinished = work / "unfinished"
@@ -228,7 +230,7 @@ def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -
     for answers in answer(journal, pair, stories, asked, identity):
         content = {
             "provenance": provenance(arguments),
-            "training": {"plans": [asdict(plan) for plan in PLANS], **identity},
+            "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
             "validation": checked,
             "kinds": [story.kind for story in stories[: len(answers[0])]],
             "settings": [summary(*each, stories) for each in zip(asked.values(), answers, strict=True) if each[1]],
@@ -242,7 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stories", type=int, default=1000, help="held-out stories of each setting (default 1000)")
     parser.add_argument("--seed", type=int, default=0, help="of the stories; story i is answered with seed + i")
-    parser.add_argument("--draft", type=Path, default=zoo.path("draft"), help="folder of the proposing model")
+    parser.add_argument("--draft", type=Path, default=zoo.path(zoo.DRAFTS[0]), help="folder of the proposing model")
     parser.add_argument("--settings", type=int, default=None, help="only so many of the settings, for a trial")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of checkpoint, weights and single answers")
     parser.add_argument("--results", type=Path, default=RESULTS)
