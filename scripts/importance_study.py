@@ -1,6 +1,6 @@
 """Learned importance beside hand-made protection: regenerates the tables of docs/importance.md.
 
-    python scripts/importance_study.py --importance FILE --draft bundled:worded
+    python scripts/importance_study.py                      the bundled file, 1,000 problems; can be interrupted
     python scripts/importance_study.py --only-render        the tables again, from the result file
 
 How important a position may be is chosen on validation problems of one seed so that as many proposals are accepted as
@@ -46,8 +46,8 @@ MATCHING, ANSWERED = "word_problems:split=validation,seed=1", "word_problems:spl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--importance", help="a file of cactus learn-importance")
-    parser.add_argument("--draft", default="bundled", help="the draft that it was learned with")
+    parser.add_argument("--importance", default="bundled:worded", help="a file of cactus learn-importance")
+    parser.add_argument("--draft", default="bundled:worded", help="the draft that it was learned with")
     parser.add_argument("--problems", type=int, default=1000, help="that are answered under every setting")
     parser.add_argument("--matching", type=int, default=100, help="problems on which the limits are chosen")
     parser.add_argument("--results", type=Path, default=Path("importance_results.jsonl"))
@@ -56,8 +56,6 @@ def main() -> None:
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     if not given.only_render:
-        if given.importance is None:
-            parser.error("--importance is missing: cactus learn-importance writes it")
         measure(given)
     write_atomically(given.page, insert(given.page.read_text(), "measured", render(json.loads(given.out.read_text()))))
 

@@ -87,4 +87,4 @@ def test_show_names_the_tokens_that_matter(run, tmp_path, words):
     code, said, _ = run("show", path, "--tokenizer", str(zoo.path("target")), "--top", "3")
     assert code == 0
     assert "+60.00" in said
-    assert "ROC AUC" not in said  # the file does not say
+    assert "0.800 (95 %: 0.700 to 0.900)" in said

@@ -86,6 +86,9 @@ def test_every_rule_is_made_with_every_protection_and_lossless_once():
         "clamped:width=3.0 ×4",
         "clamped:width=3.0 protecting digits above 0.05 ×4",
     ]
+    assert [run.label for run in runs({"protect": "digits"}, rules=["cactus:delta=1.0"], lengths=[4])] == [
+        "cactus:delta=1.0 protecting digits ×4"
+    ]
     assert runs(rules=["lossless"], protect=["digits"]) == runs(rules=["lossless"])
 
 

@@ -21,7 +21,7 @@ from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_floats, check_number, shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.files.writing import replacing
+from cactus_decoding.files.writing import as_json, replacing
 
 SCHEMA = 1
 KEY = "cactus_importance"
@@ -136,7 +136,7 @@ class Importance:
             "intercept": torch.tensor([self.intercept], dtype=torch.float64),
         }
         with replacing(Path(path).expanduser()) as part:
-            part.write_bytes(save(tensors, {KEY: json.dumps(about)}))
+            part.write_bytes(save(tensors, {KEY: as_json(about)}))
 
 
 def read_importance(path: str | Path) -> Importance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,12 +89,14 @@ def _ends(importance: Importance, vocabulary: Vocabulary, side: str, top: int) -
 
 
 def _lines(about: Any) -> list[str]:
-    """Return what the file was trained on, for people."""
+    """Return what the file was trained on, for people, as far as it says."""
+    from cactus_decoding.files.jsonl import number_of
+
     said = [f"[bold]{name}[/bold]: {about[name]}" for name in ("target", "draft", "task") if name in about]
-    fit = about.get("fit", {})
-    if fit:
-        value, low, high = fit["auc"]
-        ends = f"95 %: {low:.3f} to {high:.3f}" if isinstance(low, float) and low == low else "too few for an interval"
+    fit = about.get("fit")
+    if isinstance(fit, dict) and fit.keys() >= {"auc", "positions", "problems", "worse"}:
+        value, low, high = (number_of(end) for end in fit["auc"])
+        ends = "too few for an interval" if math.isnan(low) else f"95 %: {low:.3f} to {high:.3f}"
         said += [
             f"[bold]trained on[/bold]: {fit['positions']} rejected proposals in {fit['problems']} problems, of which "
             f"keeping the proposal spoils {100 * fit['worse']:.1f} % of the continuations",

@@ -157,7 +157,7 @@ def grid(
     rules: Sequence[str],
     lengths: Sequence[int | str],
     seeds: Sequence[int],
-    protect: Sequence[str | None] = (None,),
+    protect: Sequence[str | None] | None = None,
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
 
@@ -173,7 +173,7 @@ def grid(
         rules: spellings.
         lengths: proposals per step.
         seeds: of the answers.
-        protect: which tokens each rule protects, one after another; None protects none.
+        protect: which tokens each rule protects, one after another, None for none; if it is None, what settings say.
 
     Raises:
         TypeError: for a setting of the wrong type or an unknown name.
@@ -187,7 +187,8 @@ def grid(
     """
     unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens")) | SpendingPolicy().as_dict()
     seen = set()
-    varied = product(drafts, tasks.items(), seeds, lengths, rules, protect)
+    protections = [settings.get("protect")] if protect is None else protect
+    varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
     for draft, (task, problems), seed, length, rule, protected in varied:
         asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed, "protect": protected}
         if protected is None:

@@ -16,7 +16,6 @@ from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.loading import load_tokenizer, only_cached
 from cactus_decoding.rules import as_rule
-from cactus_decoding.zoo import BUNDLED
 
 EVERYWHERE = SpendingPolicy()
 NONE = "none"

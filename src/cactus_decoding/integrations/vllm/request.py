@@ -26,8 +26,9 @@ GREEDY_BELOW = 1e-5
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within")
-_NOT_FOLLOWED = ("importance", "max_importance", "importance_scale")
 OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
+NOT_HERE = ("importance", "max_importance", "importance_scale")
+"""What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
 """Takes a server's ``protect`` or ``relax_within`` back; JSON's null is refused by vLLM itself."""
 MAX_MARK = 64
@@ -63,9 +64,8 @@ def request_of(
     """
     asked = asked or {}
     _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
-    for key in _NOT_FOLLOWED:
-        if asked.get(key) is not None:
-            raise ValueError(f"{key} does not work in vLLM, which does not look at learned importance; use protect")
+    if (missing := next((key for key in NOT_HERE if asked.get(key) is not None), None)) is not None:
+        raise ValueError(f"{missing} does not work in vLLM, where positions are not weighed by learned importance")
     given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
     if not given:
         return default
