@@ -176,8 +176,8 @@ def budgeted(ways: Ways) -> str:
         return "Nothing was drafted, so nothing was spent."
     said = (
         f"With {budget.limit:g} nats a response the rule with the weak draft spent "
-        f"{metrics.nats / way.score.answers:.4f} on average; at {100 * metrics.fell_back / metrics.metered:.0f} % of the "
-        "positions it could not afford its step, and the lossless rule decided."
+        f"{metrics.nats / way.score.answers:.4f} on average; at {100 * metrics.fell_back / metrics.metered:.0f} % of "
+        "the positions it could not afford its step, and the lossless rule decided."
     )
     if judges_untempered(way.request.rule):
         return f"{said} Promised: no response gives up more than {budget.limit:g} nats of log-probability."
