@@ -29,7 +29,7 @@ PAGES = (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/tutorial.md")
 PROBLEMS = 200
 SIZE = (8.6, 2.8)
 COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#e69f00", "#d55e00", "#009e73")
-"""Of plain sampling, lossless, protected, unprotected, looser and budgeted, out of Okabe and Ito's."""
+"""Of plain sampling, lossless, protected, unprotected, with a weak draft, and budgeted, out of Okabe and Ito's."""
 
 
 def measure(problems: int) -> dict[str, Any]:
@@ -83,12 +83,12 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
 def label(row: Mapping[str, Any]) -> str:
     """Return what a row is called in the picture."""
     length = row["num_speculative_tokens"]
-    return f"{row['name'].replace('…', 'looser')}{f', {length} drafted' if length else ''}"
+    return f"{row['name'].replace('…', 'weak draft')}{f', {length} drafted' if length else ''}"
 
 
 def text(result: Mapping[str, Any], folder: str) -> str:
     """Return picture and caption; ``folder`` is that of the documentation, seen from the page."""
-    plain, _, protected, unprotected, loose, budgeted = result["rows"]
+    plain, _, protected, unprotected, weak, budgeted = result["rows"]
     beside = result["beside_lossless"]
     steps, time = (beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer"))
     differences = {row["name"]: _points(beside[row["name"]]["right_answers"]) for row in result["rows"][2:]}
@@ -99,8 +99,8 @@ def text(result: Mapping[str, Any], folder: str) -> str:
         f"*Relaxed, protected* is `{protected['rule']}`, kept away from {protected['protect']}: beside lossless "
         f"speculation, each at its own draft length, tokens per step are {_change(steps)}, time per "
         f"answer {_change(time)}; right answers differ by {differences[protected['name']]} points. The same rule "
-        f"everywhere: {differences[unprotected['name']]} points, and a looser one (`{loose['rule']}`): "
-        f"{differences[loose['name']]} points. That one with {budgeted['budget_nats']:g} nats for a response: "
+        f"everywhere: {differences[unprotected['name']]} points, and with a draft that cannot calculate "
+        f"(`{weak['draft']}`): {differences[weak['name']]} points; that with {budgeted['budget_nats']:g} nats each: "
         f"{differences[budgeted['name']]} points, and no event's probability moves by more than "
         f"{(budgeted['budget_nats'] / 2) ** 0.5:.2g}, whatever is measured. (95 % intervals in brackets; "
         f"`python scripts/demo_picture.py`, [result]({folder}results/demo.json).)"
@@ -116,7 +116,7 @@ def table(result: Mapping[str, Any]) -> str:
     for row in result["rows"]:
         counts, (low, high) = row["metrics"], row["accuracy_interval"]
         cells = [
-            row["name"].replace("…", "looser"),
+            row["name"].replace("…", "weak draft"),
             str(row["num_speculative_tokens"] or "–"),
             f"{counts['acceptance_length']:.2f}",
             f"{counts['tokens_per_second']:.0f}",

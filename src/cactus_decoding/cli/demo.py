@@ -12,17 +12,18 @@ from rich.console import Console
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import show
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.zoo.settings import LOOSE, LOSSLESS, RELAXED
+from cactus_decoding.zoo import BUNDLED, full_name
+from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cactus_decoding import Metrics, Pair, Request, Response
     from cactus_decoding.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import WordProblem
 
 EXAMPLES = (
-    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --loose typical\n\n"
+    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --budget 0.1\n\n"
     "cactus demo --delta 0.1 --delta 1 --top-p 0.95\n\ncactus demo --json"
 )
 
@@ -33,6 +34,7 @@ class Way:
 
     Attributes:
         name: what the table calls it.
+        draft: which of the bundled ones proposes.
         request: what each response is asked for.
         score: right answers, and all counts together.
         texts: of each problem's response.
@@ -41,6 +43,7 @@ class Way:
     """
 
     name: str
+    draft: str
     request: Request
     score: Score
     texts: list[str] = field(default_factory=list)
@@ -71,7 +74,12 @@ class Way:
         """Return what was done and found, for JSON."""
         asked = self.request.as_dict()
         given = {name: asked[name] for name in ("rule", "protect", "budget_nats", "num_speculative_tokens")}
-        return {"name": self.name} | given | self.score.as_dict() | {"texts": self.texts, "right_answers": self.right}
+        return (
+            {"name": self.name, "draft": self.draft}
+            | given
+            | self.score.as_dict()
+            | {"texts": self.texts, "right_answers": self.right}
+        )
 
 
 @dataclass
@@ -83,8 +91,8 @@ class Ways:
         lossless: speculation at its best draft length.
         protected: the relaxed rule where no protected token is at stake, at its best draft length.
         unprotected: the same rule everywhere.
-        loose: a looser one everywhere.
-        budgeted: the looser one with a budget for each response.
+        weak: the same rule everywhere, with a draft that cannot calculate.
+        budgeted: likewise, with a budget for each response.
         cactus: Cactus everywhere, for each delta that was asked for.
     """
 
@@ -92,7 +100,7 @@ class Ways:
     lossless: Way
     protected: Way
     unprotected: Way
-    loose: Way
+    weak: Way
     budgeted: Way
     cactus: list[Way]
 
@@ -104,7 +112,7 @@ class Ways:
     @property
     def relaxed(self) -> list[Way]:
         """Those whose rule is not the lossless one."""
-        return [self.protected, self.unprotected, self.loose, self.budgeted, *self.cactus]
+        return [self.protected, self.unprotected, self.weak, self.budgeted, *self.cactus]
 
 
 @options.request_options(
@@ -113,9 +121,6 @@ class Ways:
 def demo(
     *,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
-    loose: Annotated[
-        str, typer.Option(metavar="RULE", help="A looser rule, to see answers break and a budget stop it.")
-    ] = LOOSE["rule"],
     delta: Annotated[
         list[float] | None,
         typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
@@ -129,7 +134,7 @@ def demo(
     budget: Annotated[
         float,
         typer.Option(min=0, max=1000, metavar="NATS", rich_help_panel=options.BUDGET,
-                     help="Of each response, in the row where the looser rule has a budget."),
+                     help="Of each response, in the row that has one."),
     ] = 0.02,
     settings: options.Settings,
     seed: Annotated[
@@ -146,10 +151,11 @@ def demo(
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
-    ways = ways_of(settings, loose, num_speculative_tokens, budget, delta or [])
+    ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
-    pair = load_pair()
+    pairs = {name: load_pair(draft=name) for name in dict.fromkeys(way.draft for way in ways.all)}
+    pair = pairs[ways.protected.draft]
 
     console = Console(highlight=False)
     shown, request = SHOWN[0], replace(ways.protected.request, seed=seed)
@@ -161,7 +167,7 @@ def demo(
         console.print(f"[bold]Answer[/bold] ({request.rule}, {request.spending}):")
         show(first, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {shown.answer}\n")
-    answer(pair, drawn, ways.all, seed)
+    answer(pairs, drawn, ways.all, seed)
     if as_json:
         arguments = {"problems": problems, "split": "test", "seed": seed} | vars(ways.plain.request.sampling)
         rows = [way.as_dict() for way in ways.all]
@@ -173,12 +179,11 @@ def demo(
         console.print(part)
 
 
-def ways_of(settings: options.Settings, loose: str, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
+def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
     """Return what is compared.
 
     Args:
         settings: of the protected way; of the others, all but the rule and its protection.
-        loose: the looser rule.
         length: of every draft; None for each way's best.
         budget: nats of a response.
         deltas: of further rows of Cactus.
@@ -186,38 +191,38 @@ def ways_of(settings: options.Settings, loose: str, length: int | None, budget: 
     Raises:
         TypeError, ValueError: for what cannot be asked for.
     """
-    from cactus_decoding import Cactus, FixedLength, Request, parse_rule
+    from cactus_decoding import Cactus, FixedLength, Request
     from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.evaluation.score import Score
 
+    default = full_name(BUNDLED)
     lengths = [each["num_speculative_tokens"] for each in (LOSSLESS, RELAXED)] if length is None else [length] * 2
     for each in lengths:
         check_integer("num_speculative_tokens", each, 1)
     protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
     lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
     unprotected = replace(protected, spending=lossless.spending)
-    looser = replace(unprotected, rule=parse_rule(loose))
 
-    def way(name: str, request: Request) -> Way:
-        return Way(name, request, Score())
+    def way(name: str, request: Request, draft: str = default) -> Way:
+        return Way(name, draft, request, Score())
 
     return Ways(
         way("plain sampling", replace(lossless, num_speculative_tokens=FixedLength(0))),
         way("lossless", lossless),
         way("relaxed, protected", protected),
         way("relaxed everywhere", unprotected),
-        way("looser everywhere", looser),
-        way("… on a budget", replace(looser, budget=budget)),
+        way("weak draft, same", unprotected, WEAK_DRAFT),
+        way("… on a budget", replace(unprotected, budget=budget), WEAK_DRAFT),
         [way(f"Cactus, delta={nats:g}", replace(unprotected, rule=Cactus(nats))) for nats in deltas],
     )
 
 
-def answer(pair: Pair, problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
+def answer(pairs: Mapping[str, Pair], problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
     """Answer every problem in every way, one after another, so that all see the same load of the machine."""
     with counting("Answering", len(problems) * len(ways)) as report:
         for i, problem in enumerate(problems):
             for j, way in enumerate(ways):
-                response = way.stream(pair, problem, seed + i)
+                response = way.stream(pairs[way.draft], problem, seed + i)
                 for _ in response:
                     pass
                 way.add(problem, response)

@@ -52,7 +52,7 @@ def table(ways: Ways, full: str = "█") -> Table:
     sampling = _described(ways.plain.request.sampling)
     shown = _new_table(
         f"{ways.plain.score.answers} held-out problems, {sampling}\n"
-        f"relaxed: {ways.unprotected.request.rule}; looser: {ways.loose.request.rule}",
+        f"relaxed: {ways.unprotected.request.rule}; draft: {ways.unprotected.draft}, weak: {ways.weak.draft}",
         *(
             "draft\nlength",
             "tokens\nper step",
@@ -133,19 +133,21 @@ def harmless(ways: Ways) -> str:
 
 
 def everywhere(ways: Ways) -> str:
-    """Return what relaxing did without protection."""
+    """Return what the same rule did without protection, with either draft."""
     said = []
-    for way in (ways.unprotected, ways.loose):
+    for way in (ways.unprotected, ways.weak):
         wrong = sum(map(_broke, ways.lossless.right, ways.protected.right, way.right))
         less = "more than chance explains" if gained(way, ways.lossless).high < 0 else "which chance may explain"
-        said.append(f"{way.request.rule} got {wrong} answers wrong that lossless and protected sampling both got right")
-        said[-1] += f" ({_points(gained(way, ways.lossless))} points of right answers, {less})"
-    return f"{'; '.join(said)}."
+        said.append(f"{wrong} with {way.draft} ({_points(gained(way, ways.lossless))} points of right answers, {less})")
+    return (
+        f"Answers that it got wrong, of those that lossless and protected sampling got right: {' and '.join(said)}. "
+        "What it lets through is the draft's: how much breaks depends on how bad that one is."
+    )
 
 
 def broken(ways: Ways) -> tuple[Way, int] | None:
     """Return the first problem that lossless and protected sampling solved and a rule everywhere did not, and whose."""
-    for way in (ways.unprotected, ways.loose):
+    for way in (ways.unprotected, ways.weak):
         answers = zip(ways.lossless.right, ways.protected.right, way.right, strict=True)
         for index, each in enumerate(answers):
             if _broke(*each):
@@ -173,9 +175,9 @@ def budgeted(ways: Ways) -> str:
     if budget is None or not metrics.metered:
         return "Nothing was drafted, so nothing was spent."
     said = (
-        f"With {budget.limit:g} nats for a response the looser rule spent {metrics.nats / way.score.answers:.4f} on "
-        f"average; at {100 * metrics.fell_back / metrics.metered:.0f} % of the positions it could not afford its step, "
-        "and the lossless rule decided."
+        f"With {budget.limit:g} nats a response the rule with the weak draft spent "
+        f"{metrics.nats / way.score.answers:.4f} on average; at {100 * metrics.fell_back / metrics.metered:.0f} % of "
+        "the positions it could not afford its step, and the lossless rule decided."
     )
     if judges_untempered(way.request.rule):
         return f"{said} Promised: no response gives up more than {budget.limit:g} nats of log-probability."

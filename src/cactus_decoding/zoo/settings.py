@@ -12,5 +12,5 @@ LOSSLESS: dict[str, Any] = {"rule": "lossless", "num_speculative_tokens": 6}
 """Lossless speculation at its best draft length."""
 RELAXED: dict[str, Any] = {"rule": "clamped:width=3.0", "protect": "digits", "num_speculative_tokens": 8}
 """The relaxed rule that pays where no answer depends on it, at its best draft length."""
-LOOSE: dict[str, Any] = {"rule": "clamped:width=10.0"}
-"""The same rule so loose that it breaks answers, for a budget to stop."""
+WEAK_DRAFT = "bundled:draft"
+"""A draft that cannot calculate: with it, the same rule breaks answers wherever it is not kept away from digits."""
