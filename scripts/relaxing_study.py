@@ -62,8 +62,8 @@ COMPARED = (CACTUS, "cactus:delta=0.75", "typical", "top_k:k=10", "ensemble:weig
 PAPER_LENGTH = 20
 FEWER = {"truncated": 300}
 """Held-out problems of what was chosen, where it is not the usual number."""
-PASSES = 400
-"""Of each kind that are timed."""
+PASSES, DRAFTED = 400, 8
+"""Steps whose passes are timed, and passes of the draft in each."""
 
 
 @dataclass(frozen=True)
@@ -217,26 +217,27 @@ def _report(progress: Callable[[int, str], None], done: Iterator[int], remark: s
 
 
 def time_machine(folder: Path, arguments: Mapping[str, Any]) -> None:
-    """Measure passes over a cache of 100 tokens, side by side: the target's on several tokens, the draft's on one."""
+    """Measure passes over a cache of 100 tokens in turn: the target's on several tokens, then some of the draft's."""
     path = folder / "costs.json"
     if path.exists():
         return
     pair = load_pair(draft=DRAFT)
     assert isinstance(pair.drafter, ModelDrafter)
     draft = CachedModel(pair.drafter.model)
-    timed: dict[str, tuple[CachedModel, int]] = {f"target on {n}": (pair.target, n) for n in (1, 5, 9, 21)}
-    timed["draft"] = draft, 1
+    timed: dict[str, tuple[CachedModel, int, int]] = {f"target on {n}": (pair.target, n, 1) for n in (1, 5, 9, 21)}
+    timed["draft on 1"] = draft, 1, DRAFTED
     times: dict[str, list[float]] = {name: [] for name in timed}
     with torch.inference_mode():
         for model in (pair.target, draft):
             model.reset()
             model.append(list(range(5, 105)), rows=1)
         for _ in range(PASSES):
-            for name, (model, tokens) in timed.items():
+            for name, (model, tokens, in_a_row) in timed.items():
                 model.rollback(100)
                 begun = time.perf_counter()
-                model.append([7] * tokens, rows=tokens)
-                times[name].append(time.perf_counter() - begun)
+                for _ in range(in_a_row):
+                    model.append([7] * tokens, rows=tokens)
+                times[name].append((time.perf_counter() - begun) / in_a_row)
     medians = {name: statistics.median(values) for name, values in times.items()}
     write_atomically(path, json.dumps({"seconds": medians, "provenance": provenance(arguments)}, indent=1) + "\n")
 

@@ -181,7 +181,7 @@ class Costs:
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         target = {int(name.split()[-1]): value for name, value in seconds.items() if name.startswith("target")}
-        self.draft = seconds["draft"] / target[1]
+        self.draft = seconds["draft on 1"] / target[1]
         self.token = float(np.polyfit(list(target), list(target.values()), 1)[0]) / target[1]
 
     def per_answer(self, group: RunGroup, draft: float | Numbers) -> Numbers:
@@ -193,11 +193,7 @@ class Costs:
 def _costs(seconds: Mapping[str, float]) -> str:
     costs = Costs(seconds)
     rows = [
-        [
-            f"{name} token{'' if name.endswith(' 1') else 's'}".replace("draft token", "draft on 1 token"),
-            f"{1e3 * value:.2f} ms",
-        ]
-        for name, value in seconds.items()
+        [f"{name} token{'s' * (not name.endswith(' 1'))}", f"{1e3 * value:.2f} ms"] for name, value in seconds.items()
     ]
     rows.append(["draft ÷ target: c", f"{costs.draft:.2f}"])
     rows.append(["each further token of a target pass", f"{costs.token:.3f} passes"])
