@@ -59,7 +59,8 @@ class Tally:
 
     def difference(self, other: Tally, event: str) -> Interval:
         """Return how much oftener it happened than under another setting, paired by story."""
-        return paired_difference(self.happened[event] - other.happened[event])
+        common = min(len(self.happened[event]), len(other.happened[event]))
+        return paired_difference(self.happened[event][:common] - other.happened[event][:common])
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Tally]]:
@@ -69,10 +70,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Tally]]:
     tallies = []
     for result in content["settings"]:
         outcomes = np.array(list(result["outcomes"]))
-        happened = {
-            event: (outcomes[~answerable if event == "v" else answerable] == event).astype(np.float64)
-            for event in EVENTS
-        }
+        has = answerable[: len(outcomes)]
+        happened = {event: (outcomes[~has if event == "v" else has] == event).astype(np.float64) for event in EVENTS}
         tallies.append(Tally(result["setting"], happened, result))
     return content, tallies
 
@@ -86,13 +85,14 @@ def main_table(tallies: Sequence[Tally]) -> str:
     """Return what came of the settings of one sampling, of which the first is lossless; in per cent."""
     lossless = tallies[0]
     lines = [
-        "| setting | tokens per step | invented a number | − lossless | refused falsely | right | − lossless |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| setting | stories | tokens per step "
+        "| invented a number | − lossless | refused falsely | right | − lossless |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for tally in tallies:
         differences = ["0" if tally is lossless else _percent(tally.difference(lossless, e), "+") for e in "vr"]
         lines.append(
-            f"| {tally.name} | {tally.result['acceptance_length']:.2f} "
+            f"| {tally.name} | {len(tally.result['outcomes'])} | {tally.result['acceptance_length']:.2f} "
             f"| {_percent(tally.share('v'))} | {differences[0]} "
             f"| {_percent(tally.share('f'))} | {_percent(tally.share('r'))} | {differences[1]} |"
         )
@@ -121,16 +121,15 @@ def budget_table(tallies: Sequence[Tally]) -> str:
 
 
 def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
-    """Return how often a number was invented, by what is wrong with the story."""
-    counts = [content["kinds"].count(kind) for kind in UNANSWERABLE_KINDS]
-    heads = " | ".join(f"{kind} ({count})" for kind, count in zip(UNANSWERABLE_KINDS, counts, strict=True))
-    lines = [f"| setting | {heads} |", "|---|" + "---:|" * len(counts)]
+    """Return how often a number was invented, by what is wrong with the story; in per cent."""
+    lines = [f"| setting | {' | '.join(UNANSWERABLE_KINDS)} |", "|---|" + "---:|" * len(UNANSWERABLE_KINDS)]
     for tally in tallies:
-        numbers = [
-            sum(o == "v" and k == kind for o, k in zip(tally.result["outcomes"], content["kinds"], strict=True))
-            for kind in UNANSWERABLE_KINDS
-        ]
-        lines.append(f"| {tally.name} | {' | '.join(map(str, numbers))} |")
+        answered = list(zip(tally.result["outcomes"], content["kinds"], strict=False))
+        shares = []
+        for kind in UNANSWERABLE_KINDS:
+            found = [outcome == "v" for outcome, each in answered if each == kind]
+            shares.append(_percent(proportion(sum(found), len(found))) if found else "–")
+        lines.append(f"| {tally.name} | {' | '.join(shares)} |")
     return "\n".join(lines)
 
 

@@ -259,10 +259,13 @@ def _unanswerable(kind: str, family: str, story: Story, rng: random.Random) -> C
     return ConstrainedStory(_told(story, facts, rng), solution, None, kind, steps, completions)
 
 
-def draw_constrained(rng: random.Random, answerable: bool) -> ConstrainedStory:
-    """Draw a story of any family, kind and split."""
+def draw_constrained(rng: random.Random, answerable: bool, two_numbers: float = 0.0) -> ConstrainedStory:
+    """Draw a story of any family, kind and split; ``two_numbers`` is that of `constrained_stories`."""
     weights = {kind: weight for kind, (weight, _) in ANSWERABLE.items()} if answerable else UNANSWERABLE
-    [kind] = rng.choices(list(weights), list(weights.values()))
+    if two_numbers and rng.random() < two_numbers:
+        kind = "said twice" if answerable else "contradicted"
+    else:
+        [kind] = rng.choices(list(weights), list(weights.values()))
     while True:
         family = rng.choice(list(FAMILIES))
         try:
@@ -273,12 +276,16 @@ def draw_constrained(rng: random.Random, answerable: bool) -> ConstrainedStory:
             continue
 
 
-def constrained_stories(split: Split, seed: int = 0) -> Iterator[ConstrainedStory]:
-    """Yield stories of one split without end, by turns one that has an answer and one that has none."""
+def constrained_stories(split: Split, seed: int = 0, two_numbers: float = 0.0) -> Iterator[ConstrainedStory]:
+    """Yield stories of one split without end, by turns one that has an answer and one that has none.
+
+    ``two_numbers`` is the share of additional ones that state a fact twice, with the same number or with another, which
+    is the hardest to learn.
+    """
     rng = random.Random(f"constrained stories {seed}")
     answerable = True
     while True:
-        story = draw_constrained(rng, answerable)
+        story = draw_constrained(rng, answerable, two_numbers)
         if split_of(story.question) == split:
             answerable = not answerable
             yield story

@@ -6,7 +6,7 @@
 
 The bundled target learns to answer `#### cannot tell` to stories whose number is missing or contradicted; no draft has
 seen one. Answering takes hours on one core. Everything can be interrupted and continued: the checkpoint, the weights
-and single answers are kept in a work folder (`--work`), and the result file grows after every hundred stories. Needs
+and single answers are kept in a work folder (`--work`), and the result file grows after every fifty stories. Needs
 matplotlib (`pip install -e .[dev]`).
 """
 
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,12 @@ RESULTS, PICTURE, PAGE = (
     ROOT / "docs" / name for name in ("results/constraints.json", "results/constraints.svg", "constraints.md")
 )
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
-PLAN = TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11)
+PLANS = (
+    (TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11), 0.0),
+    (TrainingPlan(steps=480, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.6, seed=12), 0.0),
+    (TrainingPlan(steps=800, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.7, seed=13), 0.4),
+)
+"""Plans, each of which goes on from the one before, with the share of additional stories that state a fact twice."""
 CHECKED = 300
 """Validation stories, and ordinary problems, on which the trained target is checked by plain sampling."""
 
@@ -70,23 +75,26 @@ def settings() -> list[dict[str, Any]]:
     return [*plain, *({**each, **TRUNCATED} for each in truncated), *greedy]
 
 
-def train(work: Path, plan: TrainingPlan = PLAN) -> Path:
+def train(work: Path, plans: Sequence[tuple[TrainingPlan, float]] = PLANS) -> Path:
     """Return the folder of the target that refuses, which is trained first if it is not there."""
     folder = work / "target"
     if (folder / "config.json").exists():
         return folder
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    start = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
-    with counting("training", plan.steps) as progress:
-        model = train_language_model(
-            start.config,
-            tokenizer,
-            plan,
-            work / "target.pt",
-            lambda step, loss: progress(step, f"loss {loss:.3f}"),
-            initial=start.state_dict(),
-            source=partial(constrained_stories, "train"),
-        )
+    model = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
+    done = 0
+    with counting("training", sum(plan.steps for plan, _ in plans)) as progress:
+        for number, (plan, two_numbers) in enumerate(plans, start=1):
+            model = train_language_model(
+                model.config,
+                tokenizer,
+                plan,
+                work / f"target-{number}.pt",
+                lambda step, loss, done=done: progress(done + step, f"loss {loss:.3f}"),  # type: ignore[misc]
+                initial=model.state_dict(),
+                source=partial(constrained_stories, "train", two_numbers=two_numbers),
+            )
+            done += plan.steps
     unfinished = work / "unfinished"
     model.save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
@@ -99,28 +107,43 @@ def tally(outcomes: str) -> dict[str, int]:
     return dict(sorted(Counter(outcomes).items()))
 
 
-def check(work: Path, pair: Pair, count: int) -> dict[str, dict[str, int]]:
+def check(work: Path, target: Path, count: int) -> dict[str, dict[str, int]]:
     """Return what the target answers by itself to validation stories, and to ordinary problems, beside the bundled."""
     path = work / f"validation-{count}.json"
     if not path.exists():
-        ordinary = list(islice(word_problems("validation", seed=0), count))
-        asked: list[tuple[str, Pair, Sequence[Any]]] = [
-            ("stories", pair, list(islice(constrained_stories("validation", seed=0), count))),
-            ("ordinary problems", pair, ordinary),
-            ("ordinary problems, bundled target", load_pair(), ordinary),
-        ]
+        stories: list[Any] = list(islice(constrained_stories("validation", seed=0), count))
+        ordinary: list[Any] = list(islice(word_problems("validation", seed=0), count))
         found = {}
-        for name, answering, problems in asked:
-            with counting(f"validation, {name}", count) as progress:
-                outcomes = ""
-                for i, problem in enumerate(problems):
-                    response = generate(answering, problem.prompt, num_speculative_tokens=0, seed=i)
-                    outcomes += outcome(problem.answer, response.text)
-                    progress(i + 1)
-            found[name] = tally(outcomes)
+        for name, folder, problems in (
+            ("stories", target, stories),
+            ("ordinary problems", target, ordinary),
+            ("ordinary problems, the bundled target", zoo.path("target"), ordinary),
+        ):
+            texts = sampled(folder, [problem.prompt for problem in problems])
+            found[name] = tally("".join(outcome(p.answer, text) for p, text in zip(problems, texts, strict=True)))
+            print(f"validation, {name}: {found[name]}", flush=True)
         write_atomically(path, as_json(found) + "\n")
     checked: dict[str, dict[str, int]] = json.loads(path.read_text())
     return checked
+
+
+def sampled(folder: Path, prompts: list[str]) -> list[str]:
+    """Return one plain sample of a model for each prompt, by transformers alone and all at once."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    given = tokenizer(prompts, padding=True, return_tensors="pt")
+    torch.manual_seed(0)
+    output = model.generate(
+        input_ids=given.input_ids,
+        attention_mask=given.attention_mask,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=256,
+    )
+    found: list[str] = tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True)
+    return found
 
 
 def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -134,14 +157,16 @@ def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], see
     return {"outcome": outcome(story.answer, response.text), "text": response.text, **counts}
 
 
-ROUND = 100
-"""So many stories are answered under all settings before the next ones: an interrupted run has as many of each."""
+MAIN = 15
+"""So many settings are answered before the others."""
+ROUND = 50
+"""So many stories are answered under all of them before the next ones: an interrupted run has as many of each."""
 COUNTS = ("steps", "drafted", "accepted", "relaxed", "generated", "metered", "fell_back", "nats")
 
 
 def answer(
     journal: Path, pair: Pair, stories: Sequence[ConstrainedStory], asked: Mapping[str, Any], identity: dict[str, Any]
-) -> Iterator[list[list[dict[str, Any]]]]:
+) -> Iterator[list[list[Any]]]:
     """Yield after each round the answers so far, by setting and story; every single one is kept in the journal."""
     lines = [value for _, _, value in objects_in(_whole(journal), journal)]
     if lines and lines[0] != identity:
@@ -150,18 +175,17 @@ def answer(
     with journal.open("a") as file, counting("answers", len(asked) * len(stories)) as progress:
         if not lines:
             file.write(as_json(identity) + "\n")
-        done = 0
-        for start in range(0, len(stories), ROUND):
-            end = min(start + ROUND, len(stories))
-            for name, setting in asked.items():
-                for i in range(start, end):
+        names = list(asked)
+        for group in (names[:MAIN], names[MAIN:]):
+            for start in range(0, len(stories) if group else 0, ROUND):
+                todo = [(name, i) for name in group for i in range(start, min(start + ROUND, len(stories)))]
+                for name, i in todo:
                     if (name, i) not in found:
-                        found[name, i] = respond(pair, stories[i], setting, identity["seed"] + i)
+                        found[name, i] = respond(pair, stories[i], asked[name], identity["seed"] + i)
                         file.write(as_json({"setting": name, "story": i, "answer": found[name, i]}) + "\n")
                         file.flush()
-                    done += 1
-                    progress(done, f"story {i + 1}, {name}")
-            yield [[found[name, i] for i in range(end)] for name in asked]
+                        progress(len(found), f"story {i + 1}, {name}")
+                yield [list(takewhile(bool, (found.get((name, i)) for i in range(len(stories))))) for name in asked]
 
 
 def _whole(journal: Path) -> bytes:
@@ -172,12 +196,12 @@ def _whole(journal: Path) -> bytes:
     return data
 
 
-def summary(setting: Mapping[str, Any], stories: Sequence[ConstrainedStory], answers: list[dict[str, Any]]) -> Any:
+def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]], stories: Sequence[ConstrainedStory]) -> Any:
     """Return a setting's outcomes, story by story, with its counts and the first number it invented."""
     totals = {name: sum(each[name] for each in answers) for name in COUNTS}
     invented = [
         {"question": story.question, "text": each["text"]}
-        for story, each in zip(stories, answers, strict=True)
+        for story, each in zip(stories, answers, strict=False)
         if each["outcome"] == "v"
     ]
     return {
@@ -197,21 +221,19 @@ def _digest(folder: Path) -> str:
 def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -> None:
     """Answer what is missing, and write the result file and the page after each round."""
     pair = load_pair(target, given.draft, dtype=torch.float32)
-    checked = check(given.work, pair, min(CHECKED, given.stories))
-    print(json.dumps(checked, indent=1), flush=True)
+    checked = check(given.work, target, min(CHECKED, given.stories))
     stories = list(islice(constrained_stories("test", seed=given.seed), given.stories))
     identity = {"target": _digest(target), "draft": _digest(given.draft), "seed": given.seed}
     asked = {json.dumps(each): each for each in settings()[: given.settings]}
     arguments = {"stories": given.stories, "seed": given.seed, "draft": given.draft.name, "num_speculative_tokens": 6}
     journal = given.work / f"answers-{given.draft.name}-{given.seed}.jsonl"
     for answers in answer(journal, pair, stories, asked, identity):
-        told = stories[: len(answers[0])]
         content = {
             "provenance": provenance(arguments),
-            "training": {"plan": asdict(PLAN), **identity},
+            "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
             "validation": checked,
-            "kinds": [story.kind for story in told],
-            "settings": [summary(*each) for each in zip(asked.values(), repeat(told), answers, strict=False)],
+            "kinds": [story.kind for story in stories[: len(answers[0])]],
+            "settings": [summary(*each, stories) for each in zip(asked.values(), answers, strict=True) if each[1]],
         }
         write_atomically(given.results, as_json(content) + "\n")
         show()
@@ -222,7 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stories", type=int, default=1000, help="held-out stories of each setting (default 1000)")
     parser.add_argument("--seed", type=int, default=0, help="of the stories; story i is answered with seed + i")
-    parser.add_argument("--draft", type=Path, default=zoo.path("draft"), help="folder of the proposing model")
+    parser.add_argument("--draft", type=Path, default=zoo.path(zoo.DRAFTS[0]), help="folder of the proposing model")
     parser.add_argument("--settings", type=int, default=None, help="only so many of the settings, for a trial")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of checkpoint, weights and single answers")
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -1,41 +1,44 @@
-"""The front page's picture and its numbers: regenerates them in README.md and docs/index.md from a run of `cactus demo`.
+"""What a run of `cactus demo` found: regenerates the picture of README.md and docs/index.md, and the tutorial's table.
 
     python scripts/demo_picture.py                 runs the demo (minutes), writes the result file, and renders
     python scripts/demo_picture.py --only-render   picture and text again, from the result file
 
-Times compare what ran in turn on one machine; run it where nothing else runs. Needs matplotlib (`pip install -e .[dev]`).
+Times compare what ran in turn on one machine: run it where nothing else runs. Needs matplotlib
+(`pip install -e .[dev]`).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from marked_page import insert
 
+from cactus_decoding.cli import main as command_line
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.files.writing import as_json, write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT, PICTURE = ROOT / "docs/results/demo.json", ROOT / "docs/images/demo.svg"
-PAGES = (ROOT / "README.md", ROOT / "docs/index.md")
+PAGES = (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/tutorial.md")
 PROBLEMS = 200
-SIZE = (8.6, 2.5)
-COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#d55e00", "#009e73")
-"""Of plain sampling, lossless, protected, unprotected, budgeted: those of Okabe and Ito that can be seen on white."""
+SIZE = (8.6, 2.8)
+COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#e69f00", "#d55e00", "#009e73")
+"""Of plain sampling, lossless, protected, unprotected, with a weak draft, and budgeted, out of Okabe and Ito's."""
 
 
 def measure(problems: int) -> dict[str, Any]:
-    """Run the demo in a process of its own; return its result without the texts."""
-    command = "import sys; from cactus_decoding.cli import main; sys.exit(main(sys.argv[1:]))"
-    options = ["demo", "--json", "--problems", str(problems)]
-    done = subprocess.run([sys.executable, "-c", command, *options], stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    """Run the demo; return its result without the texts."""
+    written = io.StringIO()
+    with redirect_stdout(written):
+        if code := command_line(["demo", "--json", "--problems", str(problems)]):
+            raise SystemExit(code)
+    result: dict[str, Any] = json.loads(written.getvalue())
     for row in result["rows"]:
         del row["texts"], row["right_answers"]
     return result
@@ -69,7 +72,7 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     for name, row, colour in zip(names, rows, COLOURS, strict=True):
         low, high = row["accuracy_interval"]
         panels[2].plot([100 * low, 100 * high], [name, name], color=colour, lw=2)
-        panels[2].plot(100 * row["accuracy"], name, marker="o", color=colour, ms=5)
+        panels[2].plot([100 * row["accuracy"]], [name], marker="o", color=colour, ms=5)
         panels[2].annotate(f"{100 * row['accuracy']:.1f}", (100 * row["accuracy"], name), (0, 4), ha="center",
                            textcoords="offset points", fontsize=8)  # fmt: skip
     panels[2].grid(axis="x", color=GREY, alpha=0.25)
@@ -80,31 +83,48 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
 def label(row: Mapping[str, Any]) -> str:
     """Return what a row is called in the picture."""
     length = row["num_speculative_tokens"]
-    return f"{row['name'].replace('…', 'relaxed')}{f', {length} drafted' if length else ''}"
+    return f"{row['name'].replace('…', 'weak draft')}{f', {length} drafted' if length else ''}"
 
 
 def text(result: Mapping[str, Any], folder: str) -> str:
     """Return picture and caption; ``folder`` is that of the documentation, seen from the page."""
-    plain, lossless, protected, unprotected, budgeted = result["rows"]
+    plain, _, protected, unprotected, weak, budgeted = result["rows"]
     beside = result["beside_lossless"]
-    steps, time, _ = (
-        beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer", "right_answers")
-    )
+    steps, time = (beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer"))
     differences = {row["name"]: _points(beside[row["name"]]["right_answers"]) for row in result["rows"][2:]}
     machine = result["provenance"]["machine"]
     sampling = "temperature {temperature:g}, no truncation".format_map(result["arguments"])
     described = (
         f"The bundled pair on {plain['answers']} held-out problems ({sampling}; {machine['threads']} thread of a CPU). "
         f"*Relaxed, protected* is `{protected['rule']}`, kept away from {protected['protect']}: beside lossless "
-        f"speculation, each at its own draft length, it makes {_change(steps)} tokens per step and takes {_change(time)} "
-        f"time per answer; right answers differ by {differences[protected['name']]} points. The same rule everywhere: "
-        f"{differences[unprotected['name']]} points. The same with a budget of {budgeted['budget_nats']:g} nats per response: "
+        f"speculation, each at its own draft length, tokens per step are {_change(steps)}, time per "
+        f"answer {_change(time)}; right answers differ by {differences[protected['name']]} points. The same rule "
+        f"everywhere: {differences[unprotected['name']]} points, and with a draft that cannot calculate "
+        f"(`{weak['draft']}`): {differences[weak['name']]} points; that with {budgeted['budget_nats']:g} nats each: "
         f"{differences[budgeted['name']]} points, and no event's probability moves by more than "
         f"{(budgeted['budget_nats'] / 2) ** 0.5:.2g}, whatever is measured. (95 % intervals in brackets; "
         f"`python scripts/demo_picture.py`, [result]({folder}results/demo.json).)"
     )
-    alternative = "Bars: tokens per step, tokens per second and right answers of five ways to sample."
+    alternative = "Bars: tokens per step, tokens per second and right answers of six ways to sample."
     return f"![{alternative}]({folder}images/demo.svg)\n\n{described}"
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the rows as a table for a page."""
+    names = ("sampling", "drafted", "tokens per step", "tokens per second", "right answers", "95 % interval")
+    lines = [f"| {' | '.join(names)} |", "|---" + "|--:" * (len(names) - 1) + "|"]
+    for row in result["rows"]:
+        counts, (low, high) = row["metrics"], row["accuracy_interval"]
+        cells = [
+            row["name"].replace("…", "weak draft"),
+            str(row["num_speculative_tokens"] or "–"),
+            f"{counts['acceptance_length']:.2f}",
+            f"{counts['tokens_per_second']:.0f}",
+            f"{row['right']}/{row['answers']}",
+            f"{100 * low:.1f} to {100 * high:.1f} %",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _change(ratio: Sequence[float]) -> str:
@@ -134,7 +154,8 @@ def main() -> None:
     write_atomically(given.picture, picture(result["rows"]))
     for page in given.pages:
         folder = "docs/" if page.name == "README.md" else ""
-        write_atomically(page, insert(page.read_text(), "demo", text(result, folder)))
+        name, said = ("demo table", table(result)) if page.name == "tutorial.md" else ("demo", text(result, folder))
+        write_atomically(page, insert(page.read_text(), name, said))
 
 
 if __name__ == "__main__":

@@ -54,12 +54,14 @@ POLICIES: dict[str, list[dict[str, Any]]] = {
     "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.1, 0.3)],
 }
 """What is tried of each kind of policy."""
-TOLERATED = 0.02
-"""So far below lossless a score on validation problems may be."""
+ALIKE = 0.02
+"""By so much wall times may differ and count as alike."""
 CACTUS = "cactus:delta=1.0"
 COMPARED = (CACTUS, "cactus:delta=0.75", "typical", "top_k:k=10", "ensemble:weight=0.3")
 """What the Cactus paper's first table compares."""
 PAPER_LENGTH = 20
+FEWER = {"truncated": 300}
+"""Held-out problems of what was chosen, where it is not the usual number."""
 PASSES = 400
 """Of each kind that are timed."""
 
@@ -77,10 +79,10 @@ class Sizes:
     """
 
     chosen: int = 200
-    lengths: int = 100
+    lengths: int = 60
     tuned: int = 1000
-    paper: int = 200
-    grid: int = 50
+    paper: int = 100
+    grid: int = 25
 
 
 class Study:
@@ -121,9 +123,9 @@ class Study:
     def choose(self) -> dict[str, RunConfig]:
         """Return the best run of each kind of policy on validation problems, of lossless and of protected Cactus.
 
-        A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is at
-        most `TOLERATED` below lossless; where none is, the one of the highest score. A length is the one of the least
-        wall time per answer.
+        A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is not
+        below lossless's; where none is, the one of the highest score. A length is the longest one whose wall time per
+        answer is at most `ALIKE` above the least: it takes the fewest passes of the target.
         """
         validated = partial(self.config, task=VALIDATION, problems=self.sizes.chosen)
         lossless = validated("lossless", FIRST_LENGTH, {})
@@ -134,13 +136,13 @@ class Study:
             for kind, each in POLICIES.items()
         }
         results = self.answer("chosen", [lossless, *(config for configs in tried.values() for config in configs)])
-        floor = score(results[lossless]) - TOLERATED
+        floor = score(results[lossless])
         best = {"lossless": lossless} | {kind: loosest(configs, results, floor) for kind, configs in tried.items()}
         best["Cactus, protected"] = validated(CACTUS, FIRST_LENGTH, POLICIES["protected"][0])
         fewer = {kind: replace(config, problems=self.sizes.lengths) for kind, config in best.items()}
         at_lengths = {kind: [_with_length(config, length) for length in LENGTHS] for kind, config in fewer.items()}
         results = self.answer("chosen", [config for configs in at_lengths.values() for config in configs])
-        chosen = {kind: min(configs, key=lambda each: seconds(results[each])) for kind, configs in at_lengths.items()}
+        chosen = {kind: _longest(configs, results) for kind, configs in at_lengths.items()}
         content = {"chosen": {kind: config.as_dict() for kind, config in chosen.items()}}
         text = json.dumps(content | {"provenance": provenance(self.arguments)}, indent=1)
         write_atomically(self.folder / f"chosen-{self.sampling}.json", text + "\n")
@@ -150,7 +152,8 @@ class Study:
         """Answer held-out problems: what was chosen, the paper's table, and the grid."""
         held_out = partial(replace, task=TEST)
         lengths = {config.num_speculative_tokens for config in chosen.values()}
-        tuned = [held_out(config, problems=self.sizes.tuned) for config in chosen.values()]
+        problems = min(self.sizes.tuned, FEWER.get(self.sampling, self.sizes.tuned))
+        tuned = [held_out(config, problems=problems) for config in chosen.values()]
         tuned += [_with_length(tuned[0], int(length)) for length in sorted(lengths)]  # lossless beside each of them
         self.answer("tuned", tuned)
 
@@ -193,6 +196,12 @@ def loosest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]
     if good:
         return max(good, key=lambda config: tokens_per_step(results[config]))
     return max(configs, key=lambda config: score(results[config]))
+
+
+def _longest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]) -> RunConfig:
+    least = min(seconds(results[config]) for config in configs)
+    alike = [config for config in configs if seconds(results[config]) <= least * (1 + ALIKE)]
+    return max(alike, key=lambda config: int(config.num_speculative_tokens))
 
 
 def _with_length(config: RunConfig, length: int) -> RunConfig:

@@ -26,8 +26,10 @@ from support.playground_server import Running, running  # noqa: E402
 
 from cactus_decoding.cli.options import prepare  # noqa: E402
 from cactus_decoding.files.provenance import provenance  # noqa: E402
+from cactus_decoding.zoo.settings import RELAXED  # noqa: E402
 
-FIRST, SECOND, SEED, EXAMPLE = "cactus:delta=1.0", "lossless", 2, 0
+SECOND, SEED, EXAMPLE = "lossless", 0, 9
+"""Beside what the form holds at first: the relaxed rule and what it is kept away from."""
 LARGEST = 1_000_000
 """Bytes of a picture."""
 STILL = {"width": 1500, "height": 1000}
@@ -45,7 +47,6 @@ def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, co
     page.add_style_tag(content=NO_SPEED)
     for _ in range(EXAMPLE):
         page.click("#another")
-    page.locator("#rule-part input[type=text]").first.fill(FIRST.partition("=")[2])
     if compare:
         page.check("#compare")
     page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = true")
@@ -139,7 +140,13 @@ def main() -> None:
     for name, data in made.items():
         if len(data) > LARGEST:
             raise SystemExit(f"{name} has {len(data)} bytes; allowed are {LARGEST}")
-    arguments = {"command": "python scripts/screenshots.py", "rules": [FIRST, SECOND], "seed": SEED, "example": EXAMPLE}
+    arguments = {
+        "command": "python scripts/screenshots.py",
+        "first": RELAXED,
+        "second": SECOND,
+        "seed": SEED,
+        "example": EXAMPLE,
+    }
     made["playground.json"] = (json.dumps(provenance(arguments), indent=2) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in made.items():

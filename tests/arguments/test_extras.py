@@ -31,6 +31,7 @@ def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp
         ("matplotlib", ("frontier", "--output", "new.json", "--picture", "new.svg"), "report"),
         ("vllm", ("serve",), "vllm"),
         ("vllm", ("eval", "--engine", "vllm", "--out", "new.jsonl", "--problems", "1"), "vllm"),
+        ("sklearn.linear_model", ("learn-importance", "--out", "new.safetensors"), "importance"),
         ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--out", "new.jsonl"), "eval"),
     ],
 )
@@ -51,5 +52,8 @@ def test_a_missing_extra_is_told_by_the_line_that_installs_it(run, tmp_path, mon
 def test_the_demo_s_environment_has_what_the_first_commands_need():
     line = next(line for line in (ROOT / "scripts" / "setup.sh").read_text().splitlines() if line.startswith("extras="))
     assert line.startswith('extras="report,playground')
-    names = {extra: {each.split(">")[0] for each in EXTRAS[extra]} for extra in ("report", "playground", "eval", "dev")}
-    assert names["report"] | names["playground"] | names["eval"] <= names["dev"] | {"anyio"}
+    names = {
+        extra: {each.split(">")[0] for each in EXTRAS[extra]}
+        for extra in ("report", "playground", "eval", "importance", "dev")
+    }
+    assert names["report"] | names["playground"] | names["eval"] | names["importance"] <= names["dev"] | {"anyio"}

@@ -99,9 +99,9 @@ def test_looking_at_the_drafted_token_would_move_the_law() -> None:
 PROMPT = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
 SETTINGS = [
     {"rule": "cactus:delta=1"},
-    {"rule": "clamped:width=3", "budget": 0.2},
+    {"rule": "clamped:width=3", "budget": 2.0},
     {"rule": "clamped:width=3", "verification": "block"},
-    {"rule": "clamped:width=3", "verification": "block", "budget": 0.2},
+    {"rule": "clamped:width=3", "verification": "block", "budget": 2.0},
     {"rule": "top_k:k=3", "budget": 2},
     {"rule": "relaxed_greedy:margin=3", "temperature": 0},
     {"rule": "clamped:width=2", "budget_nats": 1, "expected_tokens": 40},

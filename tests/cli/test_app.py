@@ -24,6 +24,8 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "report",
+    "learn-importance",
+    "show",
     "train-bundled",
     "check-bundled",
 )
@@ -82,7 +84,7 @@ def test_version(run):
         (["check-bundled", "--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1, but is 0"),
         (["demo", "--delta", "-1"], "delta must be in [0, inf), but is -1.0"),
         (["train-bundled"], "'--output'"),
-        (["train-bundled", "--output", "x", "--role", "teacher"], "is not one of 'target', 'draft', 'both'"),
+        (["train-bundled", "--output", "x", "--role", "teacher"], "is not one of 'target', 'worded', 'draft', 'all'"),
         (["train-bundled", "--output", str(zoo.path("target").parent)], "exists; choose another output, or allow"),
         (["check-bundled", "--models", "/missing"], "there is no folder '/missing/target'"),
         (["check-bundled", "--json", "/missing/result.json"], "cannot write '/missing/result.json': its folder is"),

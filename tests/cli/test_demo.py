@@ -11,17 +11,25 @@ import pytest
 from cactus_decoding import Metrics, generate, load_pair
 from cactus_decoding.cli import demo_report
 from cactus_decoding.cli.demo import Ways, ways_of
-from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
+from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
 
-NAMES = ("plain sampling", "lossless", "relaxed, protected", "relaxed everywhere", "… on a budget")
+DRAFTS = ("bundled:worded", WEAK_DRAFT)
+NAMES = (
+    "plain sampling",
+    "lossless",
+    "relaxed, protected",
+    "relaxed everywhere",
+    "weak draft, same",
+    "… on a budget",
+)
 
 
 def made_up(right: dict[str, list[bool]], seconds: dict[str, float] | None = None) -> Ways:
     """Return ways that gave answers which are made up: right or wrong, each in so many seconds."""
     ways = ways_of(dict(RELAXED), None, 0.02, [])
     problems = len(next(iter(right.values())))
-    for name in ("plain", "lossless", "protected", "unprotected", "budgeted"):
+    for name in ("plain", "lossless", "protected", "unprotected", "weak", "budgeted"):
         way = getattr(ways, name)
         each = Metrics(steps=10, accepted=40, metered=50, fell_back=5, nats=0.01, generated=50)
         for index, is_right in enumerate(right.get(name, [True] * problems)):
@@ -46,7 +54,7 @@ def test_a_run_tells_the_whole_story(run):
     assert "sqrt(0.02/2) = 0.1." in out
     assert "2 problems cannot tell 2 points" in out
     assert "\x1b" not in out + err
-    assert "Answering: 12/12" in err
+    assert "Answering: 14/14" in err
 
 
 def test_texts_depend_on_the_seed_only(run):
@@ -55,13 +63,13 @@ def test_texts_depend_on_the_seed_only(run):
     assert [row["texts"] for row in first["rows"]] == [row["texts"] for row in again["rows"]]
     relaxed = RELAXED["rule"]
     assert [row["rule"] for row in first["rows"]] == [
-        *("lossless", "lossless", relaxed, relaxed, relaxed),
+        *("lossless", "lossless", relaxed, relaxed, relaxed, relaxed),
         *("cactus:delta=0.1", "cactus:delta=2.0"),
     ]
-    lengths = [RELAXED["num_speculative_tokens"]] * 5
+    lengths = [RELAXED["num_speculative_tokens"]] * 6
     assert [row["num_speculative_tokens"] for row in first["rows"]] == [0, LOSSLESS["num_speculative_tokens"], *lengths]
-    assert [row["protect"] for row in first["rows"]] == [None, None, "digits", None, None, None, None]
-    assert [row["budget_nats"] for row in first["rows"]] == [None, None, None, None, 0.02, None, None]
+    assert [row["protect"] for row in first["rows"]] == [None, None, "digits", *[None] * 5]
+    assert [row["budget_nats"] for row in first["rows"]] == [*[None] * 5, 0.02, None, None]
     assert first["arguments"]["seed"] == 0
     assert first["provenance"]["arguments"] == first["arguments"]
     other = json.loads(run(*arguments, "--seed", "1")[1])
@@ -69,19 +77,24 @@ def test_texts_depend_on_the_seed_only(run):
 
 
 def test_every_number_is_that_of_the_responses(run):
-    rows = json.loads(run("demo", "--problems", "2", "--json", "--rule", "cactus:delta=1", "--protect", r"\d|=",
-                          "--num-speculative-tokens", "3", "--top-p", "0.95", "--budget", "0.1")[1])["rows"]  # fmt: skip
-    problems, pair = list(islice(word_problems("test"), 2)), load_pair()
+    rules = ("--rule", "cactus:delta=1", "--protect", r"\d|=", "--budget", "0.1")
+    done = json.loads(
+        run("demo", "--problems", "2", "--json", *rules, "--num-speculative-tokens", "3", "--top-p", "0.95")[1]
+    )
+    problems, pairs = list(islice(word_problems("test"), 2)), {name: load_pair(draft=name) for name in DRAFTS}
     asked = [
         {"num_speculative_tokens": 0},
         {},
         {"rule": "cactus:delta=1", "protect": r"\d|="},
         {"rule": "cactus:delta=1"},
+        {"rule": "cactus:delta=1"},
         {"rule": "cactus:delta=1", "budget": 0.1},
     ]
-    for row, settings in zip(rows, asked, strict=True):
+    for row, settings in zip(done["rows"], asked, strict=True):
         settings = {"num_speculative_tokens": 3, "top_p": 0.95} | settings
-        answers = [generate(pair, each.prompt, **settings, seed=seed) for seed, each in enumerate(problems)]
+        answers = [
+            generate(pairs[row["draft"]], each.prompt, **settings, seed=seed) for seed, each in enumerate(problems)
+        ]
         assert row["texts"] == [each.text for each in answers]
         right = [extract_answer(each.text) == one.answer for each, one in zip(answers, problems, strict=True)]
         assert (row["right_answers"], row["right"]) == (right, sum(right))
@@ -102,30 +115,34 @@ def test_every_number_is_that_of_the_responses(run):
     ],
 )
 def test_what_cannot_be_compared_is_refused(run, arguments, sentence):
-    code, out, err = run("demo", *arguments)
+    code, _, err = run("demo", *arguments)
     assert code == 2
     assert sentence in err
 
 
-def test_a_broken_answer_is_one_that_only_the_unprotected_rule_got_wrong(run):
-    ways = made_up(
-        {
-            "lossless": [True, False, True, True],
-            "protected": [True, True, False, True],
-            "unprotected": [True, False, False, False],
-        }
-    )
-    assert demo_report.broken(ways) == 3
-    shown = demo_report.broken_answer(ways, next(word_problems("test")), 3)
-    assert [str(cell) for column in shown.columns for cell in column.cells] == ["protected 3", "unprotected 3"]
-    assert "it broke 1." in demo_report.everywhere(ways)
+def test_a_broken_answer_is_one_that_only_the_unprotected_rules_got_wrong():
+    right = {
+        "lossless": [True, False, True, True, True],
+        "protected": [True, True, False, True, True],
+        "unprotected": [True, False, False, True, False],
+        "weak": [False, True, True, False, True],
+    }
+    ways = made_up(right)
+    assert demo_report.broken(ways) == (ways.unprotected, 4)
+    shown = demo_report.broken_answer(ways, next(word_problems("test")), ways.unprotected, 4)
+    assert [str(cell) for column in shown.columns for cell in column.cells] == ["protected 4", "unprotected 4"]
+    told = demo_report.everywhere(ways)
+    assert "1 with bundled:worded" in told
+    assert "2 with bundled:draft" in told
+    ways = made_up(right | {"unprotected": [True] * 5})
+    assert demo_report.broken(ways) == (ways.weak, 0)
     assert demo_report.broken(made_up({"plain": [True] * 4})) is None
 
 
 def test_what_chance_explains_is_not_called_a_loss():
     few, many = [False] * 2 + [True] * 38, [False] * 12 + [True] * 28
-    assert "leave it open whether that is chance" in demo_report.everywhere(made_up({"unprotected": few}))
-    assert "more than chance explains" in demo_report.everywhere(made_up({"unprotected": many}))
+    assert demo_report.everywhere(made_up({"unprotected": few})).count("which chance may explain") == 2
+    assert demo_report.everywhere(made_up({"unprotected": few, "weak": many})).count("more than chance explains") == 1
     assert "more than chance explains" in demo_report.harmless(made_up({"protected": many}))
     assert "chance" not in demo_report.harmless(made_up({"protected": few}))
 
@@ -147,7 +164,8 @@ def test_a_budget_s_sentence_says_what_it_promises():
     said = demo_report.budgeted(ways)
     assert "spent 0.0100 on average; at 10 % of the positions" in said
     assert f"by more than sqrt(0.02/2) = {math.sqrt(0.01):.2g}." in said
-    greedy = ways_of({"rule": "relaxed_greedy:margin=1", "protect": "digits", "temperature": 0.0}, None, 0.5, [])
+    rule = "relaxed_greedy:margin=1"
+    greedy = ways_of({"rule": rule, "protect": "digits", "temperature": 0.0}, None, 0.5, [])
     assert demo_report.budgeted(greedy) == "Nothing was drafted, so nothing was spent."
     greedy.budgeted.score.metrics, greedy.budgeted.score.answers = Metrics(metered=4), 1
     assert "gives up more than 0.5 nats of log-probability" in demo_report.budgeted(greedy)

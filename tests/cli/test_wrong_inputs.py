@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from support.command_line import process
+from support.importances import random_importance
 from support.result_files import several, write
 
 from cactus_decoding import zoo
+from cactus_decoding.budgets.importance import KEY
+from cactus_decoding.budgets.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
 FRONTIER = ("frontier", "--output", "new.json")
@@ -17,6 +23,8 @@ EVAL = ("eval", "--out", "new.jsonl")
 CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl")
 REPORT = ("report", "results.jsonl", "--output", "new.html")
 TRAIN = ("train-bundled", "--output", "new")
+LEARN = ("learn-importance", "--out", "new.safetensors")
+RELAXED = (*GENERATE, "--rule", "cactus:delta=1", "--top-p", "0.9")
 ADVICE = "give a regular file, or leave out what you do not need"
 
 CASES = [
@@ -147,6 +155,29 @@ CASES = [
     (("play", "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
     (("play", "--no-browser", "--target", "ngrm", "--draft", "ngram", "--port", "0"), "did you mean 'ngram'?"),
     (("rules", "cactus"), "unexpected extra argument"),
+    # learned importance
+    ((*RELAXED, "--importance", "nowhere"), "there is no such file"),
+    ((*RELAXED, "--importance", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
+    ((*RELAXED, "--importance", "cut.safetensors"), "this is not a file that 'cactus learn-importance' writes"),
+    ((*RELAXED, "--importance", "keys.safetensors"), "it lacks target_weights, draft_weights, intercept"),
+    ((*RELAXED, "--importance", "other.safetensors"), "was trained on the vocabulary of a test's (2 tokens"),
+    ((*RELAXED, "--importance", "other.safetensors", "--max-importance", "1.5"), "'--max-importance'"),
+    ((*RELAXED, "--max-importance", "0.5"), "max_importance is 0.5, but importance is None"),
+    ((*RELAXED, "--importance-scale"), "importance_scale is True, but importance is None"),
+    ((*GENERATE, "--rule", "typical", "--importance", "other.safetensors", "--importance-scale"),
+     "as cactus, clamped, ensemble, relaxed_greedy have one; the rule typical has none"),
+    ((*EVAL, "--rule", "cactus:delta=1", "--importance", "garbage"), "garbage: this is not a file"),
+    (("show", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
+    (("show", "other.safetensors", "--tokenizer", "bundled"), "was trained on the vocabulary of a test's (2 tokens"),
+    (("show", "other.safetensors"), "a test's"),
+    (("learn-importance", "--out", "/dev/null"), "it is a device"),
+    (("learn-importance", "--out", "new.json"), "--out is written as .safetensors, but 'new.json' ends in '.json'"),
+    ((*LEARN, "--task", "word_problems"), "held out for tests: learn from word_problems:split=train"),
+    ((*LEARN, "--task", "jsonl:path=data.jsonl,extract=none", "--problems", "5"), "has 1 problems, but 5 are asked"),
+    ((*LEARN, "--problems", "4"), "problems must be at least 5, the folds of cross-validation, but is 4"),
+    ((*LEARN, "--num-speculative-tokens", "0"), "without proposals nothing is rejected"),
+    ((*LEARN, "--continuations", "0"), "'--continuations'"),
+    ((*LEARN, "--draft", "ngrm"), "did you mean 'ngram'?"),
 ]  # fmt: skip
 
 
@@ -158,6 +189,11 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "garbage").write_bytes(b"garbage\n")
     write(tmp_path / "results.jsonl", several())
     (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "results.jsonl")
+    words = Vocabulary(("a", "b"))
+    random_importance(words).save(tmp_path / "other.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "other.safetensors").read_bytes()[:-7])
+    about = {"schema": 1, "vocabulary": words.fingerprint, "about": {}}
+    save_file({"a": torch.ones(2)}, tmp_path / "keys.safetensors", {KEY: json.dumps(about)})
     (tmp_path / "model").mkdir()
     (tmp_path / "model2").symlink_to(zoo.path("target"))
     os.mkfifo(tmp_path / "pipe")
@@ -192,7 +228,7 @@ def test_there_are_cases_for_every_command_that_takes_anything():
     assert len(CASES) >= 60
     assert {arguments[0] for arguments, _ in CASES} >= {
         "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report", "train-bundled",
-        "check-bundled", "rules",
+        "check-bundled", "rules", "learn-importance", "show",
     }  # fmt: skip
 
 

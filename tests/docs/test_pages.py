@@ -21,7 +21,7 @@ NOT_RUN = {
     "docs/adding_a_rule.md": 1,
     "docs/installation.md": 4,
     "docs/traces_and_playground.md": 1,
-    "docs/vllm.md": 5,
+    "docs/vllm.md": 6,
 }
 
 

@@ -176,7 +176,7 @@ def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
 def test_the_result_file_says_where_it_comes_from_and_no_budget_was_overspent() -> None:
     content = json.loads(RESULTS.read_text())
     assert content["provenance"]["commit"]
-    assert content["training"]["plan"]["steps"] == constraints.PLAN.steps
+    assert [plan["steps"] for plan in content["training"]["plans"]] == [plan.steps for plan, _ in constraints.PLANS]
     asked = constraints.settings()
     for result in content["settings"]:
         assert result["setting"] in asked
@@ -186,8 +186,10 @@ def test_the_result_file_says_where_it_comes_from_and_no_budget_was_overspent() 
 
 @pytest.mark.slow
 def test_training_and_answering_run_to_the_page_and_can_be_continued(tmp_path: Path) -> None:
-    folder = constraints.train(tmp_path, replace(constraints.PLAN, steps=2, batch_size=4))
-    assert constraints.train(tmp_path, replace(constraints.PLAN, steps=9)) == folder  # which is there already
+    folder = constraints.train(
+        tmp_path, [(replace(plan, steps=1, batch_size=4), share) for plan, share in constraints.PLANS]
+    )
+    assert constraints.train(tmp_path) == folder, "it is there already"
     page, results = tmp_path / "page.md", tmp_path / "r.json"
     shutil.copy(PAGE, page)
     given = ("--work", tmp_path, "--stories", 4, "--settings", 3, "--results", results, "--page", page)

@@ -30,8 +30,11 @@ MALFORMED: tuple[tuple[dict[str, Any], str], ...] = (
     ({**RULE, "relax_within": ["<think>", 5]}, "relax_within must be two different texts"),
     ({**RULE, "relax_within": ["", "</think>"]}, "relax_within must be two different texts"),
     ({**RULE, "relax_within": ["x" * 65, "</think>"]}, "at most 64 characters"),
+    ({**RULE, "importance": "/etc/passwd"}, "importance does not work in vLLM"),
+    ({**RULE, "max_importance": 0.2}, "max_importance does not work in vLLM"),
     ({"protect": "digits"}, "protect is given .'digits'. without acceptance_rule"),
     ({"lossless_tokens": 5}, "lossless_tokens is given .5. without acceptance_rule"),
+    ({**RULE, "importance": "weights.safetensors"}, "importance does not work in vLLM"),
     ({**RULE, "protects": "digits"}, "did you mean 'protect'"),
     ({**RULE, "lossless_token": 5}, "did you mean 'lossless_tokens'"),
 )

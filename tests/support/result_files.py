@@ -15,7 +15,7 @@ NASTY = '<script>alert("x")</script> $\\frac{1}{2}$ | _a_ \x00\ud800 名前 & "q
 
 def config_of(**fields) -> RunConfig:
     """Return a run of flat fields, as result files have them, with defaults for the others."""
-    usual = RunConfig("word_problems", "bundled", "bundled").as_dict()
+    usual = RunConfig("word_problems", "bundled", "bundled:worded").as_dict()
     return RunConfig.from_dict(usual | fields)
 
 

@@ -107,7 +107,7 @@ def test_what_the_version_before_wrote_is_read():
         if position.rows is not None:
             seen = what_if(position.rows, position.rule)
             assert seen.emitted_nats == pytest.approx(position.emitted_nats, abs=1e-6)  # float32 rows
-    again = trace_response(load_pair(), trace.header.prompt, request)
+    again = trace_response(load_pair(draft="bundled:draft"), trace.header.prompt, request)
     assert again.token_ids == trace.token_ids
     assert "clamped:width=1.0" in to_html(trace)
 

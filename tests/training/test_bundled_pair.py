@@ -20,14 +20,14 @@ def test_weights_take_at_most_24_megabytes_together():
     assert sum(file.stat().st_size for role in zoo.ROLES for file in zoo.path(role).glob("*.safetensors")) <= 24e6
 
 
-def test_the_readme_says_what_was_measured():
+def test_the_page_says_what_was_measured():
     root = Path(__file__).parents[2]
     result = json.loads((root / "docs" / "results" / "bundled_pair.json").read_text())
     scores = result["scores"]
-    readme = (root / "README.md").read_text()
+    page = (root / "docs" / "bundled_models.md").read_text()
     for name in ("target", "draft"):
-        assert f"{scores[name]['right']}/{scores[name]['answers']}" in readme
-    assert f"{scores['lossless']['metrics']['acceptance_length']:.2f}" in readme
+        assert f"{scores[name]['right']}/{scores[name]['answers']}" in page
+    assert f"{scores['lossless']['metrics']['acceptance_length']:.2f}" in page
 
 
 def test_all_models_have_the_very_same_tokenizer():
@@ -56,9 +56,10 @@ def test_the_floors_are_met_on_500_held_out_problems():
 
 
 @pytest.mark.slow
-def test_the_worded_draft_disagrees_about_words_on_500_validation_problems():
-    # As above; the share varies by about 0.9 points (one standard deviation), the gain by about 1.5.
-    found = disagreement(load_pair(draft="bundled:worded"), list(islice(word_problems("validation", seed=0), 500)))
+def test_the_worded_draft_disagrees_about_words_on_100_validation_problems():
+    # As above; the share varies by about 2 points (one standard deviation), the gain by about 6: one kind of processor
+    # in 50 may sample answers that miss a floor.
+    found = disagreement(load_pair(draft="bundled:worded"), list(islice(word_problems("validation", seed=0), 100)))
     for floor in check_wording(found, zoo.path("worded")):
         assert floor.met, f"{floor.name} is {floor.value:.3f}, but must be {floor.asked}"
 

@@ -17,10 +17,11 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_floats, check_number, shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.files.writing import replacing
+from cactus_decoding.files.writing import as_json, replacing
 
 SCHEMA = 1
 KEY = "cactus_importance"
@@ -135,11 +136,11 @@ class Importance:
             "intercept": torch.tensor([self.intercept], dtype=torch.float64),
         }
         with replacing(Path(path).expanduser()) as part:
-            part.write_bytes(save(tensors, {KEY: json.dumps(about)}))
+            part.write_bytes(save(tensors, {KEY: as_json(about)}))
 
 
 def read_importance(path: str | Path) -> Importance:
-    """Return what a file holds.
+    """Return what a file holds; ``bundled:worded`` is the one that was learned with that draft.
 
     Raises:
         OSError: if it cannot be read.
@@ -147,7 +148,7 @@ def read_importance(path: str | Path) -> Importance:
     """
     if not isinstance(path, (str, Path)):
         raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")
-    file = Path(path).expanduser()
+    file = zoo.importance_path(path) or Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(2, "there is no such file", str(path))
     found = os.stat(file)
@@ -190,7 +191,7 @@ class ImportanceLimit:
     holds.
 
     Attributes:
-        importance: an `Importance`, or the file that holds one.
+        importance: an `Importance`, the file that holds one, or ``bundled:worded`` for the bundled one.
         max_importance: the greatest importance of a position that may be relaxed, in [0, 1]; others are judged
             losslessly.
         scale: whether the knob of the rule, one of which 0 is lossless, is multiplied by 1 - importance.

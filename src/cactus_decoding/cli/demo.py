@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,15 +10,16 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.demo_ways import Way, Ways
 from cactus_decoding.cli.display import show
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
+from cactus_decoding.zoo import BUNDLED, full_name
+from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from cactus_decoding import Metrics, Pair, Request, Response
-    from cactus_decoding.evaluation.score import Score
+    from cactus_decoding import Pair, Request
     from cactus_decoding.zoo.word_problems import WordProblem
 
 EXAMPLES = (
@@ -27,90 +28,12 @@ EXAMPLES = (
 )
 
 
-@dataclass
-class Way:
-    """One way to sample, and how it did.
-
-    Attributes:
-        name: what the table calls it.
-        request: what each response is asked for.
-        score: right answers, and all counts together.
-        texts: of each problem's response.
-        right: whether each was right.
-        counts: of each response.
-    """
-
-    name: str
-    request: Request
-    score: Score
-    texts: list[str] = field(default_factory=list)
-    right: list[bool] = field(default_factory=list)
-    counts: list[Metrics] = field(default_factory=list)
-
-    @property
-    def proposals(self) -> int:
-        """Tokens that the draft proposes per step."""
-        return self.request.num_speculative_tokens.max_draft_tokens
-
-    def stream(self, pair: Pair, problem: WordProblem, seed: int) -> Response:
-        """Begin a response to a problem."""
-        from cactus_decoding import stream
-
-        return stream(pair, problem.prompt, replace(self.request, seed=seed))
-
-    def add(self, problem: WordProblem, response: Response) -> None:
-        """Count a finished response to the next problem."""
-        from cactus_decoding.zoo.word_problems import extract_answer
-
-        self.score.add(problem, response)
-        self.texts.append(response.text)
-        self.right.append(extract_answer(response.text) == problem.answer)
-        self.counts.append(response.metrics)
-
-    def as_dict(self) -> dict[str, object]:
-        """Return what was done and found, for JSON."""
-        asked = self.request.as_dict()
-        given = {name: asked[name] for name in ("rule", "protect", "budget_nats", "num_speculative_tokens")}
-        return {"name": self.name} | given | self.score.as_dict() | {"texts": self.texts, "right_answers": self.right}
-
-
-@dataclass
-class Ways:
-    """What the demo compares, in the order of its table.
-
-    Attributes:
-        plain: the target alone.
-        lossless: speculation at its best draft length.
-        protected: the relaxed rule where no protected token is at stake, at its best draft length.
-        unprotected: the same rule everywhere.
-        budgeted: the same rule everywhere, with a budget for each response.
-        cactus: Cactus everywhere, for each delta that was asked for.
-    """
-
-    plain: Way
-    lossless: Way
-    protected: Way
-    unprotected: Way
-    budgeted: Way
-    cactus: list[Way]
-
-    @property
-    def all(self) -> list[Way]:
-        """All of them."""
-        return [self.plain, self.lossless, *self.relaxed]
-
-    @property
-    def relaxed(self) -> list[Way]:
-        """Those whose rule is not the lossless one."""
-        return [self.protected, self.unprotected, self.budgeted, *self.cactus]
-
-
 @options.request_options(
     "rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"]
 )
 def demo(
     *,
-    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 40,
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
     delta: Annotated[
         list[float] | None,
         typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
@@ -124,7 +47,7 @@ def demo(
     budget: Annotated[
         float,
         typer.Option(min=0, max=1000, metavar="NATS", rich_help_panel=options.BUDGET,
-                     help="Of each response, in the row where the rule relaxes everywhere on a budget."),
+                     help="Of each response, in the row that has one."),
     ] = 0.02,
     settings: options.Settings,
     seed: Annotated[
@@ -144,7 +67,8 @@ def demo(
     ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
-    pair = load_pair()
+    pairs = {name: load_pair(draft=name) for name in dict.fromkeys(way.draft for way in ways.all)}
+    pair = pairs[ways.protected.draft]
 
     console = Console(highlight=False)
     shown, request = SHOWN[0], replace(ways.protected.request, seed=seed)
@@ -156,7 +80,7 @@ def demo(
         console.print(f"[bold]Answer[/bold] ({request.rule}, {request.spending}):")
         show(first, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {shown.answer}\n")
-    answer(pair, drawn, ways.all, seed)
+    answer(pairs, drawn, ways.all, seed)
     if as_json:
         arguments = {"problems": problems, "split": "test", "seed": seed} | vars(ways.plain.request.sampling)
         rows = [way.as_dict() for way in ways.all]
@@ -180,10 +104,11 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     Raises:
         TypeError, ValueError: for what cannot be asked for.
     """
-    from cactus_decoding import Cactus, FixedLength, Request
+    from cactus_decoding import Budget, Cactus, FixedLength, Request
     from cactus_decoding.arguments.checks import check_integer
     from cactus_decoding.evaluation.score import Score
 
+    default = full_name(BUNDLED)
     lengths = [each["num_speculative_tokens"] for each in (LOSSLESS, RELAXED)] if length is None else [length] * 2
     for each in lengths:
         check_integer("num_speculative_tokens", each, 1)
@@ -191,25 +116,26 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
     unprotected = replace(protected, spending=lossless.spending)
 
-    def way(name: str, request: Request) -> Way:
-        return Way(name, request, Score())
+    def way(name: str, request: Request, draft: str = default) -> Way:
+        return Way(name, draft, request, Score())
 
     return Ways(
         way("plain sampling", replace(lossless, num_speculative_tokens=FixedLength(0))),
         way("lossless", lossless),
         way("relaxed, protected", protected),
         way("relaxed everywhere", unprotected),
-        way("… on a budget", replace(unprotected, budget=budget)),
+        way("weak draft, same", unprotected, WEAK_DRAFT),
+        way("… on a budget", replace(unprotected, budget=Budget(budget)), WEAK_DRAFT),
         [way(f"Cactus, delta={nats:g}", replace(unprotected, rule=Cactus(nats))) for nats in deltas],
     )
 
 
-def answer(pair: Pair, problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
+def answer(pairs: Mapping[str, Pair], problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
     """Answer every problem in every way, one after another, so that all see the same load of the machine."""
     with counting("Answering", len(problems) * len(ways)) as report:
         for i, problem in enumerate(problems):
             for j, way in enumerate(ways):
-                response = way.stream(pair, problem, seed + i)
+                response = way.stream(pairs[way.draft], problem, seed + i)
                 for _ in response:
                     pass
                 way.add(problem, response)

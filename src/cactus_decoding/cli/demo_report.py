@@ -25,7 +25,7 @@ from cactus_decoding.types import judges_untempered
 
 if TYPE_CHECKING:
     from cactus_decoding import Metrics, SamplingParams
-    from cactus_decoding.cli.demo import Way, Ways
+    from cactus_decoding.cli.demo_ways import Way, Ways
     from cactus_decoding.zoo.word_problems import WordProblem
 
 BAR = 8
@@ -40,9 +40,9 @@ def report(ways: Ways, problems: Sequence[WordProblem], console: Console) -> Ite
     yield comparison(ways)
     yield ""
     yield f"[bold]Relaxing where it is harmless.[/bold] {harmless(ways)}\n"
-    yield f"[bold]The same rule everywhere.[/bold] {everywhere(ways)}\n"
-    if (index := broken(ways)) is not None:
-        yield broken_answer(ways, problems[index], index)
+    yield f"[bold]Relaxing everywhere.[/bold] {everywhere(ways)}\n"
+    if (found := broken(ways)) is not None:
+        yield broken_answer(ways, problems[found[1]], *found)
     yield f"[bold]A budget that stops it.[/bold] {budgeted(ways)}\n"
     yield f"[bold]Too few to tell.[/bold] {too_few(len(problems))}"
 
@@ -51,7 +51,8 @@ def table(ways: Ways, full: str = "█") -> Table:
     """Return right answers and speeds, with bars made of a character."""
     sampling = _described(ways.plain.request.sampling)
     shown = _new_table(
-        f"{ways.plain.score.answers} held-out problems, {sampling}; relaxed: {ways.unprotected.request.rule}",
+        f"{ways.plain.score.answers} held-out problems, {sampling}\n"
+        f"relaxed: {ways.unprotected.request.rule}; draft: {ways.unprotected.draft}, weak: {ways.weak.draft}",
         *(
             "draft\nlength",
             "tokens\nper step",
@@ -125,38 +126,46 @@ def harmless(ways: Ways) -> str:
         return f"{said} An answer comes sooner than from lossless speculation at its own draft length, on this machine."
     if time.told and time.low > 1:
         return (
-            f"{said} It saves passes of the target, but no time beside lossless speculation at its own draft length: on "
-            "this machine a longer draft and the checks take more than a pass."
+            f"{said} It saves passes of the target, but no time beside lossless speculation at its own draft length: "
+            "on this machine a longer draft and the checks take more than a pass."
         )
     return f"{said} Whether an answer comes sooner than from lossless speculation, this run cannot tell."
 
 
 def everywhere(ways: Ways) -> str:
-    """Return what the same rule did without protection."""
-    wrong = sum(map(_broke, ways.lossless.right, ways.protected.right, ways.unprotected.right))
-    said = f"Of the answers that lossless and protected sampling both got right, it broke {wrong}."
-    if gained(ways.unprotected, ways.lossless).high < 0:
-        return f"{said} It lost more than chance explains: its speed is paid for in right answers."
-    return f"{said} So few problems leave it open whether that is chance: see --problems, or a looser --rule."
+    """Return what the same rule did without protection, with either draft."""
+    said = []
+    for way in (ways.unprotected, ways.weak):
+        wrong = sum(map(_broke, ways.lossless.right, ways.protected.right, way.right))
+        less = "more than chance explains" if gained(way, ways.lossless).high < 0 else "which chance may explain"
+        said.append(f"{wrong} with {way.draft} ({_points(gained(way, ways.lossless))} points of right answers, {less})")
+    return (
+        f"Answers that it got wrong, of those that lossless and protected sampling got right: {' and '.join(said)}. "
+        "What it lets through is the draft's: how much breaks depends on how bad that one is."
+    )
 
 
-def broken(ways: Ways) -> int | None:
-    """Return the first problem that lossless and protected sampling solved, and the same rule everywhere did not."""
-    answers = zip(ways.lossless.right, ways.protected.right, ways.unprotected.right, strict=True)
-    return next((index for index, each in enumerate(answers) if _broke(*each)), None)
+def broken(ways: Ways) -> tuple[Way, int] | None:
+    """Return the first problem that lossless and protected sampling solved and a rule everywhere did not, and whose."""
+    for way in (ways.unprotected, ways.weak):
+        answers = zip(ways.lossless.right, ways.protected.right, way.right, strict=True)
+        for index, each in enumerate(answers):
+            if _broke(*each):
+                return way, index
+    return None
 
 
-def _broke(lossless: bool, protected: bool, unprotected: bool) -> bool:
-    return lossless and protected and not unprotected
+def _broke(lossless: bool, protected: bool, everywhere: bool) -> bool:
+    return lossless and protected and not everywhere
 
 
-def broken_answer(ways: Ways, problem: WordProblem, index: int) -> Table:
+def broken_answer(ways: Ways, problem: WordProblem, way: Way, index: int) -> Table:
     """Return a broken answer beside the right one."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", expand=True)
     shown.title, shown.title_style = Text(f"A broken answer. {problem.question}"), ""
     shown.add_column(f"{ways.protected.name}: right ({problem.answer})", ratio=1)
-    shown.add_column(f"{ways.unprotected.name}: wrong", ratio=1)
-    shown.add_row(*(Text(way.texts[index].strip()) for way in (ways.protected, ways.unprotected)))
+    shown.add_column(f"{way.name}: wrong", ratio=1)
+    shown.add_row(*(Text(each.texts[index].strip()) for each in (ways.protected, way)))
     return shown
 
 
@@ -166,15 +175,15 @@ def budgeted(ways: Ways) -> str:
     if budget is None or not metrics.metered:
         return "Nothing was drafted, so nothing was spent."
     said = (
-        f"With {budget.limit:g} nats for a response the same rule spent {metrics.nats / way.score.answers:.4f} on average; "
-        f"at {100 * metrics.fell_back / metrics.metered:.0f} % of the positions it could not afford its step, and the "
-        "lossless rule decided."
+        f"With {budget.limit:g} nats a response the rule with the weak draft spent "
+        f"{metrics.nats / way.score.answers:.4f} on average; at {100 * metrics.fell_back / metrics.metered:.0f} % of "
+        "the positions it could not afford its step, and the lossless rule decided."
     )
     if judges_untempered(way.request.rule):
         return f"{said} Promised: no response gives up more than {budget.limit:g} nats of log-probability."
     return (
-        f"{said} Promised, whatever rule, draft and prompt: no event, such as a right answer, has its probability moved "
-        f"by more than sqrt({budget.limit:g}/2) = {budget.shift:.2g}."
+        f"{said} Promised, whatever rule, draft and prompt: no event, such as a right answer, has its probability "
+        f"moved by more than sqrt({budget.limit:g}/2) = {budget.shift:.2g}."
     )
 
 

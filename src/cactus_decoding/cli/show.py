@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +21,9 @@ SIDES = {"target": "the target may write", "draft": "the draft may write"}
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of cactus learn-importance.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file of cactus learn-importance, or a bundled draft's name.")
+    ],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many tokens to name at each end.")] = 15,
     tokenizer: Annotated[
         str | None,
@@ -61,11 +63,13 @@ def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
     """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
     from cactus_decoding import zoo
     from cactus_decoding.budgets.vocabulary import Vocabulary
-    from cactus_decoding.models.loading import load_tokenizer, only_cached
+    from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
 
     name = tokenizer or importance.about.get("target")
     if not isinstance(name, str):
         raise ValueError("the file does not say whose tokens these are: give --tokenizer")
+    if name != "bundled":
+        check_model_name("target", name, ["bundled"])
     model = zoo.path("target") if name == "bundled" else name
     loaded = load_tokenizer("target", model, local=only_cached("target", model))
     vocabulary = Vocabulary.of(loaded, len(importance.target_weights))
@@ -85,12 +89,14 @@ def _ends(importance: Importance, vocabulary: Vocabulary, side: str, top: int) -
 
 
 def _lines(about: Any) -> list[str]:
-    """Return what the file was trained on, for people."""
+    """Return what the file was trained on, for people, as far as it says."""
+    from cactus_decoding.files.jsonl import number_of
+
     said = [f"[bold]{name}[/bold]: {about[name]}" for name in ("target", "draft", "task") if name in about]
-    fit = about.get("fit", {})
-    if fit:
-        value, low, high = fit["auc"]
-        ends = f"95 %: {low:.3f} to {high:.3f}" if isinstance(low, float) and low == low else "too few for an interval"
+    fit = about.get("fit")
+    if isinstance(fit, dict) and fit.keys() >= {"auc", "positions", "problems", "worse"}:
+        value, low, high = (number_of(end) for end in fit["auc"])
+        ends = "too few for an interval" if math.isnan(low) else f"95 %: {low:.3f} to {high:.3f}"
         said += [
             f"[bold]trained on[/bold]: {fit['positions']} rejected proposals in {fit['problems']} problems, of which "
             f"keeping the proposal spoils {100 * fit['worse']:.1f} % of the continuations",

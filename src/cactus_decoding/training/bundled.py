@@ -67,6 +67,17 @@ RECIPES = {
                 habit=0.9,
                 seed=5,
             ),
+            # the drills have done their work, and what goes wrong is which numbers to take
+            TrainingPlan(
+                steps=400,
+                learning_rate=3e-3,
+                warmup=20,
+                decay=0.8,
+                emphasis=4.0,
+                all_numbers=True,
+                habit=0.9,
+                seed=6,
+            ),
         ),
     ),
 }

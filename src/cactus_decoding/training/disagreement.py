@@ -84,7 +84,8 @@ def disagreement(
     if not problems:
         raise ValueError("problems must not be empty")
     protection = Protection("digits")
-    mask = protection.mask(Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
+    vocabulary = Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size)
+    digits = protection.mask(vocabulary).nonzero().squeeze(1)
     rejections = at_digits = 0
     untruncated, truncated = Score(), {"lossless": Score(), RELAXED: Score()}
     for i, problem in enumerate(problems):
@@ -95,7 +96,7 @@ def disagreement(
             for visit in outcome.visits[: outcome.num_emitted]:
                 if not visit.accepted:
                     rejections += 1
-                    at_digits += bool(protected_mass(visit.target_probs, mask) > protection.threshold)
+                    at_digits += bool(protected_mass(visit.target_probs, digits) > protection.threshold)
         untruncated.add(problem, response)
         for rule, score in truncated.items():
             score.add(problem, generate(pair, problem.prompt, rule=rule, **PAPERS_SAMPLING, **shared))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cactus_decoding.arguments.checks import check_choice
-
 BUNDLED = "bundled"
 """The name of the bundled target and of the default one of its drafts."""
 DRAFTS = ("worded", "draft")
@@ -20,7 +18,7 @@ def path(role: str) -> Path:
         >>> (path("target") / "config.json").exists()
         True
     """
-    check_choice("role", role, ROLES)
+    _check_choice("role", role, ROLES)
     return Path(__file__).parent / "word_problems" / role
 
 
@@ -37,7 +35,7 @@ def full_name(draft: str) -> str:
     if draft == BUNDLED:
         return f"{BUNDLED}:{DRAFTS[0]}"
     if draft.startswith(f"{BUNDLED}:"):
-        check_choice("a bundled draft", draft, tuple(f"{BUNDLED}:{name}" for name in DRAFTS))
+        _check_choice("a bundled draft", draft, tuple(f"{BUNDLED}:{name}" for name in DRAFTS))
     return draft
 
 
@@ -53,3 +51,20 @@ def draft_path(draft: str | Path) -> Path | None:
     """
     name = full_name(draft) if isinstance(draft, str) else ""
     return path(name.partition(":")[2]) if name.startswith(f"{BUNDLED}:") else None
+
+
+def importance_path(draft: str | Path) -> Path | None:
+    """Return the file of importance that was learned with a bundled draft, by its name; None for any other text.
+
+    Example:
+        >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
+        ('importance.safetensors', None)
+    """
+    folder = draft_path(draft)
+    return None if folder is None else folder / "importance.safetensors"
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    from cactus_decoding.arguments.checks import check_choice  # here: it needs torch, for which help texts do not wait
+
+    check_choice(name, value, choices)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-LOSSLESS: dict[str, Any] = {"rule": "lossless", "num_speculative_tokens": 6}
+LOSSLESS: dict[str, Any] = {"rule": "lossless", "num_speculative_tokens": 8}
 """Lossless speculation at its best draft length."""
-RELAXED: dict[str, Any] = {"rule": "clamped:width=3.0", "protect": "digits", "num_speculative_tokens": 8}
+RELAXED: dict[str, Any] = {"rule": "clamped:width=2.0", "protect": "digits", "num_speculative_tokens": 10}
 """The relaxed rule that pays where no answer depends on it, at its best draft length."""
+WEAK_DRAFT = "bundled:draft"
+"""A draft that cannot calculate: with it, the same rule breaks answers wherever it is not kept away from digits."""

@@ -180,8 +180,7 @@ def relaxable_rows(where: Layout, target: torch.Tensor) -> torch.Tensor:
     allowed = where.relaxable.clone()
     for row, request in enumerate(where.requests.tolist()):
         if (token_ids := PROTECTED[request % len(PROTECTED)]) is not None:
-            mask = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill_(0, token_ids, True)
-            allowed[row] &= protected_mass(target[row], mask) <= THRESHOLDS[request % len(PROTECTED)]
+            allowed[row] &= protected_mass(target[row], token_ids) <= THRESHOLDS[request % len(PROTECTED)]
     return allowed
 
 

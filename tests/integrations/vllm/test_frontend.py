@@ -80,6 +80,8 @@ def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeyp
     assert not seen
     with pytest.raises(ValueError, match=said):
         check_of([], additional_config=protected)
+    with pytest.raises(ValueError, match=said):  # for rules that requests bring
+        check_of([], additional_config=protected | {"acceptance_rule": "lossless"})
     monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: Vocabulary(("a", " 2")))
     check_of(seen)(SimpleNamespace(extra_args=protected))
     assert len(seen) == 1

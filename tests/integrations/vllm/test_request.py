@@ -16,7 +16,7 @@ from cactus_decoding.integrations.vllm.request import (
     ServerConfig,
     admitted,
     asked_of,
-    check_texts,
+    check_request_texts,
     is_lossless,
     request_of,
 )
@@ -83,6 +83,8 @@ def test_each_key_that_a_request_leaves_out_is_the_server_s() -> None:
     asked = request_of({"lossless_tokens": 7}, default)
     assert (asked.spending.phases.lossless_tokens, asked.rule) == (7, default.rule)
     assert request_of({"lossless_tokens": 0}, request_of({**RULE, "lossless_tokens": 9})) == Request("cactus:delta=1")
+    without_rule = request_of({"acceptance_rule": "lossless", "protect": "digits"}, any_pattern=True)
+    assert request_of(RULE, without_rule) == Request("cactus:delta=1", spending=spending_policy("digits"))
     for refused in ("json|^ ?\\d", "."):
         with pytest.raises(ValueError, match="no regular expression of its own"):
             request_of({"protect": refused}, default)
@@ -113,17 +115,17 @@ def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
     def asking(policy: SpendingPolicy) -> Request:
         return Request("cactus:delta=1", spending=policy)
 
-    check_texts(None, never)
-    check_texts(asking(spending_policy(lossless_tokens=5)), never)
-    check_texts(Request("lossless", spending=spending_policy("digits")), never)
+    check_request_texts(None, never)
+    check_request_texts(asking(spending_policy(lossless_tokens=5)), never)
+    check_request_texts(Request("lossless", spending=spending_policy("digits")), never)
     marks = spending_policy(relax_within=["<a>", "</a>"])
     for policy, key in ((spending_policy("digits"), "protect"), (marks, "relax_within")):
         with pytest.raises(ValueError, match=f"{key} needs a tokenizer"):
-            check_texts(asking(policy), lambda: None)
+            check_request_texts(asking(policy), lambda: None)
     words = Vocabulary((" cat", " 3"))
-    check_texts(asking(spending_policy("digits")), lambda: words)
+    check_request_texts(asking(spending_policy("digits")), lambda: words)
     with pytest.raises(ValueError, match="matches none of the 2 tokens"):
-        check_texts(asking(spending_policy("negation")), lambda: words)
+        check_request_texts(asking(spending_policy("negation")), lambda: words)
 
 
 def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:

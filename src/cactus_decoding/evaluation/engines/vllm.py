@@ -14,7 +14,7 @@ from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
-from cactus_decoding.integrations.vllm.request import ServerConfig, asked_of, check_texts, request_of
+from cactus_decoding.integrations.vllm.request import ServerConfig, asked_of, check_request_texts, request_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.cached import check_fits
 from cactus_decoding.models.loading import check_model_name
@@ -72,7 +72,7 @@ class VllmEngine:
         server = ServerConfig.of(config)
         asked = request_of(_asked(request), server.default)
         server.check(asked)
-        check_texts(asked, lambda: vocabulary_of(config))
+        check_request_texts(asked, lambda: vocabulary_of(config))
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""

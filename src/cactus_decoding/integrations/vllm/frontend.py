@@ -7,7 +7,13 @@ from functools import cache
 from typing import Any
 
 from cactus_decoding.integrations.vllm.patching import replace
-from cactus_decoding.integrations.vllm.request import RULE_KEY, ServerConfig, check_texts, request_of
+from cactus_decoding.integrations.vllm.request import (
+    RULE_KEY,
+    ServerConfig,
+    check_request_texts,
+    check_texts,
+    request_of,
+)
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 
 
@@ -24,7 +30,8 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
     def build(processor: Any) -> Callable[[Any], None]:
         config = ServerConfig.of(processor.vllm_config)
         vocabulary = cache(lambda: vocabulary_of(processor.vllm_config))  # where nobody asks, nobody waits for it
-        check_texts(config.default, vocabulary)
+        if config.default is not None:  # also without a rule, for requests that bring one
+            check_texts(config.default.spending, vocabulary)
         check = stock(processor)
 
         def validate(params: Any) -> None:
@@ -33,7 +40,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             try:
                 asked = request_of(params.extra_args, config.default)
                 config.check(asked)
-                check_texts(asked, vocabulary)
+                check_request_texts(asked, vocabulary)
             except (TypeError, ValueError) as error:
                 raise VLLMValidationError(str(error), parameter=RULE_KEY) from error
             check(params)

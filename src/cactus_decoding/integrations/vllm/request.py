@@ -27,6 +27,8 @@ RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within")
 OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
+NOT_HERE = ("importance", "max_importance", "importance_scale")
+"""What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
 """Takes a server's ``protect`` or ``relax_within`` back; JSON's null is refused by vLLM itself."""
 MAX_MARK = 64
@@ -62,6 +64,8 @@ def request_of(
     """
     asked = asked or {}
     _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
+    if (missing := next((key for key in NOT_HERE if asked.get(key) is not None), None)) is not None:
+        raise ValueError(f"{missing} does not work in vLLM, where positions are not weighed by learned importance")
     given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
     if not given:
         return default
@@ -143,16 +147,20 @@ def is_lossless(request: Request) -> bool:
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
 
 
-def check_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
-    """Raise `ValueError` if what is asked for looks at the tokens' texts, and they are unknown or do not fit.
+def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise what `check_texts` raises of the policy of a request that has a use for it."""
+    if asked is not None and not is_lossless(asked):
+        check_texts(asked.spending, vocabulary)
+
+
+def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown or do not fit.
 
     Args:
-        asked: by a request.
+        policy: of a request or a server.
         vocabulary: what the tokens say, None where nobody knows; called if need be.
     """
-    if asked is None or is_lossless(asked):
-        return
-    protection, marks = asked.spending.protection, asked.spending.phases.relax_within
+    protection, marks = policy.protection, policy.phases.relax_within
     if protection is None and marks is None:
         return
     words = vocabulary()

@@ -91,7 +91,7 @@ class RequestRules:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
         try:
-            check_texts(asked, lambda: self._known)
+            check_texts(asked.spending, lambda: self._known)
         except ValueError as error:  # the front end has refused it; an exception here would end the server
             logger.error("a request is verified losslessly: %s", error)
             return None

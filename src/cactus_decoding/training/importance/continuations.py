@@ -42,9 +42,9 @@ def continue_alone(
 ) -> list[str]:
     r"""Return the texts of finished responses, each drawn from the target's law.
 
-    The token at a distance is the one with the greatest q(x) / e(x), where e are exponential numbers of the branch's
-    seed, one for each token and distance: two branches with the same seed choose the same token wherever their rows are
-    alike, whatever the order of the vocabulary.
+    Each token is drawn by a race of exponential clocks, one for each token of the vocabulary, which come from the
+    branch's seed: two branches with the same seed mostly choose the same token where their rows are alike, whatever the
+    order of the vocabulary.
 
     Args:
         pair: whose target continues.
@@ -92,10 +92,7 @@ def _continue(
     rows = reader.read([sequences[i] for i in live]) if live else None
     while live:
         assert rows is not None
-        probs = sampling(rows).float()
-        exponential = torch.stack([torch.empty(probs.shape[-1]).exponential_(generator=noise[i]) for i in live])
-        chosen = (probs / exponential.to(probs.device)).argmax(-1).tolist()
-        for i, token in zip(live, chosen, strict=True):
+        for i, token in zip(live, race(sampling(rows), [noise[i] for i in live]).tolist(), strict=True):
             sequences[i].append(token)
         kept = [place for place, i in enumerate(live) if goes_on(i)]
         live = [live[place] for place in kept]
@@ -105,6 +102,23 @@ def _continue(
     for sequence, branch, each in zip(sequences, branches, criteria, strict=True):
         texts.append(each.trim(pair.tokenizer.decode(sequence[branch.prompt_length :], skip_special_tokens=True)))
     return texts
+
+
+def race(probs: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Return a token of each row: the one whose exponential clock of rate q(x) rings first.
+
+    Args:
+        probs: q, ``[rows, vocabulary]``.
+        generators: of the clocks, one a row, on the CPU.
+
+    Source: the minimum of exponential variables is that of rate q(x) with a probability in proportion to q(x).
+
+    Example:
+        >>> race(torch.tensor([[0.0, 1.0]]), [torch.Generator().manual_seed(0)])
+        tensor([1])
+    """
+    clocks = [torch.empty(probs.shape[-1]).exponential_(generator=each) for each in generators]
+    return (probs.float() / torch.stack(clocks).to(probs.device)).argmax(-1)
 
 
 class _Reader:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from engine_run import ENGINE_ENVIRONMENT
 
+from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.cli import main
 from cactus_decoding.evaluation.engines.vllm import VllmEngine
 from cactus_decoding.evaluation.run_config import grid
@@ -37,7 +38,15 @@ LOSSLESS, RELAXED = (
     )
     for rule in ("lossless", "cactus:delta=1000.0")
 )
-CONFIGS = [LOSSLESS, RELAXED, RELAXED.asking(budget=1.0), RELAXED.asking(budget=0.0)]
+PROTECTED, LATE, FREE = (
+    RELAXED.asking(spending=spending_policy(**policy))
+    for policy in (
+        {"protect": "digits|negation"},
+        {"lossless_tokens": 1000},
+        {"protect": "digits", "protect_threshold": 1.0, "relax_within": ["Answer:", "<never>"]},
+    )
+)
+CONFIGS = [LOSSLESS, RELAXED, RELAXED.asking(budget=1.0), RELAXED.asking(budget=0.0), PROTECTED, LATE, FREE]
 
 
 class Lasting(VllmEngine):
@@ -101,11 +110,23 @@ def test_what_nobody_counted_is_absent(whole: Path) -> None:
 
 
 def test_rules_and_budgets_act(whole: Path) -> None:
-    lossless, relaxed, little, none = (
-        result.column("accepted").sum() / result.column("drafted").sum() for result in read_results(whole)
-    )
+    lossless, relaxed, little, none, *_ = rates(whole)
     assert relaxed > little > lossless
     assert none == lossless  # without a nat it is the same, draw for draw
+
+
+def test_protection_and_phases_act(whole: Path) -> None:
+    lossless, relaxed, *_, protected, late, free = rates(whole)
+    assert relaxed > protected > lossless
+    assert late == lossless  # no answer is as long: the same, draw for draw
+    assert free == relaxed
+    labels = [result.config.label for result in read_results(whole)]
+    assert "protecting digits|negation" in labels[4]
+
+
+def rates(path: Path) -> list[float]:
+    """Return the part of the proposals that was accepted in each run."""
+    return [result.column("accepted").sum() / result.column("drafted").sum() for result in read_results(path)]
 
 
 def test_a_run_that_was_interrupted_goes_on(engine: VllmEngine, whole: Path, tmp_path: Path) -> None:
@@ -132,6 +153,7 @@ def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest
         (["--rule", "typical"], "does not work in vLLM"),
         (["--rule", "top_k:k=5"], "does not work in vLLM"),
         (["--draft", "ngram", "--num-speculative-tokens", "adaptive"], "a fixed number of proposals"),
+        (["--rule", "cactus:delta=1", "--protect", r"\d"], "no regular expression of its own"),
         (["--verification", "block"], "must be 'token'"),
         (["--min-p", "0.1"], "no min_p under speculation"),
         (["--rule", "clamped:width=1", "--budget", "1", "--expected-tokens", "9"], "cannot be paced"),

@@ -16,8 +16,9 @@ from support.chi_square import rejects
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import audit, zoo
-from cactus_decoding.budgets.protection import Protection, protected_mass
+from cactus_decoding.budgets.protection import protected_mass
 from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 
 pytestmark = pytest.mark.engine
 
@@ -100,7 +101,7 @@ def test_the_openings_are_what_they_are_meant_to_be() -> None:
         ("wording", r"^ ?\d", 0.0001, 0.01),
         ("wording", "json|negation", 0.0, 0.01),
     ):
-        mass = protected_mass(rows(opening)[1], Protection(pattern).mask(words))
+        mass = protected_mass(rows(opening)[1], protected_tokens(pattern, words))
         assert least <= mass <= most, (opening, pattern, mass)
 
 

@@ -1,0 +1,98 @@
+"""The ways to sample that `cactus demo` compares, and what it counts of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cactus_decoding import Metrics, Pair, Request, Response
+    from cactus_decoding.evaluation.score import Score
+    from cactus_decoding.zoo.word_problems import WordProblem
+
+
+@dataclass
+class Way:
+    """One way to sample, and how it did.
+
+    Attributes:
+        name: what the table calls it.
+        draft: which of the bundled ones proposes.
+        request: what each response is asked for.
+        score: right answers, and all counts together.
+        texts: of each problem's response.
+        right: whether each was right.
+        counts: of each response.
+    """
+
+    name: str
+    draft: str
+    request: Request
+    score: Score
+    texts: list[str] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    counts: list[Metrics] = field(default_factory=list)
+
+    @property
+    def proposals(self) -> int:
+        """Tokens that the draft proposes per step."""
+        return self.request.num_speculative_tokens.max_draft_tokens
+
+    def stream(self, pair: Pair, problem: WordProblem, seed: int) -> Response:
+        """Begin a response to a problem."""
+        from cactus_decoding import stream
+
+        return stream(pair, problem.prompt, replace(self.request, seed=seed))
+
+    def add(self, problem: WordProblem, response: Response) -> None:
+        """Count a finished response to the next problem."""
+        from cactus_decoding.zoo.word_problems import extract_answer
+
+        self.score.add(problem, response)
+        self.texts.append(response.text)
+        self.right.append(extract_answer(response.text) == problem.answer)
+        self.counts.append(response.metrics)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what was done and found, for JSON."""
+        asked = self.request.as_dict()
+        given = {name: asked[name] for name in ("rule", "protect", "budget_nats", "num_speculative_tokens")}
+        return (
+            {"name": self.name, "draft": self.draft}
+            | given
+            | self.score.as_dict()
+            | {"texts": self.texts, "right_answers": self.right}
+        )
+
+
+@dataclass
+class Ways:
+    """What the demo compares, in the order of its table.
+
+    Attributes:
+        plain: the target alone.
+        lossless: speculation at its best draft length.
+        protected: the relaxed rule where no protected token is at stake, at its best draft length.
+        unprotected: the same rule everywhere.
+        weak: the same rule everywhere, with a draft that cannot calculate.
+        budgeted: likewise, with a budget for each response.
+        cactus: Cactus everywhere, for each delta that was asked for.
+    """
+
+    plain: Way
+    lossless: Way
+    protected: Way
+    unprotected: Way
+    weak: Way
+    budgeted: Way
+    cactus: list[Way]
+
+    @property
+    def all(self) -> list[Way]:
+        """All of them."""
+        return [self.plain, self.lossless, *self.relaxed]
+
+    @property
+    def relaxed(self) -> list[Way]:
+        """Those whose rule is not the lossless one."""
+        return [self.protected, self.unprotected, self.weak, self.budgeted, *self.cactus]

@@ -1,0 +1,55 @@
+"""The script that measures learned importance beside protected digits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.importances import digits_file
+
+from cactus_decoding import load_pair
+from cactus_decoding.budgets.vocabulary import Vocabulary
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "docs" / "results" / "importance.json"
+PAGE = ROOT / "docs" / "importance.md"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "importance_study.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_page_has_the_numbers_of_the_result_file_or_none(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shutil.copy(PAGE, page)
+    if RESULT.exists():
+        done = run("--only-render", "--page", page)
+        assert done.returncode == 0, done.stderr
+        assert page.read_text() == PAGE.read_text()
+    else:
+        assert "<!-- begin: measured -->\n\n<!-- end: measured -->" in page.read_text()
+
+
+@pytest.mark.slow
+def test_it_matches_the_limits_and_compares_on_the_same_problems(tmp_path: Path) -> None:
+    pair = load_pair()
+    file = digits_file(tmp_path, Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
+    page, out, results = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "results.jsonl"
+    shutil.copy(PAGE, page)
+    given = ("--importance", file, "--problems", 2, "--matching", 3, "--results", results, "--out", out)
+    done = run(*given, "--page", page)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["limits"].keys() == {"clamped:width=3", "cactus:delta=1"}
+    assert len(found["settings"]) == len(results.read_text().splitlines()) == 11
+    assert found["found"]["numbers_and_operators_among_top_20_of_target"] == 1.0
+    assert found["settings"]["cactus:delta=1 scaled"]["setting"]["importance_scale"] is True
+    assert "importance ≤ 0.2" in page.read_text()
+    rendered = page.read_text()
+    assert run("--only-render", "--out", out, "--page", page).returncode == 0
+    assert page.read_text() == rendered
