@@ -57,7 +57,7 @@ def test_one_problem_is_too_few_to_tell(run, tmp_path):
         (["--output", "f.json", "--points", "1"], "'--points'"),
         (["--output", "f.json", "--protect", "["], "'[' is neither"),
         (["--output", "f.json", "--protect", "zzzz"], "'zzzz' matches none of the"),
-        (["--output", "f.json", "--protect", "."], "'.' matches all"),
+        (["--output", "f.json", "--protect", "(?s)."], "matches all"),
         (["--output", "f.json", "--protect-threshold", "0.1"], "give --protect too"),
         (["--output", "f.json", "--target", "/missing", "--draft", "ngram"], "there is no folder '/missing'"),
     ],
