@@ -39,7 +39,7 @@ def test_rejections_are_those_of_the_answer(pair: Pair) -> None:
     answer, found = rejections(pair, TASK.problems[0].prompt, request)
     fates = [fate for outcome in stream(pair, TASK.problems[0].prompt, request) for fate in outcome.fates]
     assert [each.at for each in found] == [i for i, fate in enumerate(fates) if fate == "recovered"]
-    assert len(found) >= 3
+    assert len(found) >= 2
     for each in found:
         assert answer[each.at] == each.emitted
         for ids, probs in (each.target, each.draft):

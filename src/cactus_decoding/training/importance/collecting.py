@@ -199,6 +199,7 @@ def sparse(row: Tensor) -> SparseRow:
     """Return a row without its smallest probabilities, in six digits.
 
     Example:
+        >>> import torch
         >>> sparse(torch.tensor([0.25, 0.0, 0.75]))
         [[0, 2], [0.25, 0.75]]
     """
