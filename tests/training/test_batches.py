@@ -34,7 +34,9 @@ def test_rows_are_made_of_the_problems_that_a_source_gives():
         return word_problems("validation", seed=seed)
 
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    texts = {f"{tokenizer.bos_token}{p.prompt} {p.solution}{tokenizer.eos_token}" for p in islice(source(2 * 1_000_003), 64)}
+    texts = {
+        f"{tokenizer.bos_token}{p.prompt} {p.solution}{tokenizer.eos_token}" for p in islice(source(2 * 1_000_003), 64)
+    }
     batches = [batch(tokenizer, 2, index, 4, source=source) for index in range(16)]
     rows = {tokenizer.decode(ids[ids != tokenizer.pad_token_id]) for input_ids, _ in batches for ids in input_ids}
     assert rows == texts
