@@ -1,7 +1,7 @@
 """Does relaxing break a constraint that only the target knows? Regenerates docs/constraints.md's tables and picture.
 
     python scripts/constraints.py                trains if need be, answers what is missing, renders
-    python scripts/constraints.py --only-train   continues the bundled target's training: about 15 minutes on one core
+    python scripts/constraints.py --only-train   continues the bundled target's training: about 20 minutes on one core
     python scripts/constraints.py --only-render  tables and picture again, from the result file
 
 The bundled target learns to answer `#### cannot tell` to stories whose number is missing or contradicted; no draft has
