@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -127,13 +128,13 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _change(ratio: Sequence[float]) -> str:
-    value, low, high = (100 * (each - 1) for each in ratio)
+def _change(ratio: Sequence[float | None]) -> str:
+    value, low, high = (math.nan if each is None else 100 * (each - 1) for each in ratio)  # None: too few to tell
     return f"{value:+.0f} % [{low:+.0f}, {high:+.0f}]"
 
 
-def _points(difference: Sequence[float]) -> str:
-    value, low, high = (100 * each for each in difference)
+def _points(difference: Sequence[float | None]) -> str:
+    value, low, high = (math.nan if each is None else 100 * each for each in difference)
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 

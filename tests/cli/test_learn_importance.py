@@ -31,7 +31,7 @@ def test_it_learns_and_what_it_learned_is_shown_and_used(run, tmp_path):
     assert "Answering: 24/24" in err
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     about = read_importance(out).about
-    assert (about["target"], about["draft"], about["problems"]) == ("bundled", "bundled", 24)
+    assert (about["target"], about["draft"], about["problems"]) == ("bundled", "bundled:worded", 24)
     assert about["provenance"]["arguments"]["task"] == "word_problems:split=train"
     assert about["fit"]["positions"] > 24
     code, said, err = run("show", str(out))

@@ -58,10 +58,10 @@ def importance_path(draft: str | Path) -> Path | None:
 
     Example:
         >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
-        ('importance.safetensors', None)
+        ('worded-importance.safetensors', None)
     """
-    folder = draft_path(draft)
-    return None if folder is None else folder / "importance.safetensors"
+    folder = draft_path(draft)  # beside the folder: engines read every safetensors file in a model's
+    return None if folder is None else folder.with_name(f"{folder.name}-importance.safetensors")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ LOSSLESS, RELAXED = (
             "vllm",
             {"max_new_tokens": 48},
             tasks={TASK.name: PROBLEMS},
-            drafts=["bundled"],
+            drafts=["bundled:draft"],
             rules=[rule],
             lengths=[PROPOSALS],
             seeds=[0],
@@ -61,7 +61,7 @@ def engine() -> Iterator[VllmEngine]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in ENGINE_ENVIRONMENT.items():
             environment.setenv(name, value)
-        started = Lasting.load("bundled", "bundled", ENGINE_ARGUMENTS)
+        started = Lasting.load("bundled", "bundled:draft", ENGINE_ARGUMENTS)
         yield started
         VllmEngine.close(started)
 
