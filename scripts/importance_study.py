@@ -231,10 +231,10 @@ def render(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _number(interval: list[float], factor: float, digits: int, *, sign: bool = False) -> str:
+def _number(interval: list[float | None], factor: float, digits: int, *, sign: bool = False) -> str:
     spelled = "+" if sign else ""
-    value, low, high = (f"{factor * number:{spelled}.{digits}f}" for number in interval)
-    return f"{value} ({low} to {high})"
+    value, *bounds = [number if number is None else f"{factor * number:{spelled}.{digits}f}" for number in interval]
+    return f"{value} (too few to tell)" if None in bounds else f"{value} ({bounds[0]} to {bounds[1]})"
 
 
 if __name__ == "__main__":

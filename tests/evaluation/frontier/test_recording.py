@@ -57,7 +57,7 @@ def test_recorded_acceptance_is_what_a_run_shows():
     # A visited proposal that is not its step's last was accepted if the next one was visited. Outcome less chance is a
     # martingale difference within an interval of length 1, so by Hoeffding and Azuma the mean of n of them is beyond
     # 2.7 / sqrt(n) with probability below 1e-6. The chances of the loosest rule must fail.
-    pair = load_pair()
+    pair = load_pair(draft="bundled:draft")  # whose proposals are rejected often enough to tell
     rows = record_rows(pair, [PROMPT] * 8, Request(seed=0), positions=400)
     inner = (rows.step[:-1] == rows.step[1:]) & rows.visited[:-1]
     accepted = rows.visited[1:][inner].double().mean().item()
