@@ -47,7 +47,8 @@ def test_it_matches_the_limits_and_compares_on_the_same_problems(tmp_path: Path)
     found = json.loads(out.read_text())
     assert found["limits"].keys() == {"clamped:width=3", "cactus:delta=1"}
     assert len(found["settings"]) == len(results.read_text().splitlines()) == 11
-    assert found["found"]["numbers_and_operators_among_top_20_of_target"] == 1.0
+    # the nineteen digits of the vocabulary lead; every other token weighs nothing
+    assert found["found"]["numbers_and_operators_among_top_20_of_target"] == 0.95
     assert found["settings"]["cactus:delta=1 scaled"]["setting"]["importance_scale"] is True
     assert "importance ≤ 0.2" in page.read_text()
     rendered = page.read_text()
