@@ -18,14 +18,14 @@ SAID = {
     "numbers_and_operators": ("7", " +", "*", "<=", "÷"),
     "json": ("{", '"', " true", ":", "0", "],"),
     "code": ("(", "_", "\n", "    ", "==", "3"),
-    "negation": (" not", "No", " never", "n't", "cannot", "don’t"),
+    "negation": (" not", "No", " never", "n't", "'t", "cannot", "don’t"),
 }
 UNSAID = {
     "digits": (" cats", "", "-", "five"),
     "numbers_and_operators": (" plus", ".", ","),
     "json": (" truest", "word", " a"),
     "code": (" word", "ab"),
-    "negation": (" note", "nowhere", "knot", " nevertheless"),
+    "negation": ("'ts", " note", "nowhere", "knot", " nevertheless"),
 }
 
 
@@ -38,7 +38,8 @@ def test_a_named_set_protects_what_it_says(name: str) -> None:
 def test_named_sets_join() -> None:
     words = Vocabulary(("7", " not", "cat"))
     assert Protection("digits|negation").mask(words).tolist() == [True, True, False]
-    assert Protection("digits|cat").mask(words).tolist() == [False, False, True]  # an expression, "digits" a word in it
+    assert Protection("digits|cat").mask(words).tolist() == [True, False, True]  # a set and an expression
+    assert Protection("(?:digits)|cat").mask(words).tolist() == [False, False, True]  # two expressions
 
 
 def test_control_tokens_are_never_protected() -> None:
@@ -97,6 +98,10 @@ def test_the_mass_is_the_sum_over_protected_tokens(row: list[float], bits: int) 
         ({"protect": "(["}, ValueError, "neither"),
         ({"protect": "a{99999999999}"}, ValueError, "neither"),
         ({"protect": 3}, TypeError, "must be a text"),
+        ({"protect": "digit"}, ValueError, "no set of tokens named 'digit'; did you mean 'digits'"),
+        ({"protect": "json|negations"}, ValueError, "did you mean 'negation'"),
+        ({"relax_within": ["think>", "/think>"]}, ValueError, "neither has the other in it"),
+        ({"relax_within": ["```\n", "```"]}, ValueError, "neither has the other in it"),
         ({"protect": "digits", "protect_threshold": 1.5}, ValueError, r"threshold must be in \[0, 1\]"),
         ({"protect": "digits", "protect_threshold": -0.1}, ValueError, r"threshold must be in \[0, 1\]"),
         ({"protect": "digits", "protect_threshold": float("nan")}, ValueError, "threshold"),
@@ -114,6 +119,11 @@ def test_the_mass_is_the_sum_over_protected_tokens(row: list[float], bits: int) 
 def test_bad_input_is_refused(given: dict, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         spending_policy(**given)
+
+
+def test_a_mass_that_was_rounded_up_is_no_more_than_all() -> None:
+    rows = torch.full((1, 3), 1 / 3) * (1 + 1e-6)
+    assert not protected_mass(rows, torch.arange(3)) > 1.0
 
 
 @pytest.mark.parametrize(("pattern", "said"), [("zebra", "none of the 2"), (".", "all 2 tokens")])

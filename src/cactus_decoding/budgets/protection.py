@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.budgets.vocabulary import Vocabulary
 
 PATTERNS = {
@@ -19,7 +20,7 @@ PATTERNS = {
     "numbers_and_operators": r"\d|[-+*/=<>^%×÷±≤≥≠]",
     "json": r'[{}\[\]":,\\]|\b(?:true|false|null)\b|\d',
     "code": r"[(){}\[\]<>=;:+\-*/%&|^~!@#$\\.,'\"`_]|\n|^\s+$|\d",
-    "negation": r"\b(?i:no|not|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['’]t\b",
+    "negation": r"\b(?i:no|not|never|none|nobody|nothing|neither|nor|cannot|without)\b|n['’]t\b|^['’]t$",
 }
 """Named sets of tokens, each a pattern that is searched for in a token's text."""
 
@@ -37,8 +38,8 @@ class Protection:
     its leading space included; control tokens, such as the end of a text, have none.
 
     Attributes:
-        pattern: a name out of `PATTERNS`, several joined by ``|``, or a regular expression that is searched for in the
-            text of each token.
+        pattern: a name out of `PATTERNS`, a regular expression that is searched for in the text of each token, or
+            several of either joined by ``|``.
         threshold: the largest probability of such tokens at which a position may be relaxed, in [0, 1].
 
     Raises:
@@ -67,6 +68,13 @@ class Protection:
         if not self.pattern.strip():
             raise ValueError(f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but is empty")
         check_knobs(self)
+        for part in self.pattern.split("|"):
+            close = suggestion(part, PATTERNS, cutoff=0.8)
+            if close and part.strip() not in PATTERNS:  # which would protect next to nothing, without a word
+                raise ValueError(
+                    f"protect has no set of tokens named {part.strip()!r}{close} (for the text itself "
+                    f"write '(?:{part.strip()})')"
+                )
         try:
             re.compile(self.regular_expression)
         except (re.error, OverflowError, RecursionError) as error:
@@ -78,10 +86,8 @@ class Protection:
     @property
     def regular_expression(self) -> str:
         """What is searched for in the tokens' texts."""
-        names = self.pattern.split("|")
-        if all(name.strip() in PATTERNS for name in names):
-            return "|".join(f"(?:{PATTERNS[name.strip()]})" for name in names)
-        return self.pattern
+        parts = self.pattern.split("|")
+        return "|".join(f"(?:{PATTERNS[part.strip()]})" if part.strip() in PATTERNS else part for part in parts)
 
     def mask(self, vocabulary: Vocabulary) -> Tensor:
         """Return which tokens are protected, ``[vocabulary]``.
@@ -119,4 +125,4 @@ def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
         >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([0, 2]))
         tensor([0.5000], dtype=torch.float64)
     """
-    return rows.index_select(-1, token_ids).sum(-1, dtype=torch.float64)
+    return rows.index_select(-1, token_ids).sum(-1, dtype=torch.float64).clamp(max=1)  # however rows were rounded

@@ -251,4 +251,9 @@ def _marks(given: object) -> tuple[str, str] | None:
         raise TypeError(wrong)
     if len(marks) != 2 or not all(marks) or marks[0] == marks[1]:
         raise ValueError(wrong)
+    if marks[0] in marks[1] or marks[1] in marks[0]:
+        raise ValueError(
+            f"relax_within must be two marks of which neither has the other in it, but is {shown(given)}: a span would "
+            "open or close at the wrong one"
+        )
     return marks[0], marks[1]

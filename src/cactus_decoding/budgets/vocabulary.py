@@ -33,7 +33,10 @@ class Vocabulary:
             TypeError: for something that cannot decode.
         """
         if not callable(getattr(tokenizer, "decode", None)):
-            raise TypeError(f"a tokenizer is needed to know what tokens say, but it is {tokenizer!r}")
+            raise TypeError(
+                f"a tokenizer is needed to know what tokens say, but it is {tokenizer!r} (transformers' generate keeps "
+                "the one it is given: pass custom_generate=functools.partial(speculative_generate, tokenizer=tokenizer))"
+            )
         made = _MADE.setdefault(tokenizer, {})
         if size not in made:
             made[size] = cls(tuple(_texts(tokenizer, size)), frozenset(tokenizer.all_special_ids))

@@ -185,6 +185,7 @@ def _choose(examples: Examples, some: NDArray[np.int64], folds: int) -> float:
 def _classifier(examples: Examples, some: NDArray[np.int64], strength: float) -> Any:
     """Fit one: each position as spoilt and as harmless, weighted by its shares."""
     from scipy.sparse import vstack
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     share, rows = examples.worse[some], examples.rows[some]
@@ -197,7 +198,7 @@ def _classifier(examples: Examples, some: NDArray[np.int64], strength: float) ->
             "more of them"
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # one that does not converge
+        warnings.simplefilter("error", ConvergenceWarning)
         model = LogisticRegression(C=strength, solver="lbfgs", max_iter=10_000)
         return model.fit(vstack([rows, rows]).tocsr()[used], labels[used], sample_weight=weights[used])
 
