@@ -15,7 +15,8 @@ from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice, shown
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
-from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.loading import check_model_name, load_model, load_tokenizer, only_cached
 from cactus_decoding.types import Drafter
 from cactus_decoding.zoo import BUNDLED
@@ -43,7 +44,7 @@ class Pair:
         bundled: whether the target is the bundled one, which knows word problems only.
     """
 
-    target: CachedModel
+    target: BaseCachedModel
     drafter: Drafter
     tokenizer: PreTrainedTokenizerBase
     bundled: bool = False
@@ -73,19 +74,13 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(
-            CachedModel(self.target.model, self.target.forward), self.drafter.twin(), self.tokenizer, self.bundled
-        )
+        return Pair(self.target.twin(), self.drafter.twin(), self.tokenizer, self.bundled)
 
     @property
     def stop_token_ids(self) -> list[int]:
         """The target's end-of-sequence tokens."""
-        given = self.target.model.generation_config.eos_token_id
-        if given is None:
-            given = self.tokenizer.eos_token_id
-        if given is None:
-            return []
-        return list(given) if isinstance(given, (list, tuple)) else [int(given)]
+        given, theirs = self.target.stop_token_ids, self.tokenizer.eos_token_id
+        return given if given is not None else [] if theirs is None else [int(theirs)]
 
 
 def load_pair(
@@ -147,7 +142,7 @@ def load_pair(
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
     drafter = ModelDrafter(
-        load_model("draft", draft, dtype, device, local=draft_local), vocabulary_size(verifier.model)
+        load_model("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size
     )
     return Pair(verifier, drafter, tokenizer, bundled)
 
