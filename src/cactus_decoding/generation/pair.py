@@ -9,15 +9,16 @@ from typing import get_args
 from weakref import ref
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice, shown
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.models.base import BaseCachedModel
-from cactus_decoding.models.cached import CachedModel, ForwardName
-from cactus_decoding.models.loading import check_model_name, load_model, load_tokenizer, only_cached
+from cactus_decoding.models.cached import ForwardName
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer, only_cached
+from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.types import Drafter
 from cactus_decoding.zoo import BUNDLED
 
@@ -46,7 +47,7 @@ class Pair:
 
     target: BaseCachedModel
     drafter: Drafter
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     bundled: bool = False
     _turns: list[ref[Turn]] = field(default_factory=list, init=False, repr=False)
 
@@ -91,18 +92,20 @@ def load_pair(
     device: str | torch.device | None = None,
     forward: ForwardName = "auto",
 ) -> Pair:
-    """Load a target and a draft that share a tokenizer: the bundled pair, or any local path or hub name.
+    """Load a target and a draft that share a tokenizer: the bundled pair, or any local path, GGUF file or hub name.
 
     Code that comes with a model is never run.
 
     Args:
-        target: path or name of the verifying model; None or ``bundled`` for the bundled one.
+        target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
+            ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
         draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
             target's own first layers; ``bundled:worded`` or ``bundled:draft`` for one that only goes with the bundled
             target, for which None or ``bundled`` takes the first.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
-            faster on most CPUs.
-        device: where to run; a GPU if there is one, else the CPU.
+            faster on most CPUs. GGUF files have their own.
+        device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,
+            and its ``gpu_layers`` says what a GPU holds.
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
             one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
             whatever its rows are, proposals are drawn from them.
@@ -129,21 +132,19 @@ def load_pair(
         )
     assert target is not None
     assert draft is not None
-    device, dtype = _device(device), _dtype(dtype)
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
+    device, dtype = _device(_device_of_rows(device, target, draft)), _dtype(dtype)
     local = only_cached("target", target)
     tokenizer = load_tokenizer("target", target, local=local)
     draft_local = named is None and only_cached("draft", draft)
     if named is None:  # compared first: weights may be large
         theirs = load_tokenizer("draft", draft, local=draft_local)
-        _check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
-    verifier = CachedModel(load_model("target", target, dtype, device, local=local), forward)
+        check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
+    verifier = load_cached("target", target, dtype, device, forward, local=local)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
-    drafter = ModelDrafter(
-        load_model("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size
-    )
+    drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)
     return Pair(verifier, drafter, tokenizer, bundled)
 
 
@@ -161,6 +162,15 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
                 raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
         elif not (isinstance(draft, str) and parse_drafter(draft)):
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
+
+
+def _device_of_rows(given: str | torch.device | None, *names: str | Path) -> str | torch.device | None:
+    """Return the CPU where a GGUF file takes part; raise `ValueError` where another device was asked for."""
+    if all(parse_gguf(name) is None for name in names):
+        return given
+    if given is not None and str(given) != "cpu":
+        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(given)}")
+    return "cpu"
 
 
 def _device(given: str | torch.device | None) -> torch.device:
@@ -182,17 +192,3 @@ def _dtype(given: str | torch.dtype) -> str | torch.dtype:
     if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
     return dtype
-
-
-def _check_same_vocabulary(
-    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, target_name: str, draft_name: str
-) -> None:
-    ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
-        return
-    differing = sum(theirs.get(token) != token_id for token, token_id in ours.items())
-    raise ValueError(
-        f"the vocabularies of target {target_name!r} ({len(ours)} tokens) and draft {draft_name!r} "
-        f"({len(theirs)} tokens) differ in {max(differing, abs(len(ours) - len(theirs)))} tokens; both must have the "
-        "same tokens (for others, pass transformers' cross-tokenizer candidate generator to speculative_generate)"
-    )
