@@ -134,7 +134,8 @@ def load_pair(
     assert draft is not None
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
-    device, dtype = _device(_device_of_rows(device, target, draft)), _dtype(dtype)
+    dtype = _dtype(dtype)
+    device = _device(_device_beside(target, None if named else draft, dtype, device, forward))
     local = only_cached("target", target)
     tokenizer = load_tokenizer("target", target, local=local)
     draft_local = named is None and only_cached("draft", draft)
@@ -164,12 +165,28 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
 
 
-def _device_of_rows(given: str | torch.device | None, *names: str | Path) -> str | torch.device | None:
-    """Return the CPU where a GGUF file takes part; raise `ValueError` where another device was asked for."""
-    if all(parse_gguf(name) is None for name in names):
-        return given
-    if given is not None and str(given) != "cpu":
-        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(given)}")
+def _device_beside(
+    target: str | Path,
+    draft: str | Path | None,
+    dtype: str | torch.dtype,
+    device: str | torch.device | None,
+    forward: ForwardName,
+) -> str | torch.device | None:
+    """Return the device to use, the CPU where a GGUF file takes part; refuse what llama.cpp does not do.
+
+    Raises:
+        ValueError: for another device, a forward pass of a target, or a dtype of weights, that is llama.cpp's to say.
+    """
+    files = [name for name in (target, draft) if name is not None and parse_gguf(name) is not None]
+    if not files:
+        return device
+    name = str(files[0])
+    if device is not None and str(device) != "cpu":
+        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(device)}")
+    if forward != "auto" and parse_gguf(target) is not None:
+        raise ValueError(f"forward must be 'auto' for {name!r}, which llama.cpp reads, but is {forward!r}")
+    if dtype != "auto" and all(each is None or parse_gguf(each) is not None for each in (target, draft)):
+        raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
     return "cpu"
 
 

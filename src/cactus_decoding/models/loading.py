@@ -179,9 +179,6 @@ def load_cached(
 ) -> BaseCachedModel:
     """Load a model with an empty cache: a GGUF file with llama.cpp, all else with transformers; see `load_model`."""
     gguf = parse_gguf(name)
-    if gguf is not None and (dtype != "auto" or forward != "auto"):
-        given = f"dtype {dtype}" if dtype != "auto" else f"forward {forward!r}"
-        raise ValueError(f"the {role} {str(name)!r} is a GGUF file, which llama.cpp reads as it is stored: not {given}")
     if gguf is None:
         return CachedModel(load_model(role, name, dtype, device, local=local), forward)
     from cactus_decoding.models.llama_cpp.model import LlamaCppModel

@@ -6,7 +6,8 @@ from itertools import islice
 
 import pytest
 import torch
-from support.gguf_files import opened
+from support.gguf_files import opened, tiny_gguf
+from support.tiny_models import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import zoo
@@ -74,10 +75,10 @@ def test_forgotten_tokens_leave_no_trace(gguf, texts, expected):
     assert largest_difference(model.append(ids, rows=len(ids)), expected[0]) < 1e-4
 
 
-def test_longer_than_one_batch(gguf):
+def test_longer_than_one_batch(tmp_path):
     """llama.cpp takes 2,048 tokens at once; here the last rows come from two batches."""
-    tokens = (torch.arange(2100) % 1000 + 3).tolist()
-    whole, parts = (opened(gguf("draft"), "context_size=2200,cache=float32") for _ in range(2))
+    tokens, whole = (torch.arange(2100) ** 2 % 8).tolist(), tiny_gguf(tiny_llama(0, positions=2200), tmp_path)
+    parts = whole.twin()
     rows = whole.append(tokens, rows=60)
     parts.append(tokens[:2040], rows=1)
     torch.testing.assert_close(rows, parts.append(tokens[2040:], rows=60), rtol=0, atol=1e-3)

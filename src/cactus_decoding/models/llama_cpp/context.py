@@ -32,6 +32,8 @@ class Context:
         lib = library()
         trained = int(lib.llama_model_n_ctx_train(model.handle))
         size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
+        if size > trained:
+            raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
         params = lib.llama_context_default_params()
         params.n_ctx = size
         params.n_threads = params.n_threads_batch = settings.threads or torch.get_num_threads()
