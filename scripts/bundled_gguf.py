@@ -127,12 +127,12 @@ def write_bundled(name: str, folder: Path, kind: str) -> Path:
     return path
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", default=["target", "worded", "draft"])
     parser.add_argument("--type", choices=list(TYPES), action="append", help="may be given several times")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     for name in given.names:
         for kind in given.type or TYPES:
             print(write_bundled(name, given.folder, kind))

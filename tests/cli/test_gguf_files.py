@@ -38,6 +38,16 @@ def test_generate_says_what_is_wrong_in_one_line(run, models):
     assert err == "cactus: cannot load the draft: there is no file 'nothing.gguf'\n"
 
 
+def test_chat_asks_by_the_template_of_the_file(run, models):
+    given = (*models, "--json", "--temperature", "0")
+    ways = (EXAMPLES[0].question, "--chat"), (PROMPT,)
+    asked, plain = (json.loads(run("generate", *way, *given)[1]) for way in ways)
+    assert asked["token_ids"] == plain["token_ids"]
+    assert asked["arguments"]["prompt"] == PROMPT
+    code, _, err = run("generate", PROMPT, "--chat", "--raw")
+    assert (code, err) == (2, "cactus: --raw and --chat exclude each other: give one of them\n")
+
+
 @pytest.mark.slow
 def test_eval(run, models, tmp_path):
     given = ("--rule", "lossless", "--rule", "clamped:width=1", "--num-speculative-tokens", "0,4", "--problems", "2")

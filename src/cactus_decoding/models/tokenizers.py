@@ -39,6 +39,33 @@ class Tokenizer(Protocol):
         ...
 
 
+def as_chat_prompt(tokenizer: Any, message: str) -> str:
+    r"""Return a user's message as the prompt that the model's chat template makes of it.
+
+    What a tokenizer puts before every text is left out where the template writes it too, for it must not stand there
+    twice.
+
+    Raises:
+        ValueError: for a tokenizer without a template, or one whose template fails.
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> as_chat_prompt(load_pair().tokenizer, "Say it.")
+        'Question: Say it.\\nAnswer:'
+    """
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the target has no chat template: leave out --chat, and write the prompt as the model wants it"
+        )
+    try:
+        conversation = [{"role": "user", "content": message}]
+        prompt = str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # templates are programs, and raise what they like
+        raise ValueError(f"the target's chat template fails: {' '.join(str(error).split())}") from error
+    first, begins = tokenizer.bos_token, tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
+    return prompt.removeprefix(first) if first and begins else prompt
+
+
 def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
     """Raise `ValueError`, with the first difference, where not every number stands for the same token in both."""
     ours, theirs = target.get_vocab(), draft.get_vocab()

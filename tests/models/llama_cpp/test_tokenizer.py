@@ -12,6 +12,7 @@ from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
+from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.tracing.token_names import TokenNames
 from cactus_decoding.types import Fate
 from cactus_decoding.zoo.word_problems import word_problems
@@ -54,6 +55,15 @@ def test_the_vocabulary_is_the_same(ours, theirs):
     assert (ours.eos_token_id, ours.eos_token) == (theirs.eos_token_id, theirs.eos_token)
     assert ours.chat_template == theirs.chat_template
     assert [ours.convert_ids_to_tokens(i) for i in range(len(ours))] == theirs.convert_ids_to_tokens(range(len(theirs)))
+
+
+def test_conversations_are_written_by_the_file_s_template(ours, theirs):
+    conversation = [{"role": role, "content": text} for role, text in (("user", "How?"), ("assistant", "So."))]
+    assert ours.apply_chat_template(conversation) == theirs.apply_chat_template(conversation, tokenize=False)
+    for tokenizer in (ours, theirs):
+        assert as_chat_prompt(tokenizer, "How?") == "Question: How?\nAnswer:"
+    with pytest.raises(ValueError, match="tokenize must be False"):
+        ours.apply_chat_template(conversation, tokenize=True)
 
 
 def test_what_is_read_from_the_vocabulary_is_the_same(ours, theirs):

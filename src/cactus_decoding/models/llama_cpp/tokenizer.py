@@ -6,6 +6,8 @@ import ctypes
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from transformers.utils.chat_template_utils import render_jinja_template
+
 from cactus_decoding.models.llama_cpp.library import library
 from cactus_decoding.models.llama_cpp.settings import GgufFile
 from cactus_decoding.models.llama_cpp.weights import GgufModel
@@ -90,9 +92,26 @@ class GgufTokenizer:
         return None if self.eos_token_id is None else self._texts[self.eos_token_id]
 
     @property
+    def bos_token(self) -> str | None:
+        """The text of the token that begins a text."""
+        return None if self.bos_token_id is None else self._texts[self.bos_token_id]
+
+    @property
     def chat_template(self) -> str | None:
         """The template of conversations that the file carries, in Jinja."""
         return self._model.metadata("tokenizer.chat_template") or None
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool = False, add_generation_prompt: bool = False
+    ) -> str:
+        """Return a conversation as the file's template writes it, by transformers' own sandboxed Jinja."""
+        if tokenize:
+            raise ValueError("tokenize must be False: hand the text on to the tokenizer")
+        names = {name: getattr(self, name) or "" for name in ("bos_token", "eos_token")}
+        rendered, _ = render_jinja_template(
+            [conversation], chat_template=self.chat_template, add_generation_prompt=add_generation_prompt, **names
+        )
+        return str(rendered[0])
 
     @cached_property
     def _texts(self) -> list[str]:
