@@ -51,7 +51,7 @@ def as_chat_prompt(tokenizer: Any, message: str) -> str:
     Example:
         >>> from cactus_decoding import load_pair
         >>> as_chat_prompt(load_pair().tokenizer, "Say it.")
-        'Question: Say it.\\nAnswer:'
+        'Question: Say it.\nAnswer:'
     """
     if not tokenizer.chat_template:
         raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from bundled_gguf import write_gguf
 from gguf import GGUFWriter
@@ -10,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from cactus_decoding import CandidateGeneratorDrafter, Pair, generate, load_pair, zoo
+from cactus_decoding.arguments.extras import install
+from cactus_decoding.models.llama_cpp.library import library
 from cactus_decoding.models.llama_cpp.settings import LlamaCppSettings, parse_gguf
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
@@ -135,6 +139,13 @@ def test_other_vocabularies_are_refused_with_the_first_difference(gguf, tmp_path
     write_gguf(AutoModelForCausalLM.from_pretrained(zoo.path("draft")), tokenizer, path, "float32")
     for target in (gguf("target"), zoo.path("target")):
         assert "differ in 1 tokens, first in token 1003: none and 'zebra'" in refusal(target, path)
+
+
+def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(ValueError, match="GGUF files need llama-cpp-python: run ") as error:
+        library.__wrapped__()
+    assert str(error.value).endswith(install("llama-cpp"))
 
 
 def test_what_only_models_of_transformers_can_do(gguf):
