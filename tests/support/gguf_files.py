@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from bundled_gguf import write_gguf
+from gguf import GGUFWriter, TokenType
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -31,6 +32,33 @@ def tiny_gguf(model: LlamaForCausalLM, folder: Path) -> LlamaCppModel:
     path = folder / "tiny.gguf"
     write_gguf(model, None, path, "float32")
     return opened(path)
+
+
+def header_only(path: Path, architecture: str, pieces: Sequence[str] = ()) -> Path:
+    """Write a file that says what it is and has no weights; its tokens, if any, are SentencePiece's, likeliest last."""
+    writer = GGUFWriter(path, architecture)
+    for add in (writer.add_context_length, writer.add_embedding_length):
+        add(16)
+    for add in (writer.add_block_count, writer.add_head_count, writer.add_head_count_kv):
+        add(1)
+    writer.add_feed_forward_length(16)
+    writer.add_layer_norm_rms_eps(1e-5)
+    if pieces:
+        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+        kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(tokens)
+        writer.add_token_scores([float(i) for i in range(len(tokens))])
+        writer.add_token_types(kinds + [TokenType.NORMAL] * len(pieces))
+        writer.add_add_bos_token(True)
+    else:
+        writer.add_vocab_size(16)
+        writer.add_tokenizer_model("no_vocab")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def law_of_two(

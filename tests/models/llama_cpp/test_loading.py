@@ -6,8 +6,7 @@ import sys
 
 import pytest
 from bundled_gguf import write_gguf
-from gguf import GGUFWriter
-from support.gguf_files import opened
+from support.gguf_files import header_only, opened
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
@@ -26,23 +25,6 @@ def refusal(*names, **given) -> str:
         load_pair(*names, **given)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-def header_only(path, architecture: str):
-    """Write a file that says what it is and has neither weights nor tokens."""
-    writer = GGUFWriter(path, architecture)
-    for add in (writer.add_context_length, writer.add_embedding_length, writer.add_vocab_size):
-        add(16)
-    for add in (writer.add_block_count, writer.add_head_count, writer.add_head_count_kv):
-        add(1)
-    writer.add_feed_forward_length(16)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("no_vocab")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_a_pair_of_files_writes_what_the_pair_of_folders_writes(gguf):

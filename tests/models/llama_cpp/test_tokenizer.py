@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from support.gguf_files import header_only
 from transformers import AutoTokenizer
 
 from cactus_decoding import load_pair, zoo
@@ -78,6 +79,22 @@ def test_characters_are_shown_whole(ours):
     parts = [part.text for token in ours("日🌵").input_ids for part in detokenizer.push(token, Fate.ACCEPTED)]
     assert "".join([*parts, *(part.text for part in detokenizer.finish())]) == "日🌵"
     assert "�" not in "".join(parts)
+
+
+def test_sentence_piece_s_first_space_is_not_shown(tmp_path):
+    pieces = ["▁", "a", "c", "t", "at", "cat", "▁cat", "▁a"]
+    tokenizer = GgufTokenizer.load("target", parse_gguf(header_only(tmp_path / "model.gguf", "llama", pieces)))
+    ids = tokenizer("a cat🌵").input_ids
+    assert [tokenizer.convert_ids_to_tokens(i) for i in ids[:3]] == ["<s>", "▁a", "▁cat"]
+    assert [tokenizer.convert_ids_to_tokens(i) for i in ids[3:]] == [f"<0x{byte:02X}>" for byte in "🌵".encode()]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a cat🌵"
+    assert tokenizer.decode(ids) == "<s> a cat🌵"
+    assert tokenizer.decode(ids[2:], skip_special_tokens=True) == "cat🌵"
+    assert TokenNames(tokenizer)(ids[2]) == " cat"
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    parts = [part.text for token in ids for part in detokenizer.push(token, Fate.ACCEPTED)]
+    assert parts == ["a", " cat", "🌵"]
+    assert tokenizer.chat_template is None
 
 
 def test_a_response_stops_where_the_file_says(gguf):
