@@ -48,6 +48,12 @@ def test_chat_asks_by_the_template_of_the_file(run, models):
     assert (code, err) == (2, "cactus: --raw and --chat exclude each other: give one of them\n")
 
 
+def test_importance_is_not_learned_from_a_file(run, models):
+    code, _, err = run("learn-importance", *models, "--problems", "10", "--out", "new.safetensors")
+    assert code == 2
+    assert "importance is learned from a target of transformers" in err
+
+
 @pytest.mark.slow
 def test_eval(run, models, tmp_path):
     given = ("--rule", "lossless", "--rule", "clamped:width=1", "--num-speculative-tokens", "0,4", "--problems", "2")
