@@ -11,6 +11,7 @@ from support.tiny_models import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import zoo
+from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.zoo.word_problems import word_problems
 
 PROBABLE = 0.01
@@ -73,6 +74,24 @@ def test_forgotten_tokens_leave_no_trace(gguf, texts, expected):
     model.append([9, 8, 7], rows=1)
     model.reset()
     assert largest_difference(model.append(ids, rows=len(ids)), expected[0]) < 1e-4
+
+
+def test_an_interruption_leaves_an_empty_cache(gguf, monkeypatch):
+    """llama.cpp has read the tokens by then, and Python has not counted them."""
+    model = opened(gguf("draft"))
+    model.append([1, 5, 6], rows=1)
+    read = Context.read
+
+    def interrupted(*given):
+        read(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.append([7, 8], rows=1)
+    assert model.length == 0
+    assert torch.equal(model.append([1, 9], rows=1), opened(gguf("draft")).append([1, 9], rows=1))
 
 
 def test_longer_than_one_batch(tmp_path):
