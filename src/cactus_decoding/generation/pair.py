@@ -11,13 +11,13 @@ from weakref import ref
 import torch
 
 from cactus_decoding import zoo
-from cactus_decoding.arguments.checks import check_choice, shown
+from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import ForwardName
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer, only_cached
+from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.types import Drafter
 from cactus_decoding.zoo import BUNDLED
@@ -134,8 +134,8 @@ def load_pair(
     assert draft is not None
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
-    dtype = _dtype(dtype)
-    device = _device(_device_beside(target, None if named else draft, dtype, device, forward))
+    dtype = checked_dtype(dtype)
+    device = checked_device(device_beside_files(target, None if named else draft, dtype, device, forward))
     local = only_cached("target", target)
     tokenizer = load_tokenizer("target", target, local=local)
     draft_local = named is None and only_cached("draft", draft)
@@ -163,49 +163,3 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
                 raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
         elif not (isinstance(draft, str) and parse_drafter(draft)):
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
-
-
-def _device_beside(
-    target: str | Path,
-    draft: str | Path | None,
-    dtype: str | torch.dtype,
-    device: str | torch.device | None,
-    forward: ForwardName,
-) -> str | torch.device | None:
-    """Return the device to use, the CPU where a GGUF file takes part; refuse what llama.cpp does not do.
-
-    Raises:
-        ValueError: for another device, a forward pass of a target, or a dtype of weights, that is llama.cpp's to say.
-    """
-    files = [name for name in (target, draft) if name is not None and parse_gguf(name) is not None]
-    if not files:
-        return device
-    name = str(files[0])
-    if device is not None and str(device) != "cpu":
-        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(device)}")
-    if forward != "auto" and parse_gguf(target) is not None:
-        raise ValueError(f"forward must be 'auto' for {name!r}, which llama.cpp reads, but is {forward!r}")
-    if dtype != "auto" and all(each is None or parse_gguf(each) is not None for each in (target, draft)):
-        raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
-    return "cpu"
-
-
-def _device(given: str | torch.device | None) -> torch.device:
-    """Return a device that is there."""
-    if given is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(given)
-        torch.empty(0, device=device)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        why = str(error).strip().splitlines()[0]
-        raise ValueError(f"device must be one that this machine has, but is {shown(given)}: {why}") from None
-    return device
-
-
-def _dtype(given: str | torch.dtype) -> str | torch.dtype:
-    """Return a type of weights, or ``auto``."""
-    dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
-    if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
-    return dtype
