@@ -14,9 +14,9 @@ from cactus_decoding.models.llama_cpp.weights import GgufModel
 class LlamaCppModel(BaseCachedModel):
     """Feeds a GGUF file's model token by token or in blocks, and forgets what was rejected.
 
-    Its logits are float32 on the CPU wherever its layers are. They are llama.cpp's own memory: the next `append`
-    overwrites them, so whoever keeps rows of a step beyond it must copy them. `LlamaCppModel` copies them for a target,
-    whose rows are handed on with the step's outcome, and not for a draft, whose rows become probabilities at once.
+    Its logits are float32 on the CPU wherever its layers are. Without ``copies`` they are llama.cpp's own memory, which
+    the next `append` overwrites and which is gone with the model: that is for a draft, whose rows become probabilities
+    at once. A target's are copied, because they are handed on with the step's outcome.
 
     Args:
         model: the opened file.
