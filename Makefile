@@ -3,7 +3,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
-INPUTS := pyproject.toml constraints.txt scripts/setup.sh
+INPUTS := pyproject.toml constraints.txt scripts/setup.sh scripts/llama_cpp.cmake
 CORE := .venv/.stamp-core
 DEV := .venv/.stamp-dev
 VLLM_BIN := .venv-vllm/bin

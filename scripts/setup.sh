@@ -48,6 +48,15 @@ if [ "$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then
         die "could not install $torch, neither from pip's configured sources nor from download.pytorch.org"
 fi
 
+# llama-cpp-python is built from its source: for any processor of this kind, because pip keeps what it builds, and without
+# what only images and llama.cpp's own programs need, which is half of the work.
+if [ -n "${1:-}" ] && ! .venv/bin/python -c 'import llama_cpp' 2>/dev/null; then
+    command -v "${CXX:-c++}" >/dev/null ||
+        die "llama.cpp is built from source, which takes a C++ compiler (on Debian and Ubuntu: apt-get install g++)"
+    export CMAKE_ARGS="${CMAKE_ARGS:--DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_cpp.cmake'}"
+    say "llama.cpp is built too: a few minutes, once"
+fi
+
 # Naming torch again holds pip to the chosen build.
 say "installing cactus-decoding[$extras]"
 pip_install -c constraints.txt "$torch" -e ".[$extras]"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +32,21 @@ def settings_of_the_libraries(monkeypatch):
     torch.set_num_threads(threads)
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory) -> Callable[..., Path]:
+    """Return a function from a bundled model's name, and a type of weights, to its GGUF file."""
+    from bundled_gguf import write_bundled
+
+    folder, written = tmp_path_factory.mktemp("gguf"), dict[tuple[str, str], Path]()
+
+    def path(name: str, kind: str = "float32") -> Path:
+        if (name, kind) not in written:
+            written[name, kind] = write_bundled(name, folder, kind)
+        return written[name, kind]
+
+    return path
 
 
 @pytest.fixture

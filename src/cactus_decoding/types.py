@@ -353,7 +353,7 @@ class Drafter(Protocol):
         """Hear of a response that is about to begin.
 
         Args:
-            target: the target's `CachedModel`, its cache empty, for drafters that look into it.
+            target: the target with an empty cache, a `BaseCachedModel`, for drafters that look into it.
             length: to be asked after each row whether to go on, by drafters that have rows.
         """
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.playground_server import QUESTION
+from support.playground_server import QUESTION, asked, running, tokens
 
 from cactus_decoding import stream
 from cactus_decoding.playground.pair_store import KEPT, PairStore
@@ -50,3 +50,16 @@ def test_twins_do_not_disturb_each_other(pair):
         [token for step in response for token in step.token_ids] for response in alone
     ]
     assert pair.twin().target.model is pair.target.model
+
+
+def test_visitors_may_name_files_for_llama_cpp(gguf):
+    names = {name: f"{gguf(model)}:cache=float32" for name, model in (("target", "target"), ("draft", "worded"))}
+    with running() as server:
+        whole = asked("cactus:delta=0.5", prompt=PROMPT, top_p=0.95)
+        assert tokens(server.events(whole | names)) == tokens(server.events(asked("cactus:delta=0.5", top_p=0.95)))
+        cut = gguf("draft").with_name("cut.gguf")
+        cut.write_bytes(gguf("draft").read_bytes()[:5000])
+        *_, last = server.events(whole | {"target": str(cut), "draft": "ngram"})
+        assert last["event"] == "error"
+        assert last["message"].startswith(f"cannot load the target {str(cut)!r}: ")
+        assert tokens(server.events(asked()))  # the server goes on

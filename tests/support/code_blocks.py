@@ -122,6 +122,10 @@ def _run_command(words: list[str], block: Block, run: Command, where: str) -> st
         assert set(named) <= extras.keys(), where
     elif first in ("python", ".venv/bin/python", ".venv-vllm/bin/python"):
         assert (ROOT / rest[0]).exists(), f"{where}: there is no {rest[0]}"
+        if rest[0] == "scripts/bundled_gguf.py":  # which later commands need
+            import bundled_gguf
+
+            bundled_gguf.main(rest[1:])
     else:
         raise AssertionError(f"{where}: {first!r} cannot be run here; mark the block as not run, and say why")
     return ""

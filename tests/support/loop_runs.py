@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from cactus_decoding import SamplingParams, parse_rule
+from cactus_decoding.budgets.budget import as_budget
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
@@ -19,7 +20,7 @@ DRAWS = 3000
 
 
 def begin(
-    target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False
+    target, drafter, rule="lossless", k=4, seed=0, length=24, sampling=None, stop=lambda ids: False, budget=None
 ) -> Iterator[Outcome]:
     """Return the steps of a response, none of them taken yet."""
     sampling = sampling or SamplingParams()
@@ -31,7 +32,7 @@ def begin(
         target,
         drafter,
         PROMPT,
-        Verifier(parse_rule(rule), to_probs, to_probs),
+        Verifier(parse_rule(rule), to_probs, to_probs, budget=as_budget(budget)),
         to_probs,
         length=as_draft_length(k),
         max_length=length,

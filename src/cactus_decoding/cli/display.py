@@ -12,10 +12,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from transformers import PreTrainedTokenizerBase
-
     from cactus_decoding import Outcome, Response
     from cactus_decoding.generation.detokenizer import TextPart
+    from cactus_decoding.models.tokenizers import Tokenizer
     from cactus_decoding.tracing import TracedStep
 
 _STYLES = {
@@ -47,7 +46,7 @@ def legend(console: Console) -> Text:
     return line
 
 
-def show(steps: Iterable[Outcome | TracedStep], tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
     """Write a response's steps to stdout as they are taken, styled by fate where stdout is a terminal."""
     from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 

@@ -63,7 +63,9 @@ def evaluate(
                      help="Ask the first N problems of each task."),
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
+        str,
+        typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
+                     rich_help_panel=MODELS),
     ] = "bundled",
     draft: Annotated[
         list[str] | None,

@@ -68,7 +68,9 @@ def frontier(
                      "other problems than you report on."),
     ] = "word_problems:split=validation",
     target: Annotated[
-        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
+        str,
+        typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
+                     rich_help_panel=MODELS),
     ] = "bundled",
     draft: Annotated[
         str,

@@ -51,8 +51,8 @@ def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to continue; '-' reads standard input.")],
     target: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", show_default="bundled",
-                     rich_help_panel=MODELS),
+        typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
+                     show_default="bundled", rich_help_panel=MODELS),
     ] = None,
     draft: Annotated[
         str | None,
@@ -64,6 +64,11 @@ def generate(
         bool,
         typer.Option("--raw", help="Pass the prompt on as it is. Otherwise a question to the bundled pair becomes "
                      "'Question: … Answer:'.", rich_help_panel=MODELS),
+    ] = False,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Ask by the target's chat template, as chat models want it.",
+                     rich_help_panel=MODELS),
     ] = False,
     settings: options.Settings,
     as_json: Annotated[
@@ -85,8 +90,11 @@ def generate(
     from cactus_decoding import Rule, load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.models.tokenizers import as_chat_prompt
     from cactus_decoding.zoo.word_problems import as_prompt
 
+    if raw and chat:
+        raise ValueError("--raw and --chat exclude each other: give one of them")
     request = options.as_request(settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
@@ -103,7 +111,9 @@ def generate(
     options.prepare(threads, small=target is None)
     with errors.status("Loading the models"):
         pair = load_pair(target, draft)
-    if pair.bundled and not raw:
+    if chat:
+        text = as_chat_prompt(pair.tokenizer, text)
+    elif pair.bundled and not raw:
         text = as_prompt(text)
     steps: Iterable[Outcome | TracedStep]
     if trace is None:

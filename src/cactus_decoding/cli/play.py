@@ -26,7 +26,8 @@ SERVER, LIMITS = "Server", "Limits for each visitor"
 def play(
     target: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Verifying model where a visitor names none: a local path or a hub name.",
+        typer.Option(metavar="MODEL", help="Verifying model where a visitor names none: a local path, a GGUF "
+                     "file or a hub name.",
                      show_default="bundled"),
     ] = None,
     draft: Annotated[

@@ -14,6 +14,7 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 from cactus_decoding.drafting import candidate_recipes as recipes
 from cactus_decoding.drafting import cross_tokenizer
 from cactus_decoding.drafting.candidate_recipes import CandidateRecipe, RequestLaw, fit_width
+from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel, context_window, vocabulary_size
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
@@ -121,7 +122,15 @@ class CandidateGeneratorDrafter(Drafter):
         return cls(recipes.shared_states(draft))
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Take the target of a response that is about to begin."""
+        """Take the target of a response that is about to begin.
+
+        Raises:
+            ValueError: for one that is no model of transformers, which their generators look into.
+        """
+        if isinstance(target, BaseCachedModel) and not isinstance(target, CachedModel):
+            raise ValueError(
+                f"transformers' candidate generators need a target of transformers, but it is {target.name!r}"
+            )
         self._target, self._generator = target, None
         self._law.vocabulary = vocabulary_size(target.model)
 

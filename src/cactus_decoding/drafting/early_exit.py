@@ -47,7 +47,7 @@ class EarlyExit:
         Raises:
             ValueError: where the target has no list of layers, or no more layers than that.
         """
-        total = getattr(target.config, "num_hidden_layers", None)
+        total = getattr(getattr(target, "config", None), "num_hidden_layers", None)  # a GGUF file's has no such thing
         if total is None or not isinstance(getattr(target.base_model, "layers", None), ModuleList):
             raise ValueError(f"{type(target).__name__} has no list of layers to exit early from")
         if self.layers >= total:

@@ -10,7 +10,8 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from cactus_decoding.drafting.lengths import FixedLength
-from cactus_decoding.models.cached import CachedModel, vocabulary_size
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.drawing import check_drawn, draw
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
@@ -19,15 +20,15 @@ class ModelDrafter(Drafter):
     """Samples proposals one after another from a draft model, with the request's own sampling parameters.
 
     Args:
-        model: a causal language model with the target's tokens.
+        model: a causal language model with the target's tokens: one of transformers, or any with a cache.
         vocabulary: width of the target's logits; the draft's are cut or padded to it where the two models pad their
             vocabularies differently. The draft's own width, if None.
     """
 
     fixed_blocks: ClassVar[bool] = True
 
-    def __init__(self, model: PreTrainedModel, vocabulary: int | None = None) -> None:
-        self._model = CachedModel(model)
+    def __init__(self, model: PreTrainedModel | BaseCachedModel, vocabulary: int | None = None) -> None:
+        self._model = model if isinstance(model, BaseCachedModel) else CachedModel(model)
         self._vocabulary = vocabulary
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
@@ -36,17 +37,22 @@ class ModelDrafter(Drafter):
 
     def twin(self) -> ModelDrafter:
         """Return a drafter with the same weights and a cache of its own."""
-        return ModelDrafter(self._model.model, self._vocabulary)
+        return ModelDrafter(self._model.twin(), self._vocabulary)
 
     @property
-    def model(self) -> PreTrainedModel:
-        """The draft model."""
+    def model(self) -> Any:
+        """The draft model, without its cache."""
         return self._model.model
+
+    @property
+    def name(self) -> str:
+        """The path or the name of the draft model."""
+        return self._model.name
 
     @property
     def vocabulary(self) -> int:
         """Width of the proposed rows."""
-        return vocabulary_size(self._model.model) if self._vocabulary is None else self._vocabulary
+        return self._model.vocabulary_size if self._vocabulary is None else self._vocabulary
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Ask a draft length after each row whether to go on."""
@@ -68,7 +74,7 @@ class ModelDrafter(Drafter):
         if self.max_length is not None:
             limit = min(limit, self.max_length - len(token_ids))
         known = self._follow(token_ids)
-        if limit <= 0 or max(token_ids[known:]) >= vocabulary_size(self._model.model):
+        if limit <= 0 or max(token_ids[known:]) >= self._model.vocabulary_size:
             self._given, self._cached = known, token_ids[:known]
             return Proposal([], None)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +36,9 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "python": platform.python_version(),
-        },
+        }
+        # which engine beside transformers took part
+        | {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules},
         "machine": {
             "system": platform.system(),
             "architecture": platform.machine(),

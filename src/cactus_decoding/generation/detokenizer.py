@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+    from cactus_decoding.models.tokenizers import Tokenizer
     from cactus_decoding.types import Fate
 
 UNFINISHED = "\ufffd"
@@ -34,7 +33,7 @@ class IncrementalDetokenizer:
         stop: stop strings.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._context: list[int] = []  # the tokens decoded before: a tokenizer may drop a leading space

@@ -14,7 +14,7 @@ from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request, Settings
 from cactus_decoding.generation.stopping import StoppingCriteria
-from cactus_decoding.models.cached import check_fits, vocabulary_size
+from cactus_decoding.models.cached import check_fits
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import Fate, Outcome
 
@@ -87,7 +87,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
     request.check_drafter(pair.drafter)
     prompt_ids = check_prompt(pair, prompt, request)
     to_probs = as_logits_to_probs(request.sampling)
-    policy = request.spending.fit(pair.tokenizer, vocabulary_size(pair.target.model))
+    policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
     max_length = len(prompt_ids) + request.max_new_tokens
     if pair.target.max_length is not None:
         max_length = min(max_length, pair.target.max_length)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from cactus_decoding.models.cached import CachedModel, vocabulary_size
+from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.sampling.drawing import check_drawn
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
 from cactus_decoding.verification.verifiers import Verifier
@@ -18,7 +18,7 @@ StopCheck = Callable[[list[int]], bool]
 
 
 def decode(
-    target: CachedModel,
+    target: BaseCachedModel,
     drafter: Drafter,
     prompt_ids: list[int],
     verifier: Verifier,
@@ -34,7 +34,7 @@ def decode(
     Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``to_probs`` is what the
     draft samples with; ``generator`` must be on the target's device.
     """
-    ids, vocabulary = list(prompt_ids), vocabulary_size(target.model)
+    ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
         target.reset()
         length.begin_response()

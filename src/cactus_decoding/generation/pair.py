@@ -9,14 +9,16 @@ from typing import get_args
 from weakref import ref
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
-from cactus_decoding.arguments.checks import check_choice, shown
+from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
-from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
-from cactus_decoding.models.loading import check_model_name, load_model, load_tokenizer, only_cached
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.cached import ForwardName
+from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer, only_cached
+from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
+from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.types import Drafter
 from cactus_decoding.zoo import BUNDLED
 
@@ -43,9 +45,9 @@ class Pair:
         bundled: whether the target is the bundled one, which knows word problems only.
     """
 
-    target: CachedModel
+    target: BaseCachedModel
     drafter: Drafter
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     bundled: bool = False
     _turns: list[ref[Turn]] = field(default_factory=list, init=False, repr=False)
 
@@ -73,19 +75,13 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(
-            CachedModel(self.target.model, self.target.forward), self.drafter.twin(), self.tokenizer, self.bundled
-        )
+        return Pair(self.target.twin(), self.drafter.twin(), self.tokenizer, self.bundled)
 
     @property
     def stop_token_ids(self) -> list[int]:
         """The target's end-of-sequence tokens."""
-        given = self.target.model.generation_config.eos_token_id
-        if given is None:
-            given = self.tokenizer.eos_token_id
-        if given is None:
-            return []
-        return list(given) if isinstance(given, (list, tuple)) else [int(given)]
+        given, theirs = self.target.stop_token_ids, self.tokenizer.eos_token_id
+        return given if given is not None else [] if theirs is None else [int(theirs)]
 
 
 def load_pair(
@@ -96,18 +92,20 @@ def load_pair(
     device: str | torch.device | None = None,
     forward: ForwardName = "auto",
 ) -> Pair:
-    """Load a target and a draft that share a tokenizer: the bundled pair, or any local path or hub name.
+    """Load a target and a draft that share a tokenizer: the bundled pair, or any local path, GGUF file or hub name.
 
     Code that comes with a model is never run.
 
     Args:
-        target: path or name of the verifying model; None or ``bundled`` for the bundled one.
+        target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
+            ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
         draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
             target's own first layers; ``bundled:worded`` or ``bundled:draft`` for one that only goes with the bundled
             target, for which None or ``bundled`` takes the first.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
-            faster on most CPUs.
-        device: where to run; a GPU if there is one, else the CPU.
+            faster on most CPUs. GGUF files have their own.
+        device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,
+            and its ``gpu_layers`` says what a GPU holds.
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
             one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
             whatever its rows are, proposals are drawn from them.
@@ -134,21 +132,20 @@ def load_pair(
         )
     assert target is not None
     assert draft is not None
-    device, dtype = _device(device), _dtype(dtype)
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
+    dtype = checked_dtype(dtype)
+    device = checked_device(device_beside_files(target, None if named else draft, dtype, device, forward))
     local = only_cached("target", target)
     tokenizer = load_tokenizer("target", target, local=local)
     draft_local = named is None and only_cached("draft", draft)
     if named is None:  # compared first: weights may be large
         theirs = load_tokenizer("draft", draft, local=draft_local)
-        _check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
-    verifier = CachedModel(load_model("target", target, dtype, device, local=local), forward)
+        check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
+    verifier = load_cached("target", target, dtype, device, forward, local=local)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
-    drafter = ModelDrafter(
-        load_model("draft", draft, dtype, device, local=draft_local), vocabulary_size(verifier.model)
-    )
+    drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)
     return Pair(verifier, drafter, tokenizer, bundled)
 
 
@@ -166,38 +163,3 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
                 raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
         elif not (isinstance(draft, str) and parse_drafter(draft)):
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
-
-
-def _device(given: str | torch.device | None) -> torch.device:
-    """Return a device that is there."""
-    if given is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(given)
-        torch.empty(0, device=device)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        why = str(error).strip().splitlines()[0]
-        raise ValueError(f"device must be one that this machine has, but is {shown(given)}: {why}") from None
-    return device
-
-
-def _dtype(given: str | torch.dtype) -> str | torch.dtype:
-    """Return a type of weights, or ``auto``."""
-    dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
-    if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
-    return dtype
-
-
-def _check_same_vocabulary(
-    target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, target_name: str, draft_name: str
-) -> None:
-    ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
-        return
-    differing = sum(theirs.get(token) != token_id for token, token_id in ours.items())
-    raise ValueError(
-        f"the vocabularies of target {target_name!r} ({len(ours)} tokens) and draft {draft_name!r} "
-        f"({len(theirs)} tokens) differ in {max(differing, abs(len(ours) - len(theirs)))} tokens; both must have the "
-        "same tokens (for others, pass transformers' cross-tokenizer candidate generator to speculative_generate)"
-    )

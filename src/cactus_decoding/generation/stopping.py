@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerBase
+from cactus_decoding.models.tokenizers import Tokenizer
 
 
 class StoppingCriteria:
@@ -18,7 +18,7 @@ class StoppingCriteria:
     """
 
     def __init__(
-        self, token_ids: Sequence[int], strings: Sequence[str], tokenizer: PreTrainedTokenizerBase, prompt_length: int
+        self, token_ids: Sequence[int], strings: Sequence[str], tokenizer: Tokenizer, prompt_length: int
     ) -> None:
         self._token_ids = frozenset(token_ids)
         self._strings = tuple(strings)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.models.agreement import read_if_lean
+from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.lean import LeanForward
 from cactus_decoding.models.transformers import GeneralForward, check_fills_cache
 
@@ -19,36 +16,8 @@ ForwardName = Literal["auto", "lean", "transformers"]
 """Which forward pass reads a model: see `CachedModel`."""
 
 
-class Forward(Protocol):
-    """Reads tokens into a cache of its own and gives logits."""
-
-    def append(
-        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        """Feed tokens ``[n]`` behind those in the cache; return the last logits, ``[rows, vocabulary]``.
-
-        By default the tokens are a chain: each sees all before it, and its position is its place in the cache.
-
-        Args:
-            token_ids: on the model's device, as are the others.
-            start: how many tokens the cache holds before the call.
-            rows: how many rows to return.
-            positions: ``[n]``, each below ``start + n``.
-            mask: ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
-        """
-        ...
-
-    def keep(self, length: int, prefix: int, path: list[int]) -> int:
-        """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
-
-        Returns:
-            How many are left; 0 where some that were to be kept are lost.
-        """
-        ...
-
-
-class CachedModel:
-    """Feeds a model token by token or in blocks, and forgets what was rejected.
+class CachedModel(BaseCachedModel):
+    """Feeds a transformers model token by token or in blocks, and forgets what was rejected.
 
     Args:
         model: a decoder-only causal language model.
@@ -68,15 +37,30 @@ class CachedModel:
     def __init__(self, model: PreTrainedModel, forward: ForwardName = "auto") -> None:
         check_can_roll_back(model)
         check_choice("forward", forward, get_args(ForwardName))
+        super().__init__()
         self.model = model
         self.forward = forward
         self.device = model.device
-        self.length = 0
-        self._extra_inputs: dict[str, Any] = {}
-        self._forward: Forward | None = None  # the first `append` chooses: it knows the extra inputs
+        self._extra_inputs: dict[str, Any] = {}  # which the first `append`, when it chooses a pass, must know
         self._lean: LeanForward | None = None
         if forward == "lean":
             self._choose_forward()
+
+    @property
+    def name(self) -> str:
+        """The path or hub name that the model was loaded from."""
+        return str(self.model.name_or_path)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The width of the logits."""
+        return vocabulary_size(self.model)
+
+    @property
+    def stop_token_ids(self) -> list[int] | None:
+        """End-of-sequence tokens of the model's generation settings, where they name any."""
+        given = self.model.generation_config.eos_token_id
+        return list(given) if isinstance(given, (list, tuple)) else None if given is None else [int(given)]
 
     @property
     def max_length(self) -> int | None:
@@ -106,95 +90,12 @@ class CachedModel:
 
     def reset(self) -> None:
         """Forget everything, extra inputs too."""
-        self.length, self._extra_inputs, self._forward = 0, {}, None
+        super().reset()
+        self._extra_inputs = {}
 
-    @torch.inference_mode()
-    def append(
-        self,
-        token_ids: list[int] | Tensor,
-        rows: int,
-        positions: list[int] | Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensor:
-        """Feed tokens behind the cached ones; return the logits after each of the last ``rows`` of them.
-
-        Whatever ends it early, an interruption too, leaves the cache empty.
-
-        They are a chain, each of which sees all before it, unless positions and a mask make a tree of them:
-        then each token sees itself and what leads to it.
-
-        Args:
-            token_ids: at least ``rows`` tokens, as a list or a tensor ``[n]`` on the model's device.
-            rows: how many rows to return.
-            positions: of each token in the text that leads to it, ``[n]``; their places in the cache, if None.
-            mask: boolean, ``[n, length + n]``, true where a token sees a cached or a new one.
-
-        Returns:
-            Logits in the model's dtype, ``[rows, vocabulary]``.
-
-        Raises:
-            ValueError: for positions or a mask that do not fit, or of a model that cannot take them.
-        """
-        if self._forward is None:
-            self._forward = self._choose_forward()
-        block = torch.as_tensor(token_ids, device=self.device)
-        tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
-        try:
-            logits = self._forward.append(block, self.length, rows, *tree)
-            self.length += len(block)
-        except BaseException as error:
-            self._forget_after(error, tree=bool(tree))
-            raise
-        return logits
-
-    def rollback(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens, or everything where a sliding window has lost some of those."""
-        self._keep(length, [])
-
-    @torch.inference_mode()
-    def keep(self, indices: Sequence[int]) -> None:
-        """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
-
-        The places stay as they are up to the first that is left out: ``keep(range(n))`` is ``rollback(n)``.
-
-        Raises:
-            ValueError: for places that do not ascend or hold no token, or of a model that cannot read trees.
-        """
-        prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
-        path = list(indices[prefix:])
-        if any(before >= after for before, after in pairwise([prefix - 1, *path, self.length])):
-            raise ValueError(f"indices must ascend from 0 to at most {self.length - 1}, but are {list(indices)}")
-        self._keep(prefix, path)
-
-    def _keep(self, prefix: int, path: list[int]) -> None:
-        try:
-            self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
-        except BaseException as error:
-            self._forget_after(error, tree=bool(path))
-            raise
-        if not self.length:
-            self._forward = None
-
-    def _forget_after(self, error: BaseException, *, tree: bool) -> None:
-        """Empty the cache: its layers may hold different numbers of tokens. A tree is refused before anything is."""
-        if not (tree and isinstance(error, ValueError)):
-            self.length, self._forward = 0, None
-
-    def _checked(
-        self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return positions and a mask for ``count`` tokens on the model's device."""
-        end = self.length + count
-        if positions is not None:
-            positions = torch.as_tensor(positions)
-            if positions.shape != (count,) or not bool(((positions >= 0) & (positions < end)).all()):
-                raise ValueError(f"positions must be {count} numbers from 0 to {end - 1}, but are {positions.tolist()}")
-            positions = positions.to(self.device)
-        if mask is not None:
-            if mask.shape != (count, end) or mask.dtype != torch.bool:
-                raise ValueError(f"mask must be boolean, [{count}, {end}], but is {mask.dtype}, {list(mask.shape)}")
-            mask = mask.to(self.device)
-        return positions, mask
+    def twin(self) -> CachedModel:
+        """Return the same model with a cache of its own."""
+        return CachedModel(self.model, self.forward)
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""

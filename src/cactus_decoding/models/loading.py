@@ -9,11 +9,15 @@ from pathlib import Path
 from threading import Thread
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.layout import lay_out_for_small_products
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.models.tokenizers import Tokenizer
 
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
@@ -42,12 +46,16 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
     if name == "":
         raise ValueError(f"cannot load the {role}: its name is empty")
     path, text = Path(name), str(name)
+    if (gguf := parse_gguf(name)) is not None and not path.is_dir():
+        if not gguf.path.is_file():
+            raise ValueError(f"cannot load the {role}: there is no file {str(gguf.path)!r}")
+        return
     if path.is_dir():
         if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
             raise ValueError(f"cannot load the {role}: the folder {text!r} holds no model (there is no config.json)")
         return
     if path.exists():
-        raise ValueError(f"cannot load the {role}: {text!r} is a file, but a model is a folder")
+        raise ValueError(f"cannot load the {role}: {text!r} is a file, but a model is a folder or a GGUF file")
     if isinstance(name, Path) or text.startswith(("/", ".", "~")) or text.count("/") > 1:
         siblings: list[str] = []
         with suppress(OSError):
@@ -69,7 +77,7 @@ def only_cached(role: str, name: str | Path) -> bool:
     Raises:
         ValueError: if the hub has no such model, or does not answer in `HUB_SECONDS` and nothing was fetched before.
     """
-    if Path(name).exists():
+    if Path(name).exists() or parse_gguf(name) is not None:
         return False
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
@@ -116,18 +124,23 @@ def _is_cached(name: str) -> bool:
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
-def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
     """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
 
     Args:
         role: whose it is, such as ``target``.
-        name: a folder, or a name on the hub.
+        name: a folder, a GGUF file, or a name on the hub.
         local: whether to take only what was fetched before; see `only_cached`.
     """
+    if (gguf := parse_gguf(name)) is not None:
+        from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
+
+        return GgufTokenizer.load(role, gguf)
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+        found: Tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except Exception as error:  # whatever a broken file provokes
         raise ValueError(f"cannot load a tokenizer for the {role} {str(name)!r}: {sentence_of(error)}") from error
+    return found
 
 
 def load_model(
@@ -153,6 +166,24 @@ def load_model(
     model = model.to(device).eval()
     lay_out_for_small_products(model)
     return model
+
+
+def load_cached(
+    role: str,
+    name: str | Path,
+    dtype: str | torch.dtype,
+    device: torch.device,
+    forward: ForwardName = "auto",
+    *,
+    local: bool = False,
+) -> BaseCachedModel:
+    """Load a model with an empty cache: a GGUF file with llama.cpp, all else with transformers; see `load_model`."""
+    gguf = parse_gguf(name)
+    if gguf is None:
+        return CachedModel(load_model(role, name, dtype, device, local=local), forward)
+    from cactus_decoding.models.llama_cpp.model import LlamaCppModel
+
+    return LlamaCppModel.load(role, gguf, copies=role == "target")
 
 
 def sentence_of(error: Exception) -> str:

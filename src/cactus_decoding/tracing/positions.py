@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 from cactus_decoding.generation.request import Request
+from cactus_decoding.models.tokenizers import Tokenizer
 from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing.token_names import TokenNames
 from cactus_decoding.tracing.trace import Candidate, TracedPosition
@@ -34,7 +34,7 @@ class PositionReader:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Tokenizer,
         request: Request,
         *,
         top_candidates: int = 5,

@@ -18,7 +18,6 @@ from cactus_decoding.generation.generate import Response, stream
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request, Settings
-from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.tracing.positions import PositionReader
 from cactus_decoding.tracing.trace import Trace, TracedStep, TraceHeader
@@ -122,7 +121,7 @@ def stream_trace(
     request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
-    vocabulary = vocabulary_size(pair.target.model)
+    vocabulary = pair.target.vocabulary_size
     response = stream(pair, prompt, request)
     header = TraceHeader(prompt, target or _target_name(pair), draft or _draft_name(pair), request, vocabulary)
     arguments = {name: value for name, value in header.as_dict().items() if name not in ("prompt", "provenance")}
@@ -151,13 +150,13 @@ def trace_response(pair: Pair, prompt: str, request: Request | None = None, **se
 
 
 def _target_name(pair: Pair) -> str:
-    return "bundled" if pair.bundled else str(pair.target.model.name_or_path)
+    return "bundled" if pair.bundled else pair.target.name
 
 
 def _draft_name(pair: Pair) -> str:
     if isinstance(pair.drafter, NgramDrafter):
         return "ngram"
     if isinstance(pair.drafter, ModelDrafter):
-        name = str(pair.drafter.model.name_or_path)
+        name = pair.drafter.name
         return next((f"{zoo.BUNDLED}:{draft}" for draft in zoo.DRAFTS if name == str(zoo.path(draft))), name)
     return type(pair.drafter).__name__

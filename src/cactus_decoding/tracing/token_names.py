@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedTokenizerBase
-
 from cactus_decoding.generation.detokenizer import UNFINISHED
+from cactus_decoding.models.tokenizers import Tokenizer
 
 
 class TokenNames:
@@ -17,7 +16,7 @@ class TokenNames:
         tokenizer: of the target.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._names = tokenizer, dict[int, str]()
         # some tokenizers drop a space at the start of a text: every token is therefore read behind another one
         self._before = list(tokenizer("a", add_special_tokens=False).input_ids)[-1:]

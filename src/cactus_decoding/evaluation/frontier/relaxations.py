@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedTokenizerBase
-
 from cactus_decoding import zoo
 from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
 from cactus_decoding.drafting.lengths import as_draft_length
@@ -15,6 +13,7 @@ from cactus_decoding.evaluation.tasks.extractors import number
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.loading import load_tokenizer, only_cached
+from cactus_decoding.models.tokenizers import Tokenizer
 from cactus_decoding.rules import as_rule
 
 EVERYWHERE = SpendingPolicy()
@@ -78,7 +77,7 @@ def answers_are_numbers(task: Task) -> bool:
     return all(problem.answer is not None and number(problem.answer) is not None for problem in task.problems)
 
 
-def tokenizer_of(target: str) -> PreTrainedTokenizerBase:
+def tokenizer_of(target: str) -> Tokenizer:
     """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``.
 
     Raises:

@@ -22,6 +22,7 @@ from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.rules import Lossless
 from cactus_decoding.training.importance.continuations import Branch, continue_alone
 
@@ -115,7 +116,12 @@ def collect(
         name: what the journal files them under, beside the problem.
         report: called with the number of problems so far.
         batch: continuations at once.
+
+    Raises:
+        ValueError: for a target that is no model of transformers, which alone read texts in batches here.
     """
+    if not isinstance(pair.target, CachedModel):
+        raise ValueError(f"importance is learned from a target of transformers, not from {pair.target.name!r}")
     keys = [key_of(name, asked, problem) for problem in task.problems]
     entries: dict[str, dict[str, Any]] = {}
     for key in keys:

@@ -9,7 +9,6 @@ from typing import Any
 from cactus_decoding.budgets.importance import Importance
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.training.importance.fitting import FOLDS, Fit, examples_of, fit
 
 
@@ -33,7 +32,7 @@ def learn(
     Raises:
         ValueError: for too few problems, or positions of one kind only.
     """
-    vocabulary = Vocabulary.of(pair.tokenizer, vocabulary_size(pair.target.model))
+    vocabulary = Vocabulary.of(pair.tokenizer, pair.target.vocabulary_size)
     importance, found = fit(examples_of(entries, len(vocabulary.texts)), vocabulary)
     about = dict(names) | {"problems": len(entries), "fit": found.as_dict(), "provenance": dict(provenance)}
     return replace(importance, about=about), found

@@ -1,0 +1,110 @@
+"""A GGUF file's model with a cache that can be rolled back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.llama_cpp.context import Context
+from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
+from cactus_decoding.models.llama_cpp.weights import GgufModel
+
+
+class LlamaCppModel(BaseCachedModel):
+    """Feeds a GGUF file's model token by token or in blocks, and forgets what was rejected.
+
+    Its logits are float32 on the CPU wherever its layers are. Without ``copies`` they are llama.cpp's own memory, which
+    the next `append` overwrites and which is gone with the model: that is for a draft, whose rows become probabilities
+    at once. A target's are copied, because they are handed on with the step's outcome.
+
+    Args:
+        model: the opened file.
+        settings: how to run it.
+        copies: whether `append` returns rows of their own.
+
+    Raises:
+        ValueError: where llama.cpp cannot make a context, such as for lack of memory.
+    """
+
+    model: GgufModel
+
+    def __init__(self, model: GgufModel, settings: LlamaCppSettings | None = None, *, copies: bool = True) -> None:
+        super().__init__()
+        self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
+        self.device = torch.device("cpu")
+        self._context = Context(model, self.settings)
+
+    @classmethod
+    def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
+        """Open a file; raise `ValueError` where that cannot be."""
+        model = GgufModel(role, file.path, gpu_layers=file.settings.gpu_layers)
+        return cls(model, file.settings, copies=copies)
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return self.model.name
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The width of the logits."""
+        return self.model.vocabulary_size
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the cache holds."""
+        return self._context.size
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Every token that ends a generation, by what the vocabulary says."""
+        return self.model.stop_token_ids
+
+    def twin(self) -> LlamaCppModel:
+        """Return the same weights with a cache of its own."""
+        return LlamaCppModel(self.model, self.settings, copies=self.copies)
+
+    def _choose_forward(self) -> LlamaCppForward:
+        self._context.clear()
+        return LlamaCppForward(self._context, copies=self.copies)
+
+
+class LlamaCppForward:
+    """Reads tokens with llama.cpp, chains only.
+
+    Args:
+        context: an empty one.
+        copies: whether rows are copied out of llama.cpp's memory.
+    """
+
+    def __init__(self, context: Context, *, copies: bool) -> None:
+        self._context, self._copies = context, copies
+
+    def append(
+        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
+        context, ids = self._context, token_ids.numpy()
+        if positions is not None or mask is not None:
+            raise ValueError("GGUF files are read as chains: llama.cpp's batches take no mask, so trees cannot be read")
+        if start + len(ids) > context.size:
+            raise ValueError(
+                f"the context holds {context.size} tokens, but {start} and {len(ids)} more were to be read; "
+                "set a larger context_size"
+            )
+        read = list[Tensor]()
+        for begin in range(0, len(ids), context.batch_size):
+            batch = ids[begin : begin + context.batch_size]
+            behind = len(ids) - begin - len(batch)
+            wanted = min(max(rows - behind, 0), len(batch))
+            logits = context.read(batch, start + begin, wanted)
+            if wanted:
+                read.append(logits.clone() if behind or self._copies else logits)
+        return read[0] if len(read) == 1 else torch.cat(read)
+
+    def keep(self, length: int, prefix: int, path: list[int]) -> int:
+        """Forget all but the first ``prefix`` tokens; all, where llama.cpp has lost some of those."""
+        if path:
+            raise ValueError("GGUF files are read as chains: of a tree's tokens none can be kept by themselves")
+        return prefix if prefix == length or self._context.forget_from(prefix) else 0

@@ -1,0 +1,86 @@
+"""What is asked of a tokenizer, whoever made it, and whether two of them have the same tokens."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Tokenizer(Protocol):
+    """What is asked of a target's tokenizer; those of transformers have it all, and more."""
+
+    @property
+    def eos_token_id(self) -> Any:
+        """The token that ends a text, if there is one."""
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Tokens that are no text."""
+
+    def __len__(self) -> int:
+        """Return how many tokens there are."""
+        ...
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
+        """Return an object whose ``input_ids`` are a text's tokens."""
+        ...
+
+    def decode(
+        self, token_ids: list[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
+    ) -> str:
+        """Return the text of tokens."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the number of each token."""
+        ...
+
+    def convert_ids_to_tokens(self, token_id: int) -> Any:
+        """Return what the vocabulary calls a token."""
+        ...
+
+
+def as_chat_prompt(tokenizer: Any, message: str) -> str:
+    r"""Return a user's message as the prompt that the model's chat template makes of it.
+
+    What a tokenizer puts before every text is left out where the template writes it too, for it must not stand there
+    twice.
+
+    Raises:
+        ValueError: for a tokenizer without a template, or one whose template fails.
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> as_chat_prompt(load_pair().tokenizer, "Say it.")
+        'Question: Say it.\nAnswer:'
+    """
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the target has no chat template: leave out --chat, and write the prompt as the model wants it"
+        )
+    try:
+        conversation = [{"role": "user", "content": message}]
+        prompt = str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # templates are programs, and raise what they like
+        raise ValueError(f"the target's chat template fails: {' '.join(str(error).split())}") from error
+    first, begins = tokenizer.bos_token, tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
+    return prompt.removeprefix(first) if first and begins else prompt
+
+
+def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
+    """Raise `ValueError`, with the first difference, where not every number stands for the same token in both."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours == theirs:
+        return
+    named, drafted = ({token_id: token for token, token_id in tokens.items()} for tokens in (ours, theirs))
+    differing = sorted(i for i in named.keys() | drafted.keys() if named.get(i) != drafted.get(i))
+    first = differing[0] if differing else 0
+    raise ValueError(
+        f"the vocabularies of target {target_name!r} ({len(ours)} tokens) and draft {draft_name!r} "
+        f"({len(theirs)} tokens) differ in {len(differing)} tokens, first in token {first}: {_shown(named.get(first))} "
+        f"and {_shown(drafted.get(first))}; both must have the "
+        "same tokens (for others, pass transformers' cross-tokenizer candidate generator to speculative_generate)"
+    )
+
+
+def _shown(token: str | None) -> str:
+    return "none" if token is None else repr(token)

@@ -1,0 +1,74 @@
+"""Commands with GGUF files in the place of models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+PROMPT = EXAMPLES[0].prompt
+
+
+@pytest.fixture
+def models(gguf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return "--target", f"{gguf('target', 'q8_0')}:context_size=512", "--draft", str(gguf("worded", "q8_0"))
+
+
+def test_generate_and_trace(run, models, tmp_path):
+    given = ("--rule", "cactus:delta=1", "--top-p", "0.95", "--protect", "digits", "--budget", "0.5", "--seed", "1")
+    code, out, err = run("generate", PROMPT, *models, *given, "--trace", "new.jsonl", "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["finish_reason"] == "stop"
+    assert answer["metrics"]["accepted"] > answer["metrics"]["steps"]
+    assert answer["arguments"]["target"] == models[1]
+    header = json.loads((tmp_path / "new.jsonl").read_text().splitlines()[0])
+    assert header["target"] == models[1]
+    assert header["provenance"]["versions"]["llama_cpp"]
+    assert run("trace", "new.jsonl")[0] == 0
+    assert "43" in (tmp_path / "new.html").read_text()
+
+
+def test_generate_says_what_is_wrong_in_one_line(run, models):
+    code, out, err = run("generate", PROMPT, *models[:2], "--draft", "nothing.gguf")
+    assert (code, out) == (2, "")
+    assert err == "cactus: cannot load the draft: there is no file 'nothing.gguf'\n"
+
+
+def test_chat_asks_by_the_template_of_the_file(run, models):
+    given = (*models, "--json", "--temperature", "0")
+    ways = (EXAMPLES[0].question, "--chat"), (PROMPT,)
+    asked, plain = (json.loads(run("generate", *way, *given)[1]) for way in ways)
+    assert asked["token_ids"] == plain["token_ids"]
+    assert asked["arguments"]["prompt"] == PROMPT
+    code, _, err = run("generate", PROMPT, "--chat", "--raw")
+    assert (code, err) == (2, "cactus: --raw and --chat exclude each other: give one of them\n")
+
+
+def test_importance_is_not_learned_from_a_file(run, models):
+    code, _, err = run("learn-importance", *models, "--problems", "10", "--out", "new.safetensors")
+    assert code == 2
+    assert "importance is learned from a target of transformers" in err
+
+
+@pytest.mark.slow
+def test_eval(run, models, tmp_path):
+    given = ("--rule", "lossless", "--rule", "clamped:width=1", "--num-speculative-tokens", "0,4", "--problems", "2")
+    code, out, err = run("eval", *models, *given, "--out", "new.jsonl")
+    assert code == 0, err
+    assert "clamped:width=1.0 ×4" in out
+    assert "llama_cpp" in (tmp_path / "new.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_frontier_and_calibrate(run, models, tmp_path):
+    given = ("--positions", "40", "--points", "2", "--family", "clamped", "--protect", "none", "--protect", "digits")
+    code, out, err = run("frontier", *models, *given, "--rows", "rows.npz", "--output", "new.json")
+    assert code == 0, err
+    assert "clamped:width=50.0 protecting digits" in out
+    code, out, err = run("calibrate", "--rows", "rows.npz", "--max-nats", "0.05", "--rounds", "2")
+    assert code == 0, err
+    assert "Recommended: " in out

@@ -1,0 +1,37 @@
+"""The script that measures how near GGUF files are to transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "laptop.md"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "gguf_agreement.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shutil.copy(PAGE, page)
+    assert run("--only-render", "--page", page).returncode == 0
+    assert page.read_text() == PAGE.read_text()
+
+
+@pytest.mark.slow
+def test_float32_is_exact_and_quantised_files_are_not(tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "r.json"
+    shutil.copy(PAGE, page)
+    assert run("--rows", 3, "--answers", 3, "--results", results, "--page", page).returncode == 0
+    exact, *_, quantised = json.loads(results.read_text())["rows"]
+    assert exact["transformers"]["largest"] < 1e-4 < 1e-3 < quantised["transformers"]["largest"]
+    assert exact["one_by_one"]["largest"] < 1e-4
+    assert (exact["equal"], exact["answers"]) == (3, 3)
