@@ -32,7 +32,7 @@ TOKENS = 7
 
 
 def toy(seed: int = 0, spread: float = 1.5) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits of both models, tokens, and a mask that leaves out the beginning of one text, the end of another."""
+    """Return logits of both models, tokens, and a mask that cuts the beginning of one text and the end of another."""
     generator = torch.Generator().manual_seed(seed)
     target, draft = (spread * torch.randn(3, 5, TOKENS, generator=generator, dtype=torch.float64) for _ in range(2))
     mask = torch.ones(3, 5, dtype=torch.bool)

@@ -28,7 +28,7 @@ class Lk(Loss):
         >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
         >>> round(Lk()(rows).item(), 4)
         0.2374
-    """  # noqa: D400, D415 - the sentence ends in its formula
+    """  # noqa: D415 - the sentence ends in its formula
 
     eta: Annotated[float, Knob("how fast the weight moves from KL to acceptance", ge=0, lt=math.inf)] = 3.0
 

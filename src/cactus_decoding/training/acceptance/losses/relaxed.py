@@ -80,7 +80,7 @@ class Relaxed(Loss):
             every = torch.arange(q.shape[-1], device=q.device).expand_as(q)
             relaxed = self.rule.judge(q, None, every).relaxed_prob.to(q.dtype)
         else:
-            relaxed = upper_bound(self.rule, q, p).to(q.dtype) * q
+            relaxed = (upper_bound(self.rule, q, p) * q.double()).clamp(max=1.0).to(q.dtype)
         return 1 - torch.minimum(p, relaxed).sum(-1) + self.kl_weight * rows.kl
 
     def __str__(self) -> str:
