@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def coarse(top_ids: Tensor, top_log_probs: Tensor, draft_logits: Tensor, token_i
     kept = draft.gather(-1, top_ids)
     others = draft.scatter(-1, top_ids, torch.finfo(draft.dtype).min / 4).logsumexp(-1, keepdim=True)
     rest = (1 - top_log_probs.exp().sum(-1, keepdim=True)).clamp(min=least).log()
-    floor = torch.tensor(least).log().item()
+    floor = math.log(least)
     target = torch.cat([top_log_probs, rest], -1).clamp(min=floor)
     return Rows(target, torch.cat([kept, others.clamp(min=floor)], -1), chosen(draft, token_ids[mask]), mask)
 

@@ -70,6 +70,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     main, wait = args.process_index == 0, args.distributed_state.wait_for_everyone
     report = report if main else _silent
     target = load_model("target", target_name, "auto", args.device, local=local).requires_grad_(False)
+    draft = start(settings, target)  # before any work: the shape may be impossible
     if main:
         occupy(work, settings, digest)
     wait()
@@ -86,7 +87,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
         kept, stage = arguments(settings, work / "reference"), "Training the reference"
         best, _ = fit(settings, material, kept, start(settings, target), report, stage=stage, loss="kl", cache=cache)
         reference = load_model("reference", best, torch.float32, args.device).requires_grad_(False)
-    best, logged = fit(settings, material, args, start(settings, target), report, reference=reference, cache=cache)
+    best, logged = fit(settings, material, args, draft, report, reference=reference, cache=cache)
     if main:
         finish(write_model(work / "model", best, settings, material, logged, report), work, output)
     wait()
