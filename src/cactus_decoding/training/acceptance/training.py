@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -96,8 +95,10 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
 
 def check_installed() -> None:
     """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
-    if importlib.util.find_spec("accelerate") is None:
-        raise ValueError(f"training a draft needs accelerate: run {install('train')}")
+    try:
+        import accelerate  # noqa: F401
+    except ImportError:
+        raise ValueError(f"training a draft needs accelerate: run {install('train')}") from None
 
 
 def check_models(settings: TrainingSettings) -> str | Path:
