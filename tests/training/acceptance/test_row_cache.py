@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import audit
-from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
+from cactus_decoding import audit, load_pair
+from cactus_decoding.training.acceptance.data import IGNORED, Document, TokenSequence, as_sequence, collate
 from cactus_decoding.training.acceptance.losses import parse_loss
 from cactus_decoding.training.acceptance.losses.base import Rows
 from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
+from cactus_decoding.zoo.word_problems import word_problems
 
 SEQUENCES = [TokenSequence([1, 2, 3, 4, 5], 2), TokenSequence([6, 7, 1], 0), TokenSequence([2, 2, 5, 1], 1)]
 
@@ -80,3 +83,17 @@ def test_another_target_or_text_has_rows_of_its_own(models, tmp_path):
         RowCache(tmp_path, models[0], SEQUENCES, top=3).folder,
     }
     assert len(folders) == 4
+
+
+def test_the_bias_for_the_bundled_pair_is_as_small_as_it_is_stated(tmp_path):
+    pair = load_pair("bundled", "bundled:worded")
+    models = pair.target.model, pair.drafter.model
+    drawn = islice(word_problems("train", seed=9), 24)
+    documents = [Document(each.prompt, f" {each.solution}") for each in drawn]
+    texts = [as_sequence(pair.tokenizer, each, None, pair.stop_token_ids, 256) for each in documents]
+    cache = RowCache(tmp_path, models[0], texts)
+    cache.fill()
+    _, draft, tokens, mask = rows_of(models, texts)
+    found, exact = coarse(*cache.rows(range(24)), draft, tokens, mask), Rows.of(*rows_of(models, texts))
+    assert 0 <= (found.acceptance - exact.acceptance).mean() < 1e-4
+    assert found.target_probs[:, -1].mean() < 1e-3

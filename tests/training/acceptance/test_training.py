@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from cactus_decoding import Request, generate, load_pair
 from cactus_decoding.files.writing import part_of
 from cactus_decoding.training import train_draft
+from cactus_decoding.training.acceptance.data import digest_of, read_documents
+from cactus_decoding.training.acceptance.workplace import occupied
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 TESTS = Path(__file__).resolve().parents[2]
@@ -137,6 +139,22 @@ def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
+    asked = settings(folder, on_policy=0.5, refresh_every=2, max_new_tokens=6, steps=6)
+    whole = train_draft(asked, tmp_path / "whole")
+
+    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_draft(asked, tmp_path / "cut", interrupt)
+    cut = train_draft(asked, tmp_path / "cut")
+    mine, theirs = (load_file(each / "model.safetensors") for each in (cut, whole))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [3, 6])
 def test_a_killed_training_resumes_to_the_same_weights(folder, trained, tmp_path, killed_at):
     output = tmp_path / "draft"
@@ -223,8 +241,17 @@ def test_outputs_in_the_way_are_refused(folder, trained, tmp_path):
     with pytest.raises(ValueError, match="is there already"):
         train_draft(settings(folder), tmp_path / "file")
     part_of(tmp_path / "draft").mkdir()
+    (part_of(tmp_path / "draft") / "mine").touch()
     with pytest.raises(ValueError, match="is in the way"):
         train_draft(settings(folder), tmp_path / "draft")
+    assert [each.name for each in part_of(tmp_path / "draft").iterdir()] == ["mine"]
+
+
+def test_two_trainings_do_not_share_an_output(folder, tmp_path):
+    asked = settings(folder)
+    digest = digest_of(read_documents(asked.data))
+    with occupied(part_of(tmp_path / "draft"), asked, digest), pytest.raises(ValueError, match="another process"):
+        train_draft(asked, tmp_path / "draft")
 
 
 def test_another_tokenizer_is_refused_before_any_work(folder, tmp_path):
