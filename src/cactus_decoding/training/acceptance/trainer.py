@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, Trainer
 from cactus_decoding.training.acceptance.continuations import Continuations
 from cactus_decoding.training.acceptance.data import IGNORED
 from cactus_decoding.training.acceptance.filters import AdaSpec
+from cactus_decoding.training.acceptance.length_groups import LengthGroups
 from cactus_decoding.training.acceptance.losses.base import Loss, Rows, windows
 from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
 from cactus_decoding.training.acceptance.saving import naming
@@ -55,6 +56,12 @@ class AcceptanceTrainer(Trainer):
         self.filter, self.reference, self.continuations, self.cache = filter, reference, continuations, cache
         # whatever the model's own loss can do: tokens are counted, and the loss is divided by their number here
         self.model_accepts_loss_kwargs, self.loss_is_scaled_for_ga = True, True
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroups:
+        """Return an order in which the sequences of a step are of similar length."""
+        lengths = [len(each.token_ids) for _, each in train_dataset or self.train_dataset]
+        step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return LengthGroups(lengths, step, self.args.seed)
 
     def compute_loss(
         self,
