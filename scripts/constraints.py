@@ -227,9 +227,10 @@ def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -
     asked = {json.dumps(each): each for each in settings()[: given.settings]}
     arguments = {"stories": given.stories, "seed": given.seed, "draft": given.draft.name, "num_speculative_tokens": 6}
     journal = given.work / f"answers-{given.draft.name}-{given.seed}.jsonl"
+    begun = provenance(arguments)  # once, because the first round changes a file that is committed
     for answers in answer(journal, pair, stories, asked, identity):
         content = {
-            "provenance": provenance(arguments),
+            "provenance": begun,
             "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
             "validation": checked,
             "kinds": [story.kind for story in stories[: len(answers[0])]],

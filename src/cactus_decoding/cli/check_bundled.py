@@ -46,8 +46,8 @@ def check_bundled(
 
     On held-out problems at temperature 1, the target alone must answer 90 % right, the plain draft at least 25 points
     fewer, and lossless speculation with it must have an acceptance_length between 2.5 and 5. On as many validation
-    problems, at most a quarter of the worded draft's lossless rejections may be at digits, and in the Cactus paper's
-    sampling with 20 proposals Cactus must accept 25 to 45 % more tokens a step. Exit code 1: a floor was missed.
+    problems, at most 30 % of the worded draft's lossless rejections may be at digits, and in the Cactus paper's
+    sampling with 20 proposals Cactus must accept 25 to 55 % more tokens a step. Exit code 1: a floor was missed.
     """
     import torch
 
