@@ -137,6 +137,7 @@ def train_draft(
     longest expected steps on held-out documents. The same command resumes where a kill left off. Needs the extra
     'train'.
     """
+    from cactus_decoding.training.acceptance.installed import check_installed
     from cactus_decoding.training.acceptance.settings import TrainingSettings
 
     settings = TrainingSettings(
@@ -164,6 +165,7 @@ def train_draft(
         cache=cache,
         seed=seed,
     )
+    check_installed()
     options.prepare(threads, small=target == "bundled")
     from cactus_decoding.files.writing import part_of
     from cactus_decoding.training.acceptance.training import train_draft as train

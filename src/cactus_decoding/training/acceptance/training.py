@@ -10,13 +10,13 @@ import torch
 from transformers import PreTrainedModel
 
 from cactus_decoding import zoo
-from cactus_decoding.arguments.extras import install
 from cactus_decoding.drafting.registry import parse_drafter
 from cactus_decoding.generation.pair import check_names, check_same_vocabulary
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached
 from cactus_decoding.training.acceptance.checkpoints import Report
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
 from cactus_decoding.training.acceptance.fitting import arguments, fit
+from cactus_decoding.training.acceptance.installed import check_installed
 from cactus_decoding.training.acceptance.material import Material, material_of
 from cactus_decoding.training.acceptance.publishing import write_model
 from cactus_decoding.training.acceptance.row_cache import RowCache
@@ -105,14 +105,6 @@ def _reference(
     args, draft = arguments(settings, folder), start(settings, material.target)
     best, _ = fit(settings, material, args, draft, report, stage="Training the reference", loss="kl", cache=cache)
     return load_model("reference", best, torch.float32, args.device).requires_grad_(False)
-
-
-def check_installed() -> None:
-    """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
-    try:
-        import accelerate  # noqa: F401
-    except ImportError:
-        raise ValueError(f"training a draft needs accelerate: run {install('train')}") from None
 
 
 def check_models(settings: TrainingSettings) -> str | Path:
