@@ -175,7 +175,7 @@ def test_a_killed_training_resumes_to_the_same_weights(folder, trained, tmp_path
 @pytest.mark.slow
 def test_two_processes_give_the_same_losses_as_one(folder, tmp_path):
     one = train_draft(settings(folder, batch_size=4), tmp_path / "one")
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     command = process(folder, tmp_path / "two", *launcher, batch_size=2)
     subprocess.run(command, check=True, capture_output=True, cwd=TESTS)
     for kind in ("loss", "eval_loss", "eval_acceptance_length"):
