@@ -76,3 +76,9 @@ def test_an_interruption_changes_no_answer(model, tmp_path):
     assert (done, read_answers(cut)) == ([4, 6], expected)
     answer(model, PROMPTS * 2, cut, **asked, report=done.append)
     assert done == [4, 6], "nothing is left to do"
+
+
+def test_an_answer_ends_where_a_sequence_may_be_no_longer(model, tmp_path):
+    file = tmp_path / "answers.jsonl"
+    answer(model, PROMPTS, file, stop_token_ids=[], max_new_tokens=9, longest=8, seed=0, batch=2)
+    assert [len(each) for each in read_answers(file)] == [5, 5, 3]

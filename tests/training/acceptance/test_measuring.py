@@ -75,7 +75,7 @@ def test_a_configuration_may_state_it_too(models, tmp_path):
 
 def test_the_card_carries_licence_recipe_data_and_intervals(models, measured, tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
-    material = Material(models[0], tmp_path, None, [], [Document("", "a")], Split([], [], SEQUENCES), None)
+    material = Material(models[0], tmp_path, None, [], [Document("", "a")], Split([], [], SEQUENCES), None, 8)
     settings = TrainingSettings("bundled", "data.jsonl", draft="bundled:worded", loss="kl")
     text = card(settings, material=material, before=measured, after=measured, commit="abc")
     assert 'license: "mit"' in text.split("---")[1]

@@ -35,7 +35,7 @@ def test_evaluation_counts_every_position_alike(tmp_path, loss, rule):
         "any", "any", draft="any", loss=loss, steps=1, batch_size=3, num_speculative_tokens=2,
         learning_rate=1e-9,
     )  # fmt: skip
-    material = Material(target, "any", None, [], [], Split(SEQUENCES, SEQUENCES, SEQUENCES), None)
+    material = Material(target, "any", None, [], [], Split(SEQUENCES, SEQUENCES, SEQUENCES), None, 8)
     _, log = fit(settings, material, trainer_arguments(settings, tmp_path / "work"), draft, lambda *_: None)
     for found in (log[0], log[-1]):  # before the first step, and after one that moves nothing
         assert found["eval_acceptance"] == pytest.approx(sum(alphas) / len(alphas), abs=1e-6)

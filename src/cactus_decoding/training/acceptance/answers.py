@@ -22,6 +22,7 @@ def answer(
     *,
     stop_token_ids: Sequence[int],
     max_new_tokens: int,
+    longest: int | None = None,
     seed: int,
     report: Callable[[int], None] = lambda done: None,
     batch: int = BATCH,
@@ -36,6 +37,7 @@ def answer(
         file: JSON Lines of objects with ``token_ids``; a line that a kill cut off is written again.
         stop_token_ids: which end an answer.
         max_new_tokens: its greatest length.
+        longest: tokens of prompt and answer together, at most; None for any number.
         seed: of all answers.
         report: called with how many are done.
         batch: answers at once.
@@ -46,11 +48,13 @@ def answer(
         with naming(file):
             file.write_text("".join(map(_line, kept)), encoding="utf-8")
     for start in range(len(kept), len(prompts), batch):
+        some = prompts[start : start + batch]
+        room = max_new_tokens if longest is None else min(max_new_tokens, longest - max(map(len, some)))
         found = sample(
             target,
-            prompts[start : start + batch],
+            some,
             stop_token_ids=stop_token_ids,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=room,
             seed=seed * 1_000_003 + start,
         )
         with naming(file), file.open("a", encoding="utf-8") as out:

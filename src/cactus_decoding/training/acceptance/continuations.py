@@ -27,7 +27,7 @@ class Continuations:
         per_step: sequences of this process in a step.
         stop_token_ids: which end a continuation.
         max_new_tokens: its greatest length.
-        max_length: of a whole sequence; longer ones are cut.
+        max_length: of a whole sequence; it is more than that of any prompt.
         seed: of this process.
     """
 
@@ -74,7 +74,7 @@ class Continuations:
 
     def _written(self, draft: PreTrainedModel, step: int) -> list[TokenSequence]:
         rng = random.Random(f"{self._seed} {step}")
-        prompts = [rng.choice(self._prompts) for _ in range(self._size)]
+        prompts = sorted((rng.choice(self._prompts) for _ in range(self._size)), key=len)  # little is padded
         stock = []
         for start in range(0, len(prompts), BATCH):
             some = prompts[start : start + BATCH]
@@ -82,11 +82,10 @@ class Continuations:
                 draft,
                 some,
                 stop_token_ids=self._stop,
-                max_new_tokens=self._new,
+                max_new_tokens=min(self._new, self._longest - len(some[-1])),
                 seed=rng.randrange(2**31),
             )
             stock += [
-                TokenSequence([*prompt, *answer][: self._longest], len(prompt))
-                for prompt, answer in zip(some, written, strict=True)
+                TokenSequence([*prompt, *answer], len(prompt)) for prompt, answer in zip(some, written, strict=True)
             ]
         return [each for each in stock if each.learned > 0]

@@ -137,6 +137,6 @@ def _continuations(settings: TrainingSettings, material: Material, args: Any) ->
         settings.batch_size * settings.gradient_accumulation,
         stop_token_ids=material.stop_token_ids,
         max_new_tokens=settings.max_new_tokens,
-        max_length=settings.max_length,
+        max_length=material.max_length,
         seed=settings.seed * 1009 + args.process_index,
     )

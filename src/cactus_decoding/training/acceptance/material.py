@@ -26,6 +26,7 @@ class Material:
         documents: as they were read.
         parts: their tokens, with the target's answers.
         answers: the file with the target's answers; None where it was asked nothing.
+        max_length: tokens of a sequence, at most.
     """
 
     target: PreTrainedModel
@@ -35,6 +36,7 @@ class Material:
     documents: Sequence[Document]
     parts: Split
     answers: Path | None
+    max_length: int
 
     @property
     def digest(self) -> str:
@@ -48,6 +50,7 @@ def material_of(
     target: PreTrainedModel,
     target_name: str | Path,
     tokenizer: PreTrainedTokenizerBase,
+    longest: int,
     file: Path,
     report: Report,
     *,
@@ -62,6 +65,7 @@ def material_of(
         target: the verifying model.
         target_name: its folder or name.
         tokenizer: of the target.
+        longest: tokens of a sequence, at most; see `longest_of`.
         file: where its answers are kept.
         report: told of each batch of answers.
         answering: whether this process asks the target, and not another one.
@@ -71,20 +75,18 @@ def material_of(
         ValueError: for a prompt that leaves no room for an answer, or too few documents.
     """
     stops = stop_token_ids(target, tokenizer)
-    window = getattr(target.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    longest = settings.max_length if window is None else min(settings.max_length, window)
     prompts = [list(tokenizer(each.prompt).input_ids) for each in documents if each.completion is None]
     for prompt in prompts:
         if len(prompt) >= longest:
             raise ValueError(f"a prompt has {len(prompt)} tokens, but a sequence at most {longest}: raise max_length")
-    room = min(settings.max_new_tokens, longest - max(map(len, prompts), default=0))
     if prompts and answering:
         answer(
             target,
             prompts,
             file,
             stop_token_ids=stops,
-            max_new_tokens=room,
+            max_new_tokens=settings.max_new_tokens,
+            longest=longest,
             seed=settings.seed,
             report=lambda done: report("Answering", done, len(prompts), ""),
         )
@@ -95,7 +97,13 @@ def material_of(
         for each in documents
     ]
     parts = split(sequences, settings.held_out, settings.seed)
-    return Material(target, target_name, tokenizer, stops, documents, parts, file if prompts else None)
+    return Material(target, target_name, tokenizer, stops, documents, parts, file if prompts else None, longest)
+
+
+def longest_of(settings: TrainingSettings, *models: PreTrainedModel) -> int:
+    """Return how many tokens a sequence may have: as many as are asked for, and as all models can read."""
+    windows = (getattr(each.config.get_text_config(decoder=True), "max_position_embeddings", None) for each in models)
+    return min([settings.max_length, *(int(each) for each in windows if each is not None)])
 
 
 def stop_token_ids(target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

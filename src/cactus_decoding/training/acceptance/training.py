@@ -17,7 +17,7 @@ from cactus_decoding.training.acceptance.checkpoints import Report
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
 from cactus_decoding.training.acceptance.fitting import arguments, fit
 from cactus_decoding.training.acceptance.installed import check_installed
-from cactus_decoding.training.acceptance.material import Material, material_of
+from cactus_decoding.training.acceptance.material import Material, longest_of, material_of
 from cactus_decoding.training.acceptance.publishing import write_model
 from cactus_decoding.training.acceptance.row_cache import RowCache
 from cactus_decoding.training.acceptance.settings import TrainingSettings
@@ -74,7 +74,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     draft = start(settings, target)  # before any work: the shape may be impossible
     with occupied(work, settings, digest) if main else nullcontext():
         wait()
-        given = target, target_name, tokenizer, work / "answers.jsonl"
+        given = target, target_name, tokenizer, longest_of(settings, target, draft), work / "answers.jsonl"
         material = material_of(settings, documents, *given, report, answering=main, wait=wait)
         cache = _cache(settings, material, report, filling=main)
         wait()
