@@ -130,6 +130,14 @@ def test_the_target_answers_prompts_and_its_answers_are_kept(folder, tmp_path):
     assert len((output / "answers.jsonl").read_text().splitlines()) == 12
 
 
+def test_whole_texts_are_learned_too(folder, tmp_path):
+    texts = tmp_path / "texts.jsonl"
+    lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    texts.write_text("".join(json.dumps({"text": each["completion"]}) + "\n" for each in lines))
+    output = train_draft(settings(folder, data=str(texts), steps=2, loss="cross_entropy"), tmp_path / "draft")
+    assert not (output / "answers.jsonl").exists()
+
+
 def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):
     one = train_draft(settings(folder, batch_size=4, steps=3), tmp_path / "one")
     several = train_draft(settings(folder, batch_size=2, gradient_accumulation=2, steps=3), tmp_path / "several")
@@ -200,6 +208,20 @@ def test_an_interruption_leaves_what_can_be_gone_on_with(folder, trained, tmp_pa
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"cut off")
     train_draft(settings(folder), output)
+    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+def test_what_is_trained_is_not_trained_again(folder, trained, tmp_path):
+    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
+        if stage == "Measuring the draft":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_draft(settings(folder), tmp_path / "draft", interrupt)
+    stages: set[str] = set()
+    output = train_draft(settings(folder), tmp_path / "draft", lambda stage, *_: stages.add(stage))
+    assert stages == {"Measuring the start", "Measuring the draft"}
     mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
     assert all(mine[name].equal(theirs[name]) for name in theirs)
 
