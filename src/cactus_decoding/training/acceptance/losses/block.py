@@ -20,7 +20,7 @@ class Block(Loss):
     The expected tokens of such a step are 1 plus that sum; K = 1 is `TotalVariation`. A rejection counts for all that
     would have come after it, and proposals after the end of a text are lost whatever the draft does.
 
-    Source: LK losses, arXiv 2602.23881, whose expected length of a block this is.
+    Source: the expected length of a step, Leviathan et al., arXiv 2211.17192, with an acceptance for each position.
 
     Attributes:
         num_speculative_tokens: K.
