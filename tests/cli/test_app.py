@@ -24,6 +24,7 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "report",
+    "train-draft",
     "learn-importance",
     "show",
     "train-bundled",

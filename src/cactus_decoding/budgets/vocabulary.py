@@ -35,7 +35,7 @@ class Vocabulary:
         if not callable(getattr(tokenizer, "decode", None)):
             raise TypeError(
                 f"a tokenizer is needed to know what tokens say, but it is {tokenizer!r} (transformers' generate keeps "
-                "the one it is given: pass custom_generate=functools.partial(speculative_generate, tokenizer=tokenizer))"
+                "the one it is given: bind it, as functools.partial(speculative_generate, tokenizer=tokenizer))"
             )
         made = _MADE.setdefault(tokenizer, {})
         if size not in made:

@@ -27,6 +27,7 @@ from cactus_decoding.cli import (
     show,
     trace,
     train_bundled,
+    train_draft,
 )
 from cactus_decoding.cli.generate import ASK
 
@@ -49,6 +50,7 @@ app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
+app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(
     learn_importance.learn_importance
 )
