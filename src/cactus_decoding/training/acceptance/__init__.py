@@ -1,0 +1,1 @@
+"""Trains a draft for acceptance: losses, data, and transformers' own trainer around them."""
