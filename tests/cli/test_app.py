@@ -24,6 +24,7 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "report",
+    "diagnose",
     "learn-importance",
     "show",
     "train-bundled",
