@@ -28,6 +28,7 @@ from cactus_decoding.cli import (
     show,
     trace,
     train_bundled,
+    train_draft,
 )
 from cactus_decoding.cli.generate import ASK
 
@@ -51,6 +52,7 @@ app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(front
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
+app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(
     learn_importance.learn_importance
 )

@@ -142,7 +142,7 @@ def load_pair(
     draft_local = named is None and only_cached("draft", draft)
     if named is None:  # compared first: weights may be large
         theirs = load_tokenizer("draft", draft, local=draft_local)
-        _check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
+        check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
     verifier = CachedModel(load_model("target", target, dtype, device, local=local), forward)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
@@ -189,9 +189,10 @@ def _dtype(given: str | torch.dtype) -> str | torch.dtype:
     return dtype
 
 
-def _check_same_vocabulary(
+def check_same_vocabulary(
     target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, target_name: str, draft_name: str
 ) -> None:
+    """Raise `ValueError` where a draft's tokens are not its target's."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return

@@ -13,16 +13,15 @@ from typing import Any
 from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_integer
-from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.evaluation.engines.engine import Problem
 from cactus_decoding.evaluation.run_config import seed_of
 from cactus_decoding.evaluation.runs.journal import Journal
-from cactus_decoding.evaluation.tasks.sources import SOURCES, WordProblems
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import Lossless
+from cactus_decoding.training.held_out import check_not_held_out
 from cactus_decoding.training.importance.continuations import Branch, continue_alone
 
 SMALLEST = 1e-5
@@ -85,12 +84,7 @@ class Rejection:
 
 def check_task(spelling: str, task: Task) -> None:
     """Raise `ValueError` for problems to which no answer is right or wrong, and for those that are held out."""
-    source = parse("task", spelling, SOURCES)
-    if isinstance(source, WordProblems) and source.split == "test":
-        raise ValueError(
-            f"the problems of {spelling!r} are held out for tests: learn from word_problems:split=train, or "
-            "split=validation"
-        )
+    check_not_held_out(spelling)
     if task.extract is None or any(problem.answer is None for problem in task.problems):
         raise ValueError(f"task {spelling!r} has problems without an answer, so no answer can get worse")
 

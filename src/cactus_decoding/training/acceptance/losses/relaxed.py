@@ -112,7 +112,7 @@ def upper_bound(rule: ClampedRatio, target_probs: Tensor, draft_probs: Tensor) -
         stretch = math.exp(rule.width)
         slope, residual = under / stretch + over, excess  # d(sum of h) / d e^hi, as e^lo follows it
     else:
-        logs = torch.where(between > 0, between / q, 1.0).log()
+        logs = torch.where(between > 0, between / q.clamp(min=1e-300), 1.0).log()
         cost = low * low.log() * under + (between * logs).sum(-1, keepdim=True) + high * high.log() * over
         slope = over * (high.log() - low.log())  # after eliminating e^lo
         residual = cost - rule.max_kl - (low.log() + 1) * excess  # type: ignore[operator]

@@ -1,0 +1,157 @@
+"""What a draft learns from: documents, and their tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from cactus_decoding.evaluation.tasks.sources import SOURCES, parse_task
+from cactus_decoding.files.jsonl import read_objects, text_of
+from cactus_decoding.training.held_out import check_not_held_out
+
+IGNORED = -100
+"""The label of a token that is not learned, as transformers has it."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text to learn from.
+
+    Attributes:
+        prompt: its beginning, which is given and not learned; empty where all is learned.
+        completion: the rest; None where the target is still to write it.
+    """
+
+    prompt: str
+    completion: str | None
+
+
+class TokenSequence(NamedTuple):
+    """A document's tokens.
+
+    Attributes:
+        token_ids: of the whole.
+        prompt_length: how many of them are given.
+    """
+
+    token_ids: list[int]
+    prompt_length: int
+
+    @property
+    def learned(self) -> int:
+        """How many tokens are learned: all that have a row before them and are not the prompt's."""
+        return len(self.token_ids) - max(self.prompt_length, 1)
+
+
+def read_documents(data: str, limit: int | None = None) -> list[Document]:
+    """Return the documents of a file or a task.
+
+    Raises:
+        OSError: for a file that cannot be read.
+        ValueError: for a malformed line, a task that is held out for tests, or no documents.
+
+    Example:
+        >>> read_documents("word_problems:split=train", 2)[0].prompt[:9]
+        'Question:'
+    """
+    if data.strip().partition(":")[0] in SOURCES and not Path(data).exists():
+        check_not_held_out(data)
+        return [Document(problem.prompt, None) for problem in parse_task(data, limit).problems]
+    documents = [_document(value, where) for _, where, value in islice(read_objects(data), limit)]
+    if not documents:
+        raise ValueError(f"{data} has no documents: give JSON Lines of objects with a prompt or a text")
+    return documents
+
+
+def _document(value: dict[str, object], where: str) -> Document:
+    if "text" in value:
+        return Document("", text_of(value, "text", where))
+    prompt = text_of(value, "prompt", where)
+    return Document(prompt, text_of(value, "completion", where) if "completion" in value else None)
+
+
+def digest_of(documents: Sequence[Document]) -> str:
+    """Return the SHA-256 of documents: of JSON Lines of their prompts and completions."""
+    digest = hashlib.sha256()
+    for each in documents:
+        digest.update(json.dumps(astuple(each)).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def as_sequence(
+    tokenizer: PreTrainedTokenizerBase,
+    document: Document,
+    answer: Sequence[int] | None,
+    stop_token_ids: Sequence[int],
+    max_length: int,
+) -> TokenSequence:
+    """Return a document's tokens: the prompt's, and the answer's or, with an end of text, the completion's.
+
+    Args:
+        tokenizer: the target's.
+        document: what is turned into tokens.
+        answer: what the target wrote, for a document without a completion.
+        stop_token_ids: what a completion ends with.
+        max_length: what is longer is cut.
+    """
+    prompt = list(tokenizer(document.prompt).input_ids) if document.prompt else []
+    if answer is None:
+        added = tokenizer(document.completion, add_special_tokens=not prompt).input_ids
+        answer = [*added, *stop_token_ids]
+    return TokenSequence([*prompt, *answer][:max_length], len(prompt))
+
+
+class Split(NamedTuple):
+    """Sequences to train on, to choose the best checkpoint by, and to measure the result on."""
+
+    train: list[TokenSequence]
+    validation: list[TokenSequence]
+    test: list[TokenSequence]
+
+
+def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> Split:
+    """Return sequences in three parts, drawn by a seed; those of which nothing is learned are left out.
+
+    Raises:
+        ValueError: where fewer than three are left.
+
+    Example:
+        >>> [len(part) for part in split([TokenSequence([1, 2], 0)] * 30, held_out=64, seed=0)]
+        [24, 3, 3]
+    """
+    usable = [each for each in sequences if each.learned > 0]
+    if len(usable) < 3:
+        raise ValueError(
+            f"there are {len(usable)} documents of which anything could be learned, but at least 3 are needed: to "
+            "train on, to choose the best checkpoint by, and to measure the result on"
+        )
+    random.Random(seed).shuffle(usable)
+    held = min(held_out, max(1, len(usable) // 10))
+    return Split(usable[2 * held :], usable[:held], usable[held : 2 * held])
+
+
+def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:
+    """Return sequences as one batch, padded on the right.
+
+    Example:
+        >>> collate([TokenSequence([5, 6, 7], 1), TokenSequence([8, 9], 0)])["labels"].tolist()
+        [[-100, 6, 7], [-100, 9, -100]]
+    """
+    shape = len(sequences), max(len(each.token_ids) for each in sequences)
+    input_ids = torch.full(shape, pad_token_id)
+    labels, mask = torch.full(shape, IGNORED), torch.zeros(shape, dtype=torch.long)
+    for row, (token_ids, prompt_length) in enumerate(sequences):
+        ids, start = torch.tensor(token_ids), max(prompt_length, 1)
+        input_ids[row, : len(ids)], mask[row, : len(ids)] = ids, 1
+        labels[row, start : len(ids)] = ids[start:]
+    return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}

@@ -1,0 +1,141 @@
+"""One run of the trainer, which goes on from its last whole checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PrinterCallback, TrainingArguments
+
+from cactus_decoding.training.acceptance.checkpoints import Report, Watch, last_whole, state_of
+from cactus_decoding.training.acceptance.continuations import Continuations
+from cactus_decoding.training.acceptance.data import TokenSequence, collate
+from cactus_decoding.training.acceptance.filters import parse_filter
+from cactus_decoding.training.acceptance.losses import parse_loss
+from cactus_decoding.training.acceptance.material import Material
+from cactus_decoding.training.acceptance.row_cache import RowCache
+from cactus_decoding.training.acceptance.settings import TrainingSettings
+from cactus_decoding.training.acceptance.trainer import METRIC, AcceptanceTrainer
+
+WARMUP = 0.05
+"""The share of the steps in which the learning rate rises."""
+_LOG_EVERY = 10
+_WEEK = 7 * 24 * 3600
+
+
+def arguments(settings: TrainingSettings, folder: Path) -> TrainingArguments:
+    """Return the trainer's arguments; several processes find each other here."""
+    every = min(settings.evaluate_every, settings.steps)
+    args = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=math.ceil(WARMUP * settings.steps),
+        weight_decay=0.0,
+        bf16=settings.bfloat16,
+        average_tokens_across_devices=True,
+        eval_strategy="steps",
+        eval_steps=every,
+        eval_on_start=True,
+        save_strategy="steps",
+        save_steps=every,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model=METRIC,
+        greater_is_better=True,
+        logging_steps=min(_LOG_EVERY, every),
+        seed=settings.seed,
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        use_cache=True,  # what the draft's own configuration says of generation stays as it is
+        ddp_find_unused_parameters=False,
+        ddp_timeout=_WEEK,  # other processes wait while one asks the target
+    )
+    if args.n_gpu > 1:  # one GPU a process: torchrun or accelerate start more
+        args._n_gpu = 1
+    return args
+
+
+def fit(
+    settings: TrainingSettings,
+    material: Material,
+    args: TrainingArguments,
+    draft: PreTrainedModel,
+    report: Report,
+    *,
+    stage: str = "Training",
+    loss: str | None = None,
+    reference: PreTrainedModel | None = None,
+    cache: RowCache | None = None,
+) -> tuple[Path, list[dict[str, float]]]:
+    """Train a draft, or go on; return its best checkpoint and what was logged.
+
+    Args:
+        settings: all that was asked for.
+        material: the target, and what is learned from.
+        args: of the trainer.
+        draft: the start; its weights change.
+        report: told of each step.
+        stage: what is reported as being done.
+        loss: another than that of the settings, whose filter and continuations are left out then.
+        reference: the draft that the settings' filter compares with.
+        cache: of the target's rows of the sequences to train on.
+    """
+    folder = Path(args.output_dir)
+    last = last_whole(folder)
+    if last is not None and state_of(last).global_step >= settings.steps:
+        return _best(last)
+    plain = loss is not None
+    trainer = AcceptanceTrainer(
+        target=material.target,
+        loss=parse_loss(loss or settings.loss),
+        num_speculative_tokens=settings.num_speculative_tokens,
+        filter=None if plain or settings.filter is None else parse_filter(settings.filter),
+        reference=reference,
+        continuations=None if plain or not settings.on_policy else _continuations(settings, material, args),
+        cache=cache,
+        model=draft,
+        args=args,
+        train_dataset=list(enumerate(material.parts.train)),
+        eval_dataset=list(enumerate(material.parts.validation)),
+        data_collator=_collate,
+        callbacks=[Watch(report, stage)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    last = last_whole(folder)
+    assert last is not None
+    return _best(last)
+
+
+def _best(last: Path) -> tuple[Path, list[dict[str, float]]]:
+    state = state_of(last)
+    best = state.best_model_checkpoint
+    return last if best is None else last.with_name(Path(best).name), state.log_history
+
+
+def _collate(items: Sequence[tuple[int, TokenSequence]]) -> dict[str, Tensor]:
+    return collate([each for _, each in items]) | {"index": torch.tensor([index for index, _ in items])}
+
+
+def _continuations(settings: TrainingSettings, material: Material, args: Any) -> Continuations:
+    return Continuations(
+        material.parts.train,
+        settings.on_policy,
+        settings.refresh_every,
+        settings.batch_size * settings.gradient_accumulation,
+        stop_token_ids=material.stop_token_ids,
+        max_new_tokens=settings.max_new_tokens,
+        max_length=settings.max_length,
+        seed=settings.seed * 1009 + args.process_index,
+    )

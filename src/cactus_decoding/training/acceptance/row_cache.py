@@ -1,0 +1,122 @@
+"""The target's rows of texts that stay, kept coarsely in files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from cactus_decoding.files.writing import replacing
+from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
+from cactus_decoding.training.acceptance.losses.base import Rows, chosen, log_rows
+from cactus_decoding.training.acceptance.saving import naming
+
+TOP = 64
+"""So many tokens of a row are kept."""
+PER_SHARD = 256
+_BATCH = 8
+
+
+class RowCache:
+    """Keeps the `TOP` likeliest tokens of each of the target's rows, and the mass of all others.
+
+    Losses then see the others as one outcome, in the target's row and the draft's (`coarse`). This is biased: two rows
+    that differ only among the others look alike. Divergences come out too small, never too large, and the acceptance
+    of lossless verification too large by at most the smaller of both models' masses on the others; whatever rule
+    judges, the error of its acceptance is at most the draft's mass there. With TOP of 64 that is seldom more than a few
+    hundredths at temperature 1, and nothing at positions where the target is sure.
+
+    Args:
+        folder: where the files are; a folder of its own in it for each target and data.
+        target: whose rows they are.
+        sequences: the texts.
+        top: how many tokens of a row are kept.
+    """
+
+    def __init__(
+        self, folder: Path, target: PreTrainedModel, sequences: Sequence[TokenSequence], top: int = TOP
+    ) -> None:
+        self._target, self._sequences, self._top = target, sequences, top
+        self.folder = folder / key_of(target, sequences, top)
+
+    def fill(self, report: Callable[[int], None] = lambda done: None) -> None:
+        """Compute the shards that are missing; ``report`` is called with how many sequences are done."""
+        with naming(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        for number in range(-(-len(self._sequences) // PER_SHARD)):
+            if not self._shard(number).exists():
+                with naming(self._shard(number)), replacing(self._shard(number)) as part:
+                    save_file(self._computed(self._sequences[number * PER_SHARD :][:PER_SHARD]), part)
+            report(min((number + 1) * PER_SHARD, len(self._sequences)))
+
+    def _shard(self, number: int) -> Path:
+        return self.folder / f"rows-{number:05}.safetensors"
+
+    @torch.no_grad()
+    def _computed(self, sequences: Sequence[TokenSequence]) -> dict[str, Tensor]:
+        ids, log_probs = [], []
+        for start in range(0, len(sequences), _BATCH):
+            batch = collate(sequences[start : start + _BATCH])
+            inputs = {name: batch[name].to(self._target.device) for name in ("input_ids", "attention_mask")}
+            logits = self._target(**inputs, use_cache=False).logits[:, :-1]
+            rows = log_rows(logits[(batch["labels"][:, 1:] != IGNORED).to(logits.device)])
+            top = rows.topk(min(self._top, rows.shape[-1]))
+            ids.append(top.indices.to(torch.int32).cpu())
+            log_probs.append(top.values.cpu())
+        return {"ids": torch.cat(ids), "log_probs": torch.cat(log_probs)}
+
+    def rows(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return token ids and logarithms of q at the learned positions of some sequences, ``[positions, top]``."""
+        found = [self._rows(index) for index in indices]
+        ids, log_probs = (torch.cat(part) for part in zip(*found, strict=True))
+        return ids.long(), log_probs
+
+    def _rows(self, index: int) -> tuple[Tensor, Tensor]:
+        number = index // PER_SHARD
+        before = self._sequences[number * PER_SHARD : index]
+        start = sum(each.learned for each in before)
+        end = start + self._sequences[index].learned
+        with safe_open(self._shard(number), "pt") as shard:
+            return shard.get_slice("ids")[start:end], shard.get_slice("log_probs")[start:end]
+
+
+def coarse(top_ids: Tensor, top_log_probs: Tensor, draft_logits: Tensor, token_ids: Tensor, mask: Tensor) -> Rows:
+    """Return rows of one outcome for each token of the target's likeliest, and one for all others.
+
+    Args:
+        top_ids: the likeliest tokens, ``[positions, top]``.
+        top_log_probs: logarithms of q there.
+        draft_logits: ``[texts, length, vocabulary]``.
+        token_ids: what the texts have at these positions, ``[texts, length]``.
+        mask: which positions count, ``[texts, length]``.
+
+    Example:
+        >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75]]).log(), torch.zeros(1, 1, 4),
+        ...               torch.tensor([[1]]), torch.tensor([[True]]))
+        >>> rows.target_probs, rows.draft_probs
+        (tensor([[0.7500, 0.2500]]), tensor([[0.2500, 0.7500]]))
+    """  # fmt: skip
+    draft = log_rows(draft_logits[mask])
+    least = torch.finfo(draft.dtype).tiny
+    kept = draft.gather(-1, top_ids)
+    others = draft.scatter(-1, top_ids, torch.finfo(draft.dtype).min / 4).logsumexp(-1, keepdim=True)
+    rest = (1 - top_log_probs.exp().sum(-1, keepdim=True)).clamp(min=least).log()
+    floor = torch.tensor(least).log().item()
+    target = torch.cat([top_log_probs, rest], -1).clamp(min=floor)
+    return Rows(target, torch.cat([kept, others.clamp(min=floor)], -1), chosen(draft, token_ids[mask]), mask)
+
+
+def key_of(target: PreTrainedModel, sequences: Sequence[TokenSequence], top: int) -> str:
+    """Return a name for a target's rows of some sequences: its weights' beginnings count, and every token."""
+    digest = hashlib.sha256(f"{top} {type(target).__name__}".encode())
+    for name, parameter in target.named_parameters():
+        digest.update(f"{name} {list(parameter.shape)} {parameter.flatten()[:8].tolist()}".encode())
+    for each in sequences:
+        digest.update(repr(each).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,143 @@
+"""transformers' `Trainer` with a loss of both models' rows, and the acceptance length as what it evaluates."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Trainer
+
+from cactus_decoding.training.acceptance.continuations import Continuations
+from cactus_decoding.training.acceptance.data import IGNORED
+from cactus_decoding.training.acceptance.filters import AdaSpec
+from cactus_decoding.training.acceptance.losses.base import Loss, Rows, windows
+from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
+from cactus_decoding.training.acceptance.saving import naming
+
+METRIC = "acceptance_length"
+"""By what the best checkpoint is chosen."""
+
+
+class AcceptanceTrainer(Trainer):
+    """Trains a draft along texts, by a loss of its rows and its target's.
+
+    The loss is the mean over the tokens of a step, of all of its batches and processes. Where a filter or the draft's
+    own continuations change what counts in a batch, the batch keeps its weight.
+
+    Args:
+        target: the verifying model, on the trainer's device.
+        loss: what is minimised.
+        num_speculative_tokens: proposals per step, of the acceptance length in evaluations.
+        filter: which tokens count, and
+        reference: the reference draft that it needs.
+        continuations: what the draft writes itself.
+        cache: where the target's rows of the training sequences are; they are computed, if None.
+        options: those of transformers' `Trainer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: PreTrainedModel,
+        loss: Loss,
+        num_speculative_tokens: int,
+        filter: AdaSpec | None = None,
+        reference: PreTrainedModel | None = None,
+        continuations: Continuations | None = None,
+        cache: RowCache | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.target, self.loss, self.num_speculative_tokens = target, loss, num_speculative_tokens
+        self.filter, self.reference, self.continuations, self.cache = filter, reference, continuations, cache
+        # whatever the model's own loss can do: tokens are counted, and the loss is divided by their number here
+        self.model_accepts_loss_kwargs, self.loss_is_scaled_for_ga = True, True
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of a batch, scaled so that the sum over a step's batches is the mean over its tokens.
+
+        Raises:
+            ValueError: where the loss is not finite.
+        """
+        counted = (inputs["labels"][:, 1:] != IGNORED).sum()
+        indices = inputs.pop("index", None)
+        if self.continuations is not None:
+            inputs = self.continuations.mixed(inputs, self.accelerator.unwrap_model(model), self.state.global_step)
+        rows = self.rows(model, inputs, indices)
+        losses = self.loss(rows)
+        if self.filter is not None and self.reference is not None:
+            with torch.no_grad():
+                losses = losses[self.filter.chosen(rows, self.rows(self.reference, inputs, indices))]
+        loss = losses.mean()
+        if not bool(loss.isfinite()):
+            raise ValueError(
+                f"the loss is {loss.item()} after step {self.state.global_step}; the last checkpoint is whole. Try a "
+                "smaller learning rate, with another output"
+            )
+        if num_items_in_batch is not None:  # processes' gradients are averaged, not added up
+            loss = loss * (counted / num_items_in_batch) * self.accelerator.num_processes
+        return (loss, None) if return_outputs else loss
+
+    def rows(self, model: torch.nn.Module, inputs: dict[str, Any], indices: Tensor | None = None) -> Rows:
+        """Return a draft's and the target's rows of a batch; the target's from the cache, given places in it."""
+        texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        labels = inputs["labels"][:, 1:]
+        mask, tokens = labels != IGNORED, labels.clamp(min=0)
+        logits = model(**texts, use_cache=False).logits[:, :-1]
+        if self.cache is not None and indices is not None:
+            ids, log_probs = (part.to(logits.device) for part in self.cache.rows(indices.tolist()))
+            return coarse(ids, log_probs, logits, tokens, mask)
+        with torch.no_grad():
+            target_logits = self.target(**texts, use_cache=False).logits[:, :-1]
+        return Rows.of(target_logits, logits, tokens, mask)
+
+    @torch.no_grad()
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Return loss, acceptance and acceptance length over a set of sequences, each position alike.
+
+        The acceptance length is 1 + sum of products of acceptance along the texts; see `windows`. The target's rows are
+        computed, and nothing is filtered.
+        """
+        self.model.eval()
+        sums = torch.zeros(4, dtype=torch.float64, device=self.args.device)
+        for batch in self.get_eval_dataloader(eval_dataset):
+            batch.pop("index", None)
+            with self.compute_loss_context_manager():
+                rows = self.rows(self.model, self._prepare_inputs(batch))
+                parts = (
+                    self.loss(rows),
+                    rows.acceptance,
+                    windows(rows.acceptance, rows.mask, self.num_speculative_tokens),
+                )
+            of_texts = torch.zeros(*rows.mask.shape, 4, dtype=torch.float64, device=self.args.device)
+            of_texts[rows.mask] = torch.stack([*parts, torch.ones_like(rows.acceptance)], -1).double()
+            # the last batches of some processes repeat sequences, which are left out here
+            sums += self.accelerator.gather_for_metrics(of_texts.sum(1)).sum(0)
+        loss, acceptance, kept, _ = (sums / sums[-1]).tolist()
+        names = {"loss": loss, "acceptance": acceptance, METRIC: 1 + kept}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in names.items()}
+        self.log(metrics)
+        handler: Any = self.callback_handler
+        self.control: Any = handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Save a checkpoint, with an error in one line where that fails; see `checkpoints` for what is whole."""
+        with naming(Path(self.args.output_dir), "; the last checkpoint is whole"):
+            super()._save_checkpoint(model, trial)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Never take what is no number for the best."""
+        finite = math.isfinite(metrics[f"eval_{METRIC}"])
+        return bool(finite and super()._determine_best_metric(metrics, trial))

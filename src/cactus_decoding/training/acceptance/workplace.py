@@ -1,0 +1,55 @@
+"""Where a training works until it is finished: beside its output, under a name of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from cactus_decoding.files.writing import check_folder, part_of, write_atomically
+from cactus_decoding.training.acceptance.saving import naming
+from cactus_decoding.training.acceptance.settings import TrainingSettings
+
+
+def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> Path:
+    """Return the folder in which an output grows, without making it; one that an earlier run left is gone on with.
+
+    Raises:
+        ValueError: where the output is there already or cannot be written, or the earlier run had other settings.
+    """
+    if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
+        raise ValueError(f"{str(output)!r} is there already; give another output")
+    check_folder(output)
+    work = part_of(output)
+    if not work.exists():
+        return work
+    file = work / "settings.json"
+    if not file.is_file():
+        raise ValueError(f"{str(work)!r} is in the way: what is not finished is written there")
+    earlier, now = json.loads(file.read_text(encoding="utf-8")), _asked(settings, data_sha256)
+    for name in now:
+        if earlier.get(name) != now[name]:
+            raise ValueError(
+                f"{str(work)!r} holds an unfinished training with {name} {earlier.get(name)!r}, but now it is "
+                f"{now[name]!r}: give the same, remove that folder, or give another output"
+            )
+    return work
+
+
+def occupy(work: Path, settings: TrainingSettings, data_sha256: str) -> None:
+    """Make the folder, and write down what is asked for."""
+    with naming(work):
+        work.mkdir(parents=True, exist_ok=True)
+        write_atomically(work / "settings.json", json.dumps(_asked(settings, data_sha256), indent=2))
+
+
+def finish(model: Path, work: Path, output: Path) -> None:
+    """Put a model that is whole in the place of the output, and remove what it was made in."""
+    with naming(output):
+        os.replace(model, output)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _asked(settings: TrainingSettings, data_sha256: str) -> dict[str, object]:
+    return settings.as_dict() | {"data_sha256": data_sha256}
