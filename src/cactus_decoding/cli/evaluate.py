@@ -182,9 +182,7 @@ def evaluate(
         todo = pending(configs, file.results)
         if len(todo) < len(configs):
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
-        load: Callable[[str], Engine] = partial(
-            load_engine, engine, target, audited=audit, engine_arguments=engine_args
-        )
+        load: LoadEngine = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         adaptation = None
         if adapt is not None and todo:
             adaptation = DraftAdaptation.load(adapt, target, begins[0])
