@@ -18,6 +18,7 @@ from cactus_decoding.cli.progress import counting
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.run_config import RunConfig
     from cactus_decoding.evaluation.runs.results import RunResult
+    from cactus_decoding.evaluation.runs.runner import LoadEngine
     from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
