@@ -15,6 +15,7 @@ from cactus_decoding.arguments.extras import install
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+TRAIN = ("train-draft", "--target", "bundled", "--draft", "bundled:worded", "--data", "word_problems:split=train")
 
 
 def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp_path, monkeypatch):
@@ -32,6 +33,7 @@ def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp
         ("vllm", ("serve",), "vllm"),
         ("vllm", ("eval", "--engine", "vllm", "--out", "new.jsonl", "--problems", "1"), "vllm"),
         ("sklearn.linear_model", ("learn-importance", "--out", "new.safetensors"), "importance"),
+        ("accelerate", (*TRAIN, "--output", "new"), "train"),
         ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--out", "new.jsonl"), "eval"),
     ],
 )
@@ -54,6 +56,8 @@ def test_the_demo_s_environment_has_what_the_first_commands_need():
     assert line.startswith('extras="report,playground')
     names = {
         extra: {each.split(">")[0] for each in EXTRAS[extra]}
-        for extra in ("report", "playground", "eval", "importance", "dev")
+        for extra in ("report", "playground", "eval", "importance", "train", "dev")
     }
-    assert names["report"] | names["playground"] | names["eval"] | names["importance"] <= names["dev"] | {"anyio"}
+    assert names["report"] | names["playground"] | names["eval"] | names["importance"] | names["train"] <= names[
+        "dev"
+    ] | {"anyio"}

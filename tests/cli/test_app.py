@@ -25,6 +25,7 @@ COMMANDS = (
     "calibrate",
     "diagnose",
     "report",
+    "train-draft",
     "learn-importance",
     "show",
     "train-bundled",

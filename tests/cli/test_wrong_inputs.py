@@ -24,6 +24,9 @@ CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl
 REPORT = ("report", "results.jsonl", "--output", "new.html")
 TRAIN = ("train-bundled", "--output", "new")
 LEARN = ("learn-importance", "--out", "new.safetensors")
+DRAFT = ("train-draft", "--target", "bundled", "--output", "new")
+WORDED = (*DRAFT, "--draft", "bundled:worded")
+TASK = ("--data", "word_problems:split=train")
 RELAXED = (*GENERATE, "--rule", "cactus:delta=1", "--top-p", "0.9")
 ADVICE = "give a regular file, or leave out what you do not need"
 
@@ -180,6 +183,24 @@ CASES = [
     ((*LEARN, "--num-speculative-tokens", "0"), "without proposals nothing is rejected"),
     ((*LEARN, "--continuations", "0"), "'--continuations'"),
     ((*LEARN, "--draft", "ngrm"), "did you mean 'ngram'?"),
+    ((*WORDED, *TASK, "--loss", "kll"), "did you mean 'kl'?"),
+    ((*WORDED, *TASK, "--loss", "relaxed:typical"), "for the rules cactus and clamped, but not for 'typical'"),
+    ((*WORDED, *TASK, "--filter", "adaspek"), "did you mean 'adaspec'?"),
+    ((*WORDED, *TASK, "--steps", "0"), "steps must be at least 1"),
+    ((*WORDED, *TASK, "--first-layers", "2"), "several of them are given"),
+    ((*WORDED, "--data", "word_problems"), "held out for tests: learn from word_problems:split=train"),
+    ((*WORDED, "--data", "missing.jsonl"), "missing.jsonl: No such file"),
+    ((*WORDED, "--data", "/dev/null"), "has no documents"),
+    ((*WORDED, "--data", "garbage"), "this is not JSON"),
+    ((*DRAFT, *TASK, "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
+    ((*DRAFT, *TASK, "--draft", "ngram"), "has no weights to train"),
+    ((*DRAFT, *TASK, "--draft", "./model"), "holds no model (there is no config.json)"),
+    ((*DRAFT, *TASK), "none of them are given"),
+    ((*DRAFT, *TASK, "--layers", "2", "--width", "100"), "width must be a multiple of 64"),
+    ((*DRAFT, *TASK, "--first-layers", "6"), "must be before layer 6"),
+    ((*WORDED, *TASK, "--output", "model2"), "is there already"),
+    ((*WORDED, *TASK, "--output", "garbage"), "is there already"),
+    ((*WORDED, *TASK, "--output", "garbage/x"), "is no folder"),
 ]  # fmt: skip
 
 
@@ -230,7 +251,7 @@ def test_there_are_cases_for_every_command_that_takes_anything():
     assert len(CASES) >= 60
     assert {arguments[0] for arguments, _ in CASES} >= {
         "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report", "train-bundled",
-        "check-bundled", "rules", "learn-importance", "show", "diagnose",
+        "check-bundled", "rules", "learn-importance", "train-draft", "show", "diagnose",
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -173,7 +174,8 @@ def train_draft(
     except KeyboardInterrupt:
         typer.echo(f"cactus: interrupted; what is done is in {part_of(output)}: the same command goes on", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    typer.echo(f"wrote {folder}: its README.md says what rules accept of it")
+    if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts, the first
+        typer.echo(f"wrote {folder}: its README.md says what rules accept of it")
 
 
 class _Stages:

@@ -74,7 +74,7 @@ def card(
 
 def _shown(interval: Interval) -> str:
     if not interval.told:
-        return f"{interval.value:.3f} (too few documents for an interval)"
+        return f"{interval.value:.3f} (no interval: too few documents, or all alike)"
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 

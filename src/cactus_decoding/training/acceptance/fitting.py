@@ -56,7 +56,8 @@ def arguments(settings: TrainingSettings, folder: Path) -> TrainingArguments:
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
+        use_cpu=not torch.accelerator.is_available(),  # without it, several processes would not find each other
+        dataloader_pin_memory=torch.accelerator.is_available(),
         use_cache=True,  # what the draft's own configuration says of generation stays as it is
         ddp_find_unused_parameters=False,
         ddp_timeout=_WEEK,  # other processes wait while one asks the target

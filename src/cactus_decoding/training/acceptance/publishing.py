@@ -88,7 +88,8 @@ def _dtype(settings: TrainingSettings, target: PreTrainedModel) -> torch.dtype:
     """Return the precision that the start's weights are stored in."""
     name = draft_name(settings)
     if name is None:
-        return target.dtype
+        kept: torch.dtype = target.dtype
+        return kept
     config = AutoConfig.from_pretrained(name, local_files_only=only_cached("draft", name))
     stored: torch.dtype | None = config.dtype
     return torch.float32 if stored is None else stored

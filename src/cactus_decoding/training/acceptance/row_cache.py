@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,8 +30,9 @@ class RowCache:
     Losses then see the others as one outcome, in the target's row and the draft's (`coarse`). This is biased: two rows
     that differ only among the others look alike. Divergences come out too small, never too large, and the acceptance
     of lossless verification too large by at most the smaller of both models' masses on the others; whatever rule
-    judges, the error of its acceptance is at most the draft's mass there. With TOP of 64 that is seldom more than a few
-    hundredths at temperature 1, and nothing at positions where the target is sure.
+    judges, the error of its acceptance is at most the draft's mass there. For the bundled pair and TOP of 64 the
+    target's mass on the others is 3e-5 of a row on average, and the acceptance of 0.920 comes out 2e-5 too large; rows
+    of large vocabularies at temperature 1 have heavier tails. Evaluations take whole rows.
 
     Args:
         folder: where the files are; a folder of its own in it for each target and data.
@@ -107,7 +109,7 @@ def coarse(top_ids: Tensor, top_log_probs: Tensor, draft_logits: Tensor, token_i
     kept = draft.gather(-1, top_ids)
     others = draft.scatter(-1, top_ids, torch.finfo(draft.dtype).min / 4).logsumexp(-1, keepdim=True)
     rest = (1 - top_log_probs.exp().sum(-1, keepdim=True)).clamp(min=least).log()
-    floor = torch.tensor(least).log().item()
+    floor = math.log(least)
     target = torch.cat([top_log_probs, rest], -1).clamp(min=floor)
     return Rows(target, torch.cat([kept, others.clamp(min=floor)], -1), chosen(draft, token_ids[mask]), mask)
 

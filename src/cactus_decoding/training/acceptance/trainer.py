@@ -76,7 +76,8 @@ class AcceptanceTrainer(Trainer):
         losses = self.loss(rows)
         if self.filter is not None and self.reference is not None:
             with torch.no_grad():
-                losses = losses[self.filter.chosen(rows, self.rows(self.reference, inputs, indices))]
+                reference = self.rows(self.reference, inputs, indices)
+            losses = losses[self.filter.chosen(rows, reference)]
         loss = losses.mean()
         if not bool(loss.isfinite()):
             raise ValueError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.extras import install
@@ -16,12 +17,12 @@ from cactus_decoding.models.loading import load_model, load_tokenizer, only_cach
 from cactus_decoding.training.acceptance.checkpoints import Report
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
 from cactus_decoding.training.acceptance.fitting import arguments, fit
-from cactus_decoding.training.acceptance.material import material_of
+from cactus_decoding.training.acceptance.material import Material, material_of
 from cactus_decoding.training.acceptance.publishing import write_model
 from cactus_decoding.training.acceptance.row_cache import RowCache
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 from cactus_decoding.training.acceptance.starts import draft_name, start
-from cactus_decoding.training.acceptance.workplace import finish, occupy, workplace_of
+from cactus_decoding.training.acceptance.workplace import finish, occupied, workplace_of
 
 
 def _silent(stage: str, done: int, total: int, remark: str) -> None:
@@ -70,33 +71,48 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     main, wait = args.process_index == 0, args.distributed_state.wait_for_everyone
     report = report if main else _silent
     target = load_model("target", target_name, "auto", args.device, local=local).requires_grad_(False)
-    if main:
-        occupy(work, settings, digest)
-    wait()
-    given = target, target_name, tokenizer, work / "answers.jsonl"
-    material = material_of(settings, documents, *given, report, answering=main, wait=wait)
-    cache = None
-    if settings.cache is not None:
-        cache = RowCache(Path(settings.cache).expanduser(), target, material.parts.train)
-        if main:
-            cache.fill(lambda done: report("Keeping rows", done, len(material.parts.train), ""))
+    draft = start(settings, target)  # before any work: the shape may be impossible
+    with occupied(work, settings, digest) if main else nullcontext():
         wait()
-    reference = None
-    if settings.filter is not None:
-        kept, stage = arguments(settings, work / "reference"), "Training the reference"
-        best, _ = fit(settings, material, kept, start(settings, target), report, stage=stage, loss="kl", cache=cache)
-        reference = load_model("reference", best, torch.float32, args.device).requires_grad_(False)
-    best, logged = fit(settings, material, args, start(settings, target), report, reference=reference, cache=cache)
-    if main:
-        finish(write_model(work / "model", best, settings, material, logged, report), work, output)
+        given = target, target_name, tokenizer, work / "answers.jsonl"
+        material = material_of(settings, documents, *given, report, answering=main, wait=wait)
+        cache = _cache(settings, material, report, filling=main)
+        wait()
+        reference = _reference(settings, material, work / "reference", report, cache)
+        best, logged = fit(settings, material, args, draft, report, reference=reference, cache=cache)
+        if main:
+            finish(write_model(work / "model", best, settings, material, logged, report), work, output)
     wait()
     return output
 
 
+def _cache(settings: TrainingSettings, material: Material, report: Report, *, filling: bool) -> RowCache | None:
+    """Return the cache that is asked for, which one process fills."""
+    if settings.cache is None:
+        return None
+    cache = RowCache(Path(settings.cache).expanduser(), material.target, material.parts.train)
+    if filling:
+        cache.fill(lambda done: report("Keeping rows", done, len(material.parts.train), ""))
+    return cache
+
+
+def _reference(
+    settings: TrainingSettings, material: Material, folder: Path, report: Report, cache: RowCache | None
+) -> PreTrainedModel | None:
+    """Return the draft that the settings' filter compares with, after distilling it; None without a filter."""
+    if settings.filter is None:
+        return None
+    args, draft = arguments(settings, folder), start(settings, material.target)
+    best, _ = fit(settings, material, args, draft, report, stage="Training the reference", loss="kl", cache=cache)
+    return load_model("reference", best, torch.float32, args.device).requires_grad_(False)
+
+
 def check_installed() -> None:
     """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
-    if importlib.util.find_spec("accelerate") is None:
-        raise ValueError(f"training a draft needs accelerate: run {install('train')}")
+    try:
+        import accelerate  # noqa: F401
+    except ImportError:
+        raise ValueError(f"training a draft needs accelerate: run {install('train')}") from None
 
 
 def check_models(settings: TrainingSettings) -> str | Path:

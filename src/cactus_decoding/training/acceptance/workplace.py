@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cactus_decoding.files.writing import check_folder, part_of, write_atomically
+from cactus_decoding.files.writing import check_folder, lock, part_of, write_atomically
 from cactus_decoding.training.acceptance.saving import naming
 from cactus_decoding.training.acceptance.settings import TrainingSettings
+
+_LOCK = "lock"
 
 
 def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> Path:
@@ -22,7 +26,7 @@ def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> 
         raise ValueError(f"{str(output)!r} is there already; give another output")
     check_folder(output)
     work = part_of(output)
-    if not work.exists():
+    if not work.exists() or (work.is_dir() and {each.name for each in work.iterdir()} <= {_LOCK}):
         return work
     file = work / "settings.json"
     if not file.is_file():
@@ -37,11 +41,19 @@ def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> 
     return work
 
 
-def occupy(work: Path, settings: TrainingSettings, data_sha256: str) -> None:
-    """Make the folder, and write down what is asked for."""
+@contextmanager
+def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterator[None]:
+    """Make the folder, write down what is asked for, and hold it for this process alone.
+
+    Raises:
+        ValueError: where another process holds it.
+    """
     with naming(work):
         work.mkdir(parents=True, exist_ok=True)
+    with (work / _LOCK).open("w") as held:
+        lock(held.fileno(), work)
         write_atomically(work / "settings.json", json.dumps(_asked(settings, data_sha256), indent=2))
+        yield
 
 
 def finish(model: Path, work: Path, output: Path) -> None:

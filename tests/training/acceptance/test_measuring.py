@@ -1,0 +1,86 @@
+"""What a model card tells: exact acceptance by rule, and the licence that the target states."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import audit
+from cactus_decoding.training import TrainingSettings
+from cactus_decoding.training.acceptance.card import card, licence_of
+from cactus_decoding.training.acceptance.data import Document, Split, TokenSequence
+from cactus_decoding.training.acceptance.material import Material
+from cactus_decoding.training.acceptance.measuring import measure
+
+RULES = ["lossless", "clamped:width=1.0", "cactus:delta=0.5"]
+SEQUENCES = [TokenSequence([1 + i % 7, 2, 3, 4 + i % 3, 5, 6][: 4 + i % 3], i % 3) for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [tiny_llama(seed, sharpness=2.0) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def measured(models):
+    return measure(*models, SEQUENCES, RULES, num_speculative_tokens=2)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_acceptance_is_that_of_the_audit_at_every_learned_position(models, measured, rule):
+    accepted, expected = [], []
+    for sequence in SEQUENCES:
+        ids = torch.tensor([sequence.token_ids])
+        with torch.no_grad():
+            q, p = (model(ids).logits[0, :-1].softmax(-1)[max(sequence.prompt_length, 1) - 1 :] for model in models)
+        alphas = audit(rule, q, p).acceptance.tolist()
+        accepted += alphas
+        expected += [1 + a + (a * alphas[i + 1] if i + 1 < len(alphas) else 0.0) for i, a in enumerate(alphas)]
+    found = measured[rule]
+    assert found.rate.value == pytest.approx(sum(accepted) / len(accepted), abs=1e-12)
+    assert found.length.value == pytest.approx(sum(expected) / len(expected), abs=1e-12)
+    for interval in found:
+        assert interval.low < interval.value < interval.high
+
+
+def test_few_texts_tell_no_interval(models):
+    [found] = measure(*models, SEQUENCES[:3], RULES[:1], 2).values()
+    assert not found.rate.told
+    assert not math.isnan(found.rate.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "licence"),
+    [
+        ('---\nlicense: "mit"\ntags: []\n---\n# A model', "mit"),
+        ("---\nlicense: apache-2.0\n---\n", "apache-2.0"),
+        ("# A model\nlicense: mit\n", None),
+        ("---\ntags: []\n---\nlicense: mit\n", None),
+        ("", None),
+    ],
+)
+def test_the_licence_is_the_one_that_the_target_s_card_states(models, tmp_path, text, licence):
+    (tmp_path / "README.md").write_text(text)
+    assert licence_of(tmp_path, models[0]) == licence
+
+
+def test_a_configuration_may_state_it_too(models, tmp_path):
+    model = tiny_llama(0)
+    model.config.license = "mit"
+    assert licence_of(tmp_path, model) == "mit"
+
+
+def test_the_card_carries_licence_recipe_data_and_intervals(models, measured, tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
+    material = Material(models[0], tmp_path, None, [], [Document("", "a")], Split([], [], SEQUENCES), None)
+    settings = TrainingSettings("bundled", "data.jsonl", draft="bundled:worded", loss="kl")
+    text = card(settings, material=material, before=measured, after=measured, commit="abc")
+    assert 'license: "mit"' in text.split("---")[1]
+    assert f"SHA-256 `{material.digest}`" in text
+    assert "along 12 documents that training did not see" in text
+    assert '"loss": "kl"' in text
+    length = measured["lossless"].length
+    assert f"| `lossless` | {length.value:.3f} [{length.low:.3f}, {length.high:.3f}] |" in text

@@ -1,0 +1,40 @@
+"""The trainer's evaluation and loss are those of the rows, however sequences are put into batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import audit
+from cactus_decoding.training import TrainingSettings
+from cactus_decoding.training.acceptance.data import Split, TokenSequence
+from cactus_decoding.training.acceptance.fitting import arguments as trainer_arguments
+from cactus_decoding.training.acceptance.fitting import fit
+from cactus_decoding.training.acceptance.material import Material
+
+pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
+SEQUENCES = [TokenSequence([1 + i % 7, 2, 3, 4 + i % 3, 5, 6][: 4 + i % 3], i % 3) for i in range(7)]
+
+
+def test_evaluation_counts_every_position_alike(tmp_path):
+    target, draft = (tiny_llama(seed, sharpness=0.3).float() for seed in (0, 1))
+    rows = []
+    for sequence in SEQUENCES:
+        ids = torch.tensor([sequence.token_ids])
+        with torch.no_grad():
+            both = [model(ids).logits[0, :-1].double().softmax(-1) for model in (target, draft)]
+        q, p = (probs[max(sequence.prompt_length, 1) - 1 :] for probs in both)
+        rows.append(audit("lossless", q, p).acceptance.tolist())
+    lengths = [1 + a + (a * row[i + 1] if i + 1 < len(row) else 0.0) for row in rows for i, a in enumerate(row)]
+    alphas = [alpha for row in rows for alpha in row]
+    settings = TrainingSettings(
+        "any", "any", draft="any", loss="total_variation", steps=1, batch_size=3, num_speculative_tokens=2,
+        learning_rate=1e-9,
+    )  # fmt: skip
+    material = Material(target, "any", None, [], [], Split(SEQUENCES, SEQUENCES, SEQUENCES), None)
+    _, log = fit(settings, material, trainer_arguments(settings, tmp_path / "work"), draft, lambda *_: None)
+    for found in (log[0], log[-1]):  # before the first step, and after one that moves nothing
+        assert found["eval_acceptance"] == pytest.approx(sum(alphas) / len(alphas), abs=1e-6)
+        assert found["eval_loss"] == pytest.approx(1 - sum(alphas) / len(alphas), abs=1e-6)
+        assert found["eval_acceptance_length"] == pytest.approx(sum(lengths) / len(lengths), abs=1e-6)
