@@ -165,6 +165,27 @@ def test_a_response_is_one_of_the_outcomes(answer: int | None, text: str, expect
     assert is_refusal(text) == (expected in "fR")
 
 
+def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
+    page, picture = tmp_path / "page.md", tmp_path / "picture.svg"
+    shutil.copy(PAGE, page)
+    assert run("--only-render", "--page", page, "--picture", picture).returncode == 0
+    assert page.read_text() == PAGE.read_text()
+    assert picture.read_text() == PICTURE.read_text()
+
+
+def test_the_result_file_says_where_it_comes_from_and_no_budget_was_overspent() -> None:
+    content = json.loads(RESULTS.read_text())
+    assert content["provenance"]["commit"]
+    assert [plan["steps"] for plan in content["training"]["plans"]] == [plan.steps for plan, _ in constraints.PLANS]
+    asked = constraints.settings()
+    for result in content["settings"]:
+        assert result["setting"] in asked
+        assert len(result["outcomes"]) == len(content["kinds"])
+        # without a budget only the greedy rule is metered
+        if "greedy" not in result["setting"]["rule"]:
+            assert result["max_nats"] <= result["setting"].get("budget_nats", 0)
+
+
 @pytest.mark.slow
 def test_training_and_answering_run_to_the_page_and_can_be_continued(tmp_path: Path) -> None:
     folder = constraints.train(

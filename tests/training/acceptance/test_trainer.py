@@ -17,7 +17,10 @@ pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 SEQUENCES = [TokenSequence([1 + i % 7, 2, 3, 4 + i % 3, 5, 6][: 4 + i % 3], i % 3) for i in range(7)]
 
 
-def test_evaluation_counts_every_position_alike(tmp_path):
+@pytest.mark.parametrize(
+    ("loss", "rule"), [("total_variation", "lossless"), ("relaxed:clamped:width=0.5,kl_weight=0", "clamped:width=0.5")]
+)
+def test_evaluation_counts_every_position_alike(tmp_path, loss, rule):
     target, draft = (tiny_llama(seed, sharpness=0.3).float() for seed in (0, 1))
     rows = []
     for sequence in SEQUENCES:
@@ -25,11 +28,11 @@ def test_evaluation_counts_every_position_alike(tmp_path):
         with torch.no_grad():
             both = [model(ids).logits[0, :-1].double().softmax(-1) for model in (target, draft)]
         q, p = (probs[max(sequence.prompt_length, 1) - 1 :] for probs in both)
-        rows.append(audit("lossless", q, p).acceptance.tolist())
+        rows.append(audit(rule, q, p).acceptance.tolist())
     lengths = [1 + a + (a * row[i + 1] if i + 1 < len(row) else 0.0) for row in rows for i, a in enumerate(row)]
     alphas = [alpha for row in rows for alpha in row]
     settings = TrainingSettings(
-        "any", "any", draft="any", loss="total_variation", steps=1, batch_size=3, num_speculative_tokens=2,
+        "any", "any", draft="any", loss=loss, steps=1, batch_size=3, num_speculative_tokens=2,
         learning_rate=1e-9,
     )  # fmt: skip
     material = Material(target, "any", None, [], [], Split(SEQUENCES, SEQUENCES, SEQUENCES), None)

@@ -204,6 +204,21 @@ def test_an_interruption_leaves_what_can_be_gone_on_with(folder, trained, tmp_pa
     assert all(mine[name].equal(theirs[name]) for name in theirs)
 
 
+def test_a_later_epoch_is_gone_on_with_too(folder, tmp_path):
+    asked = settings(folder, batch_size=8)  # three steps an epoch
+    whole = train_draft(asked, tmp_path / "whole")
+
+    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_draft(asked, tmp_path / "cut", interrupt)
+    cut = train_draft(asked, tmp_path / "cut")
+    mine, theirs = (load_file(each / "model.safetensors") for each in (cut, whole))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
 def test_a_loss_that_is_no_number_stops_in_one_line(folder, tmp_path):
     model = LlamaForCausalLM.from_pretrained(folder / "draft")
     model.model.norm.weight.data[0] = float("nan")
@@ -213,6 +228,15 @@ def test_a_loss_that_is_no_number_stops_in_one_line(folder, tmp_path):
     with pytest.raises(ValueError, match="the loss is nan after step 0; the last checkpoint is whole"):
         train_draft(asked, tmp_path / "draft")
     assert not (tmp_path / "draft").exists()
+
+
+def test_a_training_that_diverges_leaves_the_checkpoint_before(folder, tmp_path):
+    asked = settings(folder, learning_rate=1e30, evaluate_every=1)
+    with pytest.raises(ValueError, match=r"the loss is .* after step 2; the last checkpoint is whole"):
+        train_draft(asked, tmp_path / "draft")
+    before = part_of(tmp_path / "draft") / "checkpoints" / "checkpoint-1"
+    assert (before / "whole").exists()
+    assert all(each.isfinite().all() for each in load_file(before / "model.safetensors").values())
 
 
 def test_a_full_disk_stops_in_one_line_and_leaves_the_last_checkpoint(folder, tmp_path):

@@ -26,7 +26,8 @@ class Watch(TrainerCallback):
     """
 
     def __init__(self, report: Report, stage: str) -> None:
-        self._report, self._stage, self._remark = report, stage, ""
+        self._report, self._stage = report, stage
+        self._last: dict[str, float] = {}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Mark the checkpoint that was just written."""
@@ -37,13 +38,13 @@ class Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, float], **more: Any
     ) -> None:
         """Remember the loss and the acceptance length."""
-        shown = {"loss": "loss", "eval_acceptance_length": "acceptance length"}
-        found = [f"{name} {logs[key]:.3f}" for key, name in shown.items() if key in logs]
-        self._remark = " ".join(found) or self._remark
+        names = {"loss": "loss", "eval_acceptance_length": "acceptance length"}
+        self._last |= {name: logs[key] for key, name in names.items() if key in logs}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Report a step."""
-        self._report(self._stage, state.global_step, state.max_steps, self._remark)
+        remark = ", ".join(f"{name} {value:.3f}" for name, value in self._last.items())
+        self._report(self._stage, state.global_step, state.max_steps, remark)
 
 
 def last_whole(folder: Path) -> Path | None:

@@ -39,7 +39,8 @@ class TrainingSettings:
         gradient_accumulation: batches a step.
         learning_rate: of AdamW, reached after 5 % of the steps and brought to zero along a cosine.
         evaluate_every: steps between evaluations, each of which leaves a checkpoint.
-        num_speculative_tokens: proposals per step, of the acceptance_length that chooses the best checkpoint.
+        num_speculative_tokens: proposals per step, of the acceptance_length that chooses the best checkpoint: that of
+            lossless verification, or of the rule that the loss trains for.
         bfloat16: whether forward passes are taken in bfloat16 (weights stay in float32).
         cache: a folder where the target's rows are kept, coarsely; see `RowCache`.
         seed: of everything random.

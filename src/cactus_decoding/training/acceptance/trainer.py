@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, Trainer
 from cactus_decoding.training.acceptance.continuations import Continuations
 from cactus_decoding.training.acceptance.data import IGNORED
 from cactus_decoding.training.acceptance.filters import AdaSpec
+from cactus_decoding.training.acceptance.length_groups import LengthGroups
 from cactus_decoding.training.acceptance.losses.base import Loss, Rows, windows
 from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
 from cactus_decoding.training.acceptance.saving import naming
@@ -55,6 +56,12 @@ class AcceptanceTrainer(Trainer):
         self.filter, self.reference, self.continuations, self.cache = filter, reference, continuations, cache
         # whatever the model's own loss can do: tokens are counted, and the loss is divided by their number here
         self.model_accepts_loss_kwargs, self.loss_is_scaled_for_ga = True, True
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroups:
+        """Return an order in which the sequences of a step are of similar length."""
+        lengths = [len(each.token_ids) for _, each in train_dataset or self.train_dataset]
+        step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return LengthGroups(lengths, step, self.args.seed)
 
     def compute_loss(
         self,
@@ -107,8 +114,8 @@ class AcceptanceTrainer(Trainer):
     ) -> dict[str, float]:
         """Return loss, acceptance and acceptance length over a set of sequences, each position alike.
 
-        The acceptance length is 1 + sum of products of acceptance along the texts; see `windows`. The target's rows are
-        computed, and nothing is filtered.
+        The acceptance length is 1 + sum of products of acceptance along the texts (see `windows`): by lossless
+        verification, or by the rule that the loss trains for. The target's rows are computed, and nothing is filtered.
         """
         self.model.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=self.args.device)
@@ -116,13 +123,10 @@ class AcceptanceTrainer(Trainer):
             batch.pop("index", None)
             with self.compute_loss_context_manager():
                 rows = self.rows(self.model, self._prepare_inputs(batch))
-                parts = (
-                    self.loss(rows),
-                    rows.acceptance,
-                    windows(rows.acceptance, rows.mask, self.num_speculative_tokens),
-                )
+                accepted = self.loss.acceptance(rows)
+                parts = self.loss(rows), accepted, windows(accepted, rows.mask, self.num_speculative_tokens)
             of_texts = torch.zeros(*rows.mask.shape, 4, dtype=torch.float64, device=self.args.device)
-            of_texts[rows.mask] = torch.stack([*parts, torch.ones_like(rows.acceptance)], -1).double()
+            of_texts[rows.mask] = torch.stack([*parts, torch.ones_like(accepted)], -1).double()
             # the last batches of some processes repeat sequences, which are left out here
             sums += self.accelerator.gather_for_metrics(of_texts.sum(1)).sum(0)
         loss, acceptance, kept, _ = (sums / sums[-1]).tolist()

@@ -127,6 +127,10 @@ class Loss(ABC):
     def __call__(self, rows: Rows) -> Tensor:
         """Return the loss at each position, ``[positions]``; what is minimised is its mean."""
 
+    def acceptance(self, rows: Rows) -> Tensor:
+        """Return what is accepted at each position by the verification that the loss trains for, ``[positions]``."""
+        return rows.acceptance
+
     def __str__(self) -> str:
         """Return the spelling, which `parse_loss` takes."""
         return spell(self.name, self)

@@ -75,13 +75,17 @@ class Relaxed(Loss):
 
     def __call__(self, rows: Rows) -> Tensor:
         """Return the loss at each position."""
+        return 1 - self.acceptance(rows) + self.kl_weight * rows.kl
+
+    def acceptance(self, rows: Rows) -> Tensor:
+        """Return what the rule accepts at each position."""
         q, p = rows.target_probs, rows.draft_probs
         if isinstance(self.rule, Cactus):
             every = torch.arange(q.shape[-1], device=q.device).expand_as(q)
             relaxed = self.rule.judge(q, None, every).relaxed_prob.to(q.dtype)
         else:
             relaxed = (upper_bound(self.rule, q, p) * q.double()).clamp(max=1.0).to(q.dtype)
-        return 1 - torch.minimum(p, relaxed).sum(-1) + self.kl_weight * rows.kl
+        return torch.minimum(p, relaxed).sum(-1)
 
     def __str__(self) -> str:
         """Return the spelling, which `parse_loss` takes."""
