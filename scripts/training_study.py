@@ -5,8 +5,8 @@
     python scripts/training_study.py --part losses --shard 0/2    every second training of it; the last shard measures
     python scripts/training_study.py --only-render     tables and pictures again, from the result files
 
-Trained drafts and the target's rows are kept in a work folder (`--work`). The learning rate and draft lengths are chosen
-on validation problems; the tables are of held-out ones. Needs matplotlib (`pip install -e .[dev]`).
+Trained drafts and the target's rows are kept in a work folder (`--work`). The learning rate and draft lengths are
+chosen on validation problems; the tables are of held-out ones. Needs matplotlib (`pip install -e .[dev]`).
 """
 
 from __future__ import annotations
