@@ -111,7 +111,7 @@ class Study:
     def answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
         """Answer what the result file lacks of some runs; return the results of all."""
         configs = list(dict.fromkeys(configs))
-        tasks = {name: parse_task(name, most) for name, most in _most_problems(configs).items()}
+        tasks = {name: parse_task(name, most) for name, most in most_problems(configs).items()}
         load = partial(load_engine, "transformers", "bundled", audited=True)
         with opened(self.folder / f"{self.sampling}-{part}.jsonl") as file:
             todo = pending(configs, file.results)
@@ -142,7 +142,7 @@ class Study:
         fewer = {kind: replace(config, problems=self.sizes.lengths) for kind, config in best.items()}
         at_lengths = {kind: [_with_length(config, length) for length in LENGTHS] for kind, config in fewer.items()}
         results = self.answer("chosen", [config for configs in at_lengths.values() for config in configs])
-        chosen = {kind: _longest(configs, results) for kind, configs in at_lengths.items()}
+        chosen = {kind: longest(configs, results) for kind, configs in at_lengths.items()}
         content = {"chosen": {kind: config.as_dict() for kind, config in chosen.items()}}
         text = json.dumps(content | {"provenance": provenance(self.arguments)}, indent=1)
         write_atomically(self.folder / f"chosen-{self.sampling}.json", text + "\n")
@@ -198,7 +198,7 @@ def loosest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]
     return max(configs, key=lambda config: score(results[config]))
 
 
-def _longest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]) -> RunConfig:
+def longest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]) -> RunConfig:
     least = min(seconds(results[config]) for config in configs)
     alike = [config for config in configs if seconds(results[config]) <= least * (1 + ALIKE)]
     return max(alike, key=lambda config: int(config.num_speculative_tokens))
@@ -208,7 +208,7 @@ def _with_length(config: RunConfig, length: int) -> RunConfig:
     return config.asking(num_speculative_tokens=as_draft_length(length))
 
 
-def _most_problems(configs: Sequence[RunConfig]) -> dict[str, int]:
+def most_problems(configs: Sequence[RunConfig]) -> dict[str, int]:
     return {task: max(each.problems for each in configs if each.task == task) for task in {c.task for c in configs}}
 
 

@@ -68,7 +68,7 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
     write_atomically(page, text)
 
 
-def _lines(header: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
+def lines(header: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
     lines = ["| " + " | ".join(header) + " |", "|---" * names + "|" + "---:|" * (len(header) - names)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -84,7 +84,7 @@ def _chosen(results: Results) -> str:
         columns = {name: column.sum() for name, column in group.columns.items()}
         score, tokens = columns["right"] / len(group.ids), 1 + columns["accepted"] / columns["steps"]
         rows.append([kind, _named(config), f"{score:.3f}", f"{tokens:.2f}"])
-    return _lines(("kind", "chosen", "score there", "tokens per step"), rows, names=2)
+    return lines(("kind", "chosen", "score there", "tokens per step"), rows, names=2)
 
 
 def _tuned(results: Results) -> str:
@@ -98,7 +98,7 @@ def _tuned(results: Results) -> str:
             groups,
         )
         score = next(compared(summary.group, same.group))
-        tokens = _tokens_ratio(summary.group, same.group)
+        tokens = tokens_ratio(summary.group, same.group)
         _, time, *_ = compared(summary.group, best.group)
         itself = summary is same
         rows.append(
@@ -123,7 +123,7 @@ def _tuned(results: Results) -> str:
         "wall time ÷ best lossless",
         "nats per token",
     )
-    return _lines(header, rows)
+    return lines(header, rows)
 
 
 def _held_out(config: RunConfig, groups: Mapping[RunConfig, RunSummary]) -> RunSummary:
@@ -131,7 +131,7 @@ def _held_out(config: RunConfig, groups: Mapping[RunConfig, RunSummary]) -> RunS
     return next(each for each in groups.values() if each.config.request == config.request)
 
 
-def _tokens_ratio(first: RunGroup, second: RunGroup) -> Interval:
+def tokens_ratio(first: RunGroup, second: RunGroup) -> Interval:
     """Return the ratio of tokens per step, paired by problem."""
     table = np.stack([group.columns[name] for group in (first, second) for name in ("accepted", "steps")], axis=1)
 
@@ -152,7 +152,7 @@ def _paper(summaries: Sequence[RunSummary]) -> str:
         paper = PAPER.get(each.config.rule, "–") if each.config.request.spending.everywhere else "–"
         ratio = f"{accepted.value / reference.value:.2f}"
         rows.append([_named(each.config), number(each.metrics["score"], 3), number(accepted, 2), ratio, paper])
-    return _lines(("setting", "score", "accepted per step", "÷ lossless", "the paper's, on its pair"), rows)
+    return lines(("setting", "score", "accepted per step", "÷ lossless", "the paper's, on its pair"), rows)
 
 
 def _grid(summaries: Sequence[RunSummary]) -> str:
@@ -168,7 +168,7 @@ def _grid(summaries: Sequence[RunSummary]) -> str:
             f"{score.value:.2f}, {tokens.value:.2f}"
         )
     rows = [[escape(name), *(found.get(length, "–") for length in lengths)] for name, found in by_setting.items()]
-    return _lines(("score, tokens per step", *(f"×{length}" for length in lengths)), rows)
+    return lines(("score, tokens per step", *(f"×{length}" for length in lengths)), rows)
 
 
 class Costs:
@@ -197,7 +197,7 @@ def _costs(seconds: Mapping[str, float]) -> str:
     ]
     rows.append(["draft ÷ target: c", f"{costs.draft:.2f}"])
     rows.append(["each further token of a target pass", f"{costs.token:.3f} passes"])
-    return _lines(("pass", "median"), rows)
+    return lines(("pass", "median"), rows)
 
 
 def _cost_picture(results: Results, seconds: Mapping[str, float]) -> str:

@@ -23,6 +23,7 @@ COMMANDS = (
     "eval",
     "frontier",
     "calibrate",
+    "diagnose",
     "report",
     "train-draft",
     "learn-importance",

@@ -174,6 +174,8 @@ CASES = [
     (("show", "other.safetensors", "--tokenizer", "bundled"), "was trained on the vocabulary of a test's (2 tokens"),
     (("show", "other.safetensors"), "a test's"),
     (("learn-importance", "--out", "/dev/null"), "it is a device"),
+    (("diagnose", "--json", "/dev/null"), "it is a device"),
+    (("diagnose", "--temperature", "0"), "the temperature must be above 0"),
     (("learn-importance", "--out", "new.json"), "--out is written as .safetensors, but 'new.json' ends in '.json'"),
     ((*LEARN, "--task", "word_problems"), "held out for tests: learn from word_problems:split=train"),
     ((*LEARN, "--task", "jsonl:path=data.jsonl,extract=none", "--problems", "5"), "has 1 problems, but 5 are asked"),
@@ -249,7 +251,7 @@ def test_there_are_cases_for_every_command_that_takes_anything():
     assert len(CASES) >= 60
     assert {arguments[0] for arguments, _ in CASES} >= {
         "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report", "train-bundled",
-        "check-bundled", "rules", "learn-importance", "train-draft", "show",
+        "check-bundled", "rules", "learn-importance", "train-draft", "show", "diagnose",
     }  # fmt: skip
 
 

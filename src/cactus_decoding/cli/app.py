@@ -16,6 +16,7 @@ from cactus_decoding.cli import (
     calibrate,
     check_bundled,
     demo,
+    diagnose,
     evaluate,
     frontier,
     generate,
@@ -49,6 +50,7 @@ app.command("rules", rich_help_panel=USE)(rules.rules)
 app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
+app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
 app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(

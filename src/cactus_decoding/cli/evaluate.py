@@ -18,6 +18,7 @@ from cactus_decoding.cli.progress import counting
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.run_config import RunConfig
     from cactus_decoding.evaluation.runs.results import RunResult
+    from cactus_decoding.evaluation.runs.runner import LoadEngine
     from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
@@ -73,6 +74,12 @@ def evaluate(
                      help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers; may be given several times."),
     ] = None,
+    adapt: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, show_default="none", rich_help_panel=MODELS,
+                     help="Learn from the answers: the draft in this folder proposes, and is trained a step after an "
+                     "answer. A folder that is new begins as a copy of the draft. One setting at a time."),
+    ] = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="What decodes: transformers or vllm.", rich_help_panel=MODELS)
     ] = "transformers",
@@ -123,6 +130,7 @@ def evaluate(
     from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
+    from cactus_decoding.evaluation.engines.transformers import TransformersEngine
     from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.evaluation.run_config import grid
     from cactus_decoding.evaluation.runs.journal import journal_of
@@ -132,6 +140,7 @@ def evaluate(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.training.adaptation import DraftAdaptation
     from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
@@ -151,6 +160,9 @@ def evaluate(
     drafts = _unique(map(full_name, draft or _bundled_draft(target)))
     if engine == "transformers":
         check_names(target, *drafts)
+    begins = drafts
+    if adapt is not None:  # the folder's draft is the one that proposes
+        drafts = [str(adapt)]
     configs = list(
         grid(
             target,
@@ -164,6 +176,8 @@ def evaluate(
             protect=protected,
         )
     )
+    if adapt is not None:
+        _check_adapts(engine, begins, len(configs))
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
@@ -171,7 +185,12 @@ def evaluate(
         todo = pending(configs, file.results)
         if len(todo) < len(configs):
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
-        load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
+        load: LoadEngine = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
+        adaptation = None
+        if adapt is not None and todo:
+            adaptation = DraftAdaptation.load(adapt, target, begins[0])
+            adapting = TransformersEngine(adaptation.pair, audited=audit, watch=adaptation.watch)
+            load = lambda draft: adapting  # noqa: E731
         try:
             with counting("Answering", sum(config.problems for config in todo)) as progress:
                 done = count(1)
@@ -185,7 +204,22 @@ def evaluate(
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            if adaptation is not None:
+                adaptation.save()
+                console.print(adaptation.summary(), soft_wrap=True)
         _show(file.results, configs, every_metric)
+
+
+def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:
+    """Raise `ValueError` where answers could not be learned from."""
+    if engine != "transformers":
+        raise ValueError(f"--adapt trains the draft of --engine transformers, but the engine is {engine!r}")
+    if settings != 1 or len(drafts) != 1:
+        raise ValueError(
+            "--adapt changes the draft from answer to answer, so that settings could not be compared: give one task, "
+            f"draft, rule, protection, length and seed, but there are {max(settings, len(drafts))} settings"
+        )
 
 
 def _tasks(

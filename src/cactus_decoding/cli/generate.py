@@ -81,6 +81,12 @@ def generate(
         typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
                      help="Record what happened at every token here; 'cactus trace FILE' makes a page of it."),
     ] = None,
+    adapt: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, show_default="none", rich_help_panel=MODELS,
+                     help="Learn from the response: the draft in this folder proposes, and is trained a step after it. "
+                     "A folder that is new begins as a copy of the draft."),
+    ] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Continue a prompt by drafting and verifying, with every token styled by how it came about.
@@ -108,16 +114,24 @@ def generate(
             err=True,
         )
     check_writable(trace)
+    if adapt is not None and trace is not None:
+        raise ValueError("--adapt and --trace exclude each other: trace a response of the adapted draft, --draft DIR")
     options.prepare(threads, small=target is None)
+    adaptation = None
     with errors.status("Loading the models"):
-        pair = load_pair(target, draft)
+        if adapt is not None:
+            from cactus_decoding.training.adaptation import DraftAdaptation
+
+            adaptation = DraftAdaptation.load(adapt, target, draft)
+        pair = load_pair(target, draft) if adaptation is None else adaptation.pair
     if chat:
         text = as_chat_prompt(pair.tokenizer, text)
     elif pair.bundled and not raw:
         text = as_prompt(text)
     steps: Iterable[Outcome | TracedStep]
     if trace is None:
-        response = steps = stream(pair, text, request)
+        response = stream(pair, text, request)
+        steps = response if adaptation is None else adaptation.watch(response)
     else:
         from cactus_decoding.tracing import stream_trace, written
 
@@ -126,6 +140,8 @@ def generate(
     if as_json:
         for _ in steps:
             pass
+        if adaptation is not None:
+            adaptation.save()
         left = response.budget_left
         result = {
             "text": response.text,
@@ -140,6 +156,8 @@ def generate(
         return
     show(steps, pair.tokenizer, request.stop)
     sys.stdout.flush()
+    if adaptation is not None:
+        adaptation.save()
     errors.print()
     errors.print(metrics_table(response))
     if trace is not None:

@@ -26,6 +26,7 @@ class Response(Iterator[Outcome]):
 
     Attributes:
         request: what was asked for.
+        prompt_token_ids: of the prompt.
         token_ids: tokens so far, a stop token included.
         fates: how each of them came about.
         finish_reason: ``stop`` or ``length`` once it is finished, else None.
@@ -33,9 +34,14 @@ class Response(Iterator[Outcome]):
     """
 
     def __init__(
-        self, pair: Pair, request: Request, outcomes: Generator[Outcome], stopping_criteria: StoppingCriteria
+        self,
+        pair: Pair,
+        request: Request,
+        prompt_token_ids: list[int],
+        outcomes: Generator[Outcome],
+        stopping_criteria: StoppingCriteria,
     ) -> None:
-        self.request = request
+        self.request, self.prompt_token_ids = request, prompt_token_ids
         self.token_ids: list[int] = []
         self.fates: list[Fate] = []
         self.finish_reason: str | None = None
@@ -108,7 +114,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         stopping_criteria=stopping_criteria,
         generator=generator,
     )
-    return Response(pair, request, _alone(pair, outcomes), stopping_criteria)
+    return Response(pair, request, prompt_ids, _alone(pair, outcomes), stopping_criteria)
 
 
 def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:

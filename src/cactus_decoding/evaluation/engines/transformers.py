@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from cactus_decoding.evaluation.engines.auditing import AuditedCosts
 from cactus_decoding.evaluation.engines.engine import Answer
-from cactus_decoding.generation.generate import check_prompt, generate, stream
+from cactus_decoding.generation.generate import Response, check_prompt, generate, stream
 from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.types import Outcome
 
 
 class TransformersEngine:
@@ -15,10 +18,13 @@ class TransformersEngine:
     Args:
         pair: the models.
         audited: whether answers carry their exact costs.
+        watch: sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
     """
 
-    def __init__(self, pair: Pair, *, audited: bool = True) -> None:
-        self._pair, self._audited = pair, audited
+    def __init__(
+        self, pair: Pair, *, audited: bool = True, watch: Callable[[Response], Iterator[Outcome]] = iter
+    ) -> None:
+        self._pair, self._audited, self._watch = pair, audited, watch
         # the first passes of a process are slow
         generate(pair, "Question:", num_speculative_tokens=2, max_new_tokens=8, seed=0)
 
@@ -40,7 +46,7 @@ class TransformersEngine:
         self._pair.drafter.reset()
         audited = AuditedCosts() if self._audited else None
         response = stream(self._pair, prompt, request)
-        for outcome in response:
+        for outcome in self._watch(response):
             if audited is not None:
                 audited.add(outcome)
         return Answer(response.text, response.finish_reason or "length", response.metrics, audited)

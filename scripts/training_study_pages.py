@@ -1,0 +1,173 @@
+"""Tables and pictures of the study of trained drafts, from its result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from marked_page import insert
+from relaxing_study_pages import lines, tokens_ratio
+from study_pages import compared
+
+from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
+from cactus_decoding.evaluation.reporting.report import number
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.results import read_results
+from cactus_decoding.evaluation.runs.summary import summarise
+from cactus_decoding.files.writing import write_atomically
+
+SAMPLINGS = ("plain", "truncated")
+WINDOW = 50
+"""Problems of each point of the picture."""
+COLOURS = {"bundled:worded": "#0072b2", "bundled:draft": "#d55e00"}
+
+
+def render(folder: Path, page: Path) -> None:
+    """Replace the tables of the page and write the picture, as far as there are results."""
+    text = page.read_text()
+    for name, parts in {
+        "losses": {"losses": _losses, "losses of the other draft": _other_losses},
+        "four": {"four": lambda content: _four(content, folder)},
+        "adaptation": {"adaptation": _adaptation},
+    }.items():
+        path = folder / f"{name}.json"
+        if path.exists():
+            content = json.loads(path.read_text())
+            for mark, table in parts.items():
+                text = insert(text, mark, table(content))
+    if (folder / "adaptation.json").exists():
+        content = json.loads((folder / "adaptation.json").read_text())
+        write_atomically(folder / "adaptation.svg", _picture(content))
+    write_atomically(page, text)
+
+
+Group = tuple[str | None, str | None]
+
+
+def _groups(content: Mapping[str, Any], start: str) -> dict[Group, list[dict[str, Any]]]:
+    """Return the drafts of each loss and filter, one for each seed."""
+    groups: dict[Group, list[dict[str, Any]]] = {}
+    for each in content["drafts"]:
+        if each["start"] == start:
+            groups.setdefault((each["loss"], each["filter"]), []).append(each)
+    return groups
+
+
+def _steps(drafts: Sequence[Mapping[str, Any]], sampling: str) -> Numbers:
+    """Return the mean steps of each text over the seeds, ``[texts]``."""
+    return np.mean([each[sampling]["steps"] for each in drafts], axis=0)
+
+
+def _length(drafts: Sequence[Mapping[str, Any]], sampling: str) -> Interval:
+    """Return the acceptance length of some drafts together, with an interval over texts."""
+    tokens = np.array(drafts[0][sampling]["texts"], dtype=np.float64)
+    sums = resampled_sums(np.stack([tokens, _steps(drafts, sampling)], axis=1))
+    value = float(tokens.sum() / _steps(drafts, sampling).sum())
+    return bootstrapped(value, sums[:, 0] / sums[:, 1], len(tokens))
+
+
+def _ratio(drafts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], sampling: str) -> Interval:
+    """Return the ratio of two acceptance lengths on the same texts."""
+    steps = _steps(drafts, sampling), _steps(base, sampling)
+    sums = resampled_sums(np.stack(steps, axis=1))
+    return bootstrapped(float(steps[1].sum() / steps[0].sum()), sums[:, 1] / sums[:, 0], len(steps[0]))
+
+
+def _by_seed(drafts: Sequence[Mapping[str, Any]], sampling: str) -> list[float]:
+    return [each[sampling]["tokens"] / sum(each[sampling]["steps"]) for each in drafts]
+
+
+def _real(drafts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], sampling: str) -> str:
+    """Say whether a difference is one: the texts' interval leaves 1 out, and every seed is on the same side of all."""
+    ratio, mine, theirs = _ratio(drafts, base, sampling), _by_seed(drafts, sampling), _by_seed(base, sampling)
+    if ratio.low > 1 and min(mine) > max(theirs):
+        return "more"
+    if ratio.high < 1 and max(mine) < min(theirs):
+        return "less"
+    return "–"
+
+
+def _losses(content: Mapping[str, Any]) -> str:
+    return _loss_table(content, "bundled:worded")
+
+
+def _other_losses(content: Mapping[str, Any]) -> str:
+    return _loss_table(content, "bundled:draft")
+
+
+def _loss_table(content: Mapping[str, Any], start: str) -> str:
+    groups = _groups(content, start)
+    untrained, reference = groups[None, None], groups["lk", None]
+    rows = [["as it came", *(cell for each in SAMPLINGS for cell in (number(_length(untrained, each), 3), "", ""))]]
+    for (loss, filter), drafts in groups.items():
+        if loss is None:
+            continue
+        row = [f"`{loss}`" + ("" if filter is None else ", filtered")]
+        for sampling in SAMPLINGS:
+            seeds = _by_seed(drafts, sampling)
+            told = "" if drafts is reference else _real(drafts, reference, sampling)
+            row += [number(_length(drafts, sampling), 3), f"{min(seeds):.2f} to {max(seeds):.2f}", told]
+        rows.append(row)
+    header = ["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"]
+    return lines(header, rows)
+
+
+def _four(content: Mapping[str, Any], folder: Path) -> str:
+    summaries = {each.config.asking(seed=0): each for each in summarise(read_results(folder / "four.jsonl"))}
+    chosen = {name: summaries[RunConfig.from_dict(each)] for name, each in content["chosen"].items()}
+    base, rows = chosen["as it came, lossless"], []
+    for name, each in chosen.items():
+        score, time, *_ = compared(each.group, base.group)
+        itself = each is base
+        rows.append(
+            [
+                name,
+                str(each.config.num_speculative_tokens),
+                number(each.metrics["score"], 3),
+                "–" if itself else number(score, 3),
+                number(each.metrics["acceptance_length"], 2),
+                "–" if itself else number(tokens_ratio(each.group, base.group), 3),
+                "–" if itself else number(time, 3),
+                number(each.metrics["nats_per_token"], 4),
+            ]
+        )
+    header = ["draft, verification", "length", "score", "− first", "tokens per step", "÷ first", "time ÷ first"]
+    return lines([*header, "nats per token"], rows)
+
+
+def _adaptation(content: Mapping[str, Any]) -> str:
+    rows = []
+    for name, each in content["drafts"].items():
+        first, last = slice(0, 100), slice(-100, None)
+        share = f"{100 * each['seconds'] / each['response_seconds']:.1f} %" if "seconds" in each else "–"
+        cells = [number(_answered(each["new"], part), 2) for part in (first, last)]
+        rows.append([name, *cells, number(_answered(each["old"], slice(None)), 2), str(each.get("steps", "–")), share])
+    header = ["draft", "first 100 stories", "last 100 stories", "usual families afterwards", "steps", "of the time"]
+    return lines(header, rows)
+
+
+def _answered(made: Mapping[str, Sequence[int]], part: slice) -> Interval:
+    """Return the acceptance length of some answers, with an interval over problems."""
+    table = np.array([made["accepted"][part], made["steps"][part]], dtype=np.float64).T
+    sums, (accepted, steps) = resampled_sums(table), table.sum(0)
+    return bootstrapped(float(1 + accepted / steps), 1 + sums[:, 0] / sums[:, 1], len(table))
+
+
+def _picture(content: Mapping[str, Any]) -> str:
+    """Return acceptance lengths over time, of windows of problems."""
+    figure = new_figure()
+    panel = figure.subplots()
+    for name, each in content["drafts"].items():
+        start, _, how = name.partition(" ")
+        steps, accepted = np.array(each["new"]["steps"]), np.array(each["new"]["accepted"])
+        ends = range(min(WINDOW, len(steps)), len(steps) + 1, 5)
+        values = [1 + accepted[max(0, i - WINDOW) : i].sum() / steps[max(0, i - WINDOW) : i].sum() for i in ends]
+        panel.plot(list(ends), values, color=COLOURS[start], linestyle="-" if how == "adapting" else ":", label=name)
+    panel.set(xlabel=f"stories answered (each point: the {WINDOW} before)", ylabel="acceptance_length")
+    panel.grid(alpha=0.3, color=GREY)
+    panel.legend(fontsize=8)
+    return to_svg(figure)

@@ -1,0 +1,153 @@
+"""`cactus diagnose`: what a pair's rejections are about, and what would win them back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.display import number
+from cactus_decoding.cli.progress import counting
+
+if TYPE_CHECKING:
+    from cactus_decoding.evaluation.intervals import Interval
+    from cactus_decoding.training.diagnosis.diagnosis import Diagnosis
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus diagnose\n\n"
+    "cactus diagnose --draft bundled:draft\n\n"
+    "cactus diagnose --target ./large --draft ./small --task jsonl:path=prompts.jsonl --rule cactus:delta=0.5 "
+    "--json diagnosis.json"
+)
+WHAT, MODELS = "What is asked", "Models"
+
+
+@options.request_options(
+    "rule",
+    "protect",
+    "protect_threshold",
+    "importance",
+    "max_importance",
+    "num_speculative_tokens",
+    "sampling",
+    "max_new_tokens",
+    rule="clamped:width=3",
+    protect="digits",
+)
+def diagnose(
+    *,
+    target: Annotated[
+        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
+    ] = "bundled",
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
+                     help="Proposing model; one of its own, because its last layer is probed."),
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(metavar="TASK", rich_help_panel=WHAT,
+                     help="Where prompts come from, as for cactus eval. Never what you report on."),
+    ] = "word_problems:split=train",
+    problems: Annotated[
+        int, typer.Option(min=2, metavar="N", rich_help_panel=WHAT, help="Answer the first N problems.")
+    ] = 100,
+    draft_cost: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="C", rich_help_panel=WHAT, show_default="as measured here",
+                     help="Time of a proposal in passes of the target, on the machine that will serve."),
+    ] = None,
+    settings: options.Settings,
+    memory: Annotated[
+        int, typer.Option(min=1, metavar="MIB", rich_help_panel=options.RUNNING,
+                          help="No further problem is answered once rows take so much.")
+    ] = 4096,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of answers.")] = 0,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+                     help="Write the result, with its provenance, here."),
+    ] = None,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.
+
+    Answers problems losslessly, and looks at both models' rows. A probe of the draft's last layer, trained on one half
+    of the problems and tried on the other, tells a draft that disagrees by habit from one that is unable. The rule and
+    the protection are those that relaxing is judged by.
+    """
+    from cactus_decoding import Request, load_pair
+    from cactus_decoding.budgets.spending import SpendingPolicy
+    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.generation.generate import check_prompt
+    from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.rules import Lossless
+    from cactus_decoding.training.diagnosis.advice import advice
+    from cactus_decoding.training.diagnosis.diagnosis import diagnose as diagnosed
+    from cactus_decoding.training.diagnosis.recording import check_request, record
+    from cactus_decoding.training.trainable import draft_model
+    from cactus_decoding.zoo import full_name
+
+    relaxed = Request.from_dict(settings | {"seed": seed})
+    request = replace(relaxed, rule=Lossless(), spending=SpendingPolicy())
+    check_request(request)
+    check_writable(json_file, inputs=[file_of(task)])
+    check_names(target, draft)
+    chosen = parse_task(task, problems)
+    options.prepare(threads, small=target == "bundled")
+    console = Console(stderr=True, highlight=False)
+    with console.status("Loading the models"):
+        pair = load_pair(target, draft)
+    draft_model(pair)
+    for problem in chosen.problems:
+        check_prompt(pair, problem.prompt, request)
+    prompts = [problem.prompt for problem in chosen.problems]
+    with counting("Answering", len(prompts)) as report:
+        rows = record(pair, prompts, request, memory=memory * 2**20, report=report)
+    with console.status("Probing"):
+        found = diagnosed(rows, pair, request, relaxed, draft_cost=draft_cost)
+    if json_file is not None:
+        names = {"target": target, "draft": full_name(draft or "bundled"), "task": task, "problems": problems}
+        result = found.as_dict() | {"advice": advice(found), "provenance": provenance(names | relaxed.as_dict())}
+        write_atomically(json_file, as_json(result, indent=1) + "\n")
+    out = Console(highlight=False)
+    out.print(_classes(found))
+    out.print(_promises(found))
+    for line in advice(found):
+        out.print(line, soft_wrap=True)
+
+
+def _classes(found: Diagnosis) -> Table:
+    table = Table(title=f"What lossless rejects, at {found.positions:,} positions of {found.problems} problems",
+                  box=SIMPLE_HEAD, title_justify="left")  # fmt: skip
+    for name in ("tokens", "of positions", "of rejections", "draft's confidence", "probe removes", "rule keeps"):
+        table.add_column(name, justify="left" if name == "tokens" else "right", no_wrap=name == "tokens")
+    for each in found.classes:
+        shares = (each.positions, each.rejected, each.confidence, each.trained, each.relaxed)
+        table.add_row(each.name, *(f"{100 * share:.0f} %" for share in shares))
+    return table
+
+
+def _promises(found: Diagnosis) -> Table:
+    table = Table(title=f"What each way promises; a proposal takes {found.draft_cost:.2f} of a pass of the target",
+                  box=SIMPLE_HEAD, title_justify="left")  # fmt: skip
+    for name in ("", "acceptance", "tokens a step", "length", "time per token"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for each in found.promises:
+        table.add_row(each.name, number(each.acceptance, 3), _spelled(each.tokens_per_step),
+                      str(each.num_speculative_tokens), _spelled(each.time))  # fmt: skip
+    return table
+
+
+def _spelled(interval: Interval) -> str:
+    value, low, high = (f"{each:.2f}" for each in interval)
+    return f"{value} ({low}–{high})" if interval.told else value

@@ -1,0 +1,255 @@
+"""What a pair's rejections are about, and what would win them back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.auditing import audit
+from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.files.writing import plain
+from cactus_decoding.generation.pair import Pair
+from cactus_decoding.generation.request import Request
+from cactus_decoding.sampling.params import as_logits_to_probs
+from cactus_decoding.training.diagnosis.probe import Probe, change
+from cactus_decoding.training.diagnosis.recording import Recorded
+from cactus_decoding.training.diagnosis.steps import steps_taken
+
+CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
+"""Kinds of tokens; the first pattern that is found in a token's text decides."""
+CONTROL = "control tokens"
+MAX_LENGTH = 20
+"""No more proposals a step are tried."""
+BRANCHES = 3
+"""Candidates at each position of the tree that is looked at."""
+AT_ONCE = 2**25
+"""Numbers of rows that are looked at together."""
+
+
+@dataclass(frozen=True)
+class TokenClass:
+    """What happens at one kind of emitted token.
+
+    Attributes:
+        name: of the kind.
+        positions: share of the positions, in [0, 1].
+        rejected: share of what lossless rejects.
+        confidence: the draft's greatest probability, on average over what is rejected here.
+        trained: share of what is rejected here that the probe removes; negative where it rejects more.
+        relaxed: share of it that the relaxed rule keeps.
+    """
+
+    name: str
+    positions: float
+    rejected: float
+    confidence: float
+    trained: float
+    relaxed: float
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What one way would give; intervals are over problems.
+
+    Attributes:
+        name: of the way.
+        acceptance: probability that a proposal is kept, over all positions.
+        tokens_per_step: at the request's number of proposals.
+        num_speculative_tokens: the number with the least time per token, from 0 to `MAX_LENGTH`.
+        time: per token at that number, in that of lossless at its own best number.
+    """
+
+    name: str
+    acceptance: float
+    tokens_per_step: Interval
+    num_speculative_tokens: int
+    time: Interval
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Where a pair's rejections are, and what each way of winning them back promises.
+
+    Attributes:
+        classes: kinds of tokens, by what lossless rejects there.
+        promises: lossless first, then the ways, then two bounds.
+        draft_cost: seconds of a proposal over those of a pass of the target, as the times were worked out with.
+        acceptance_length: tokens per step that the lossless run really had.
+        positions: how many were looked at.
+        problems: how many were answered.
+        rule: what ``relaxed`` stands for.
+    """
+
+    classes: tuple[TokenClass, ...]
+    promises: tuple[Promise, ...]
+    draft_cost: float
+    acceptance_length: float
+    positions: int
+    problems: int
+    rule: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        listed = {name: [vars(each) for each in getattr(self, name)] for name in ("classes", "promises")}
+        found: dict[str, Any] = plain(vars(self) | listed)
+        return found
+
+
+def diagnose(
+    rows: Recorded,
+    pair: Pair,
+    request: Request,
+    relaxed: Request,
+    *,
+    draft_cost: float | None = None,
+    probe: Probe | None = None,
+) -> Diagnosis:
+    r"""Return what a pair's rejections are about.
+
+    A step of K proposals costs a pass of the target and K of the draft, c each in passes of the target, so a token
+    takes :math:`(1 + cK) / E_K` with :math:`E_K` the expected tokens of a step. What is compared:
+
+    - ``lossless``: :math:`\alpha = \sum_x \min(p(x), q(x))`.
+    - ``trained``: the same with the rows of a `Probe`, fitted to the problems of the other half. A probe only changes
+      the last layer, so training all weights may give more: this is what training gives *at least*.
+    - ``relaxed``: what a rule accepts, where its policy lets it judge.
+    - ``tree``: the target's mass on the draft's `BRANCHES` likeliest tokens, as if every one were verified in the same
+      pass at no cost: what a tree gives *at most*.
+    - ``free draft``: lossless with c = 0, more than any smaller draft gives. ``perfect draft``: everything is kept.
+
+    Args:
+        rows: from `record`.
+        pair: the models that they are of.
+        request: of the lossless responses.
+        relaxed: the same with a rule and a spending policy.
+        draft_cost: c; as measured in the run, if None.
+        probe: what is fitted.
+
+    Source: design of this project; the time of a step is that of Leviathan et al. (arXiv 2211.17192), theorem 3.8.
+
+    Example:
+        >>> from itertools import islice
+        >>> from cactus_decoding import Request, load_pair
+        >>> from cactus_decoding.training.diagnosis.recording import record
+        >>> from cactus_decoding.zoo.word_problems import word_problems
+        >>> pair, request = load_pair(), Request(seed=0)
+        >>> rows = record(pair, [each.prompt for each in islice(word_problems("train"), 2)], request)
+        >>> found = diagnose(rows, pair, request, Request(rule="clamped:width=3"), probe=Probe(steps=1))
+        >>> [promise.name for promise in found.promises]
+        ['lossless', 'trained', 'relaxed', 'tree', 'free draft', 'perfect draft']
+    """
+    words = Vocabulary.of(pair.tokenizer, rows.target.shape[1])
+    chances, confidence = _chances(rows, words, request, relaxed, probe or Probe())
+    cost = rows.draft_cost if draft_cost is None else draft_cost
+    k = request.num_speculative_tokens.max_draft_tokens
+    steps = _Steps(rows.problem, cost)
+    base = steps.best(chances["lossless"])
+    promises = [steps.promise(name, each, k, base) for name, each in chances.items()]
+    promises.append(_Steps(rows.problem, 0.0).promise("free draft", chances["lossless"], k, base))
+    promises.append(steps.promise("perfect draft", torch.ones(len(rows.problem), dtype=torch.float64), k, base))
+    return Diagnosis(
+        _by_class(rows, words, chances, confidence),
+        tuple(promises),
+        cost,
+        rows.acceptance_length,
+        len(rows.problem),
+        int(rows.problem[-1]) + 1,
+        f"{relaxed.rule} {relaxed.spending}".rstrip(),
+    )
+
+
+def _chances(
+    rows: Recorded, words: Vocabulary, request: Request, relaxed: Request, probe: Probe
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return how likely each way keeps a proposal, ``[positions]`` each, and the draft's greatest probabilities."""
+    to_probs, policy = as_logits_to_probs(request.sampling), relaxed.spending.fit_vocabulary(words)
+    count = len(rows.problem)
+    chances = {name: torch.zeros(count, dtype=torch.float64) for name in ("lossless", "trained", "relaxed", "tree")}
+    confidence = torch.zeros(count, dtype=torch.float64)
+    size = max(1, AT_ONCE // rows.target.shape[1])
+    for places, weights in probe.held_out(rows):
+        for some in places.split(size):
+            logits = rows.draft[some].float()
+            target, draft, trained = (
+                to_probs(each, []).double()
+                for each in (rows.target[some].float(), logits, logits + change(rows.hidden[some], *weights))
+            )
+            target, draft, trained = (each / each.sum(-1, keepdim=True) for each in (target, draft, trained))
+            lossless = torch.minimum(target, draft).sum(-1)
+            allowed = policy.relaxable(policy.begin([]), target, draft, [0] * len(some))
+            chances["lossless"][some] = lossless
+            chances["trained"][some] = torch.minimum(target, trained).sum(-1)
+            chances["relaxed"][some] = torch.where(allowed, audit(relaxed.rule, target, draft).acceptance, lossless)
+            likeliest = draft.topk(min(BRANCHES, draft.shape[1])).indices
+            chances["tree"][some] = target.gather(-1, likeliest).sum(-1)
+            confidence[some] = draft.amax(-1)
+    return chances, confidence
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Works out times along the texts for one cost of the draft."""
+
+    problem: Tensor
+    cost: float
+
+    def time(self, chances: Tensor, length: int) -> Tensor:
+        """Return each problem's expected time, in passes of the target, ``[problems]``."""
+        return steps_taken(chances, self.problem, length) * (1 + self.cost * length)
+
+    def best(self, chances: Tensor) -> tuple[int, Tensor]:
+        """Return the length with the least time, and the time of each problem."""
+        times = [self.time(chances, length) for length in range(MAX_LENGTH + 1)]
+        length = min(range(len(times)), key=lambda i: float(times[i].sum()))
+        return length, times[length]
+
+    def promise(self, name: str, chances: Tensor, length: int, base: tuple[int, Tensor]) -> Promise:
+        """Return what chances of acceptance give, beside the best of lossless."""
+        best, time = self.best(chances)
+        tokens = torch.bincount(self.problem).double()
+        steps = steps_taken(chances, self.problem, length)
+        return Promise(name, float(chances.mean()), _ratio(tokens, steps), best, _ratio(time, base[1]))
+
+
+def _ratio(above: Tensor, below: Tensor) -> Interval:
+    """Return sum over sum with its interval over problems."""
+    sums = resampled_sums(torch.stack([above, below], 1).numpy())
+    return bootstrapped(float(above.sum() / below.sum()), sums[:, 0] / sums[:, 1], len(above))
+
+
+def _by_class(
+    rows: Recorded, words: Vocabulary, chances: Mapping[str, Tensor], confidence: Tensor
+) -> tuple[TokenClass, ...]:
+    names = [*CLASSES, CONTROL]
+    kinds = torch.tensor([names.index(kind_of(words, token)) for token in range(len(words.texts))])[rows.token_ids]
+    rejected = 1 - chances["lossless"]
+    found = []
+    for number, name in enumerate(names):
+        here = kinds == number
+        lost = float(rejected[here].sum())
+        if here.any() and lost > 0:
+            won = {
+                way: float((chances[way] - chances["lossless"])[here].sum()) / lost for way in ("trained", "relaxed")
+            }
+            sure = float((rejected * confidence)[here].sum()) / lost
+            found.append(TokenClass(name, float(here.double().mean()), lost / float(rejected.sum()), sure, **won))
+    return tuple(sorted(found, key=lambda each: -each.rejected))
+
+
+def kind_of(words: Vocabulary, token: int) -> str:
+    r"""Return the kind of a token.
+
+    Example:
+        >>> words = Vocabulary((" cats", "x1", " +", "\n", "<eos>"), frozenset([4]))
+        >>> [kind_of(words, token) for token in range(5)]
+        ['words', 'digits', 'signs', 'spaces and lines', 'control tokens']
+    """
+    if token in words.control or not words.texts[token]:
+        return CONTROL
+    return next(name for name, pattern in CLASSES.items() if re.search(pattern, words.texts[token]))

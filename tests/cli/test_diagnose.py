@@ -1,0 +1,39 @@
+"""`cactus diagnose`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_it_says_where_rejections_are_and_what_each_way_promises(run, tmp_path):
+    out = tmp_path / "found.json"
+    code, said, err = run("diagnose", "--problems", "8", "--draft-cost", "0.25", "--threads", "1", "--json", str(out))
+    assert code == 0, err
+    assert "Answering: 8/8" in err
+    assert "rejections: " in said
+    found = json.loads(out.read_text())
+    assert found["draft_cost"] == 0.25
+    assert found["rule"] == "clamped:width=3.0 protecting digits"
+    assert found["provenance"]["arguments"]["draft"] == "bundled:worded"
+    assert [each["name"] for each in found["promises"]][:4] == ["lossless", "trained", "relaxed", "tree"]
+    assert all(line in said for line in found["advice"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--draft", "ngram"), "a draft that can be trained is a model of transformers"),
+        (("--temperature", "0"), "the temperature must be above 0"),
+        (("--problems", "1"), "Input should be greater than or equal to 2"),
+        (("--json", "/dev/null"), "it is a device"),
+        (("--rule", "cactos"), "did you mean 'cactus'?"),
+        (("--draft-cost", "-1"), "Input should be greater than or equal to 0"),
+        (("--num-speculative-tokens", "0"), "num_speculative_tokens must be at least 1"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(run, arguments, said):
+    code, _, err = run("diagnose", *(() if "--problems" in arguments else ("--problems", "2")), *arguments)
+    assert (code, err.count("Traceback")) == (2, 0)
+    assert said in err
