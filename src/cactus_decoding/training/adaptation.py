@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -135,11 +135,12 @@ class DraftAdaptation:
         adaptation = cls(pair, folder, learning_rate=learning_rate)
         if not begun:
             source = zoo.draft_path(zoo.BUNDLED if draft is None else draft) or str(draft)
+            tokenizer: Any = load_tokenizer("draft", source, local=only_cached("draft", source))
             unfinished = folder.with_name(f"{folder.name}.unfinished")
             rmtree(unfinished, ignore_errors=True)
             with naming(folder):
                 adaptation._model.save_pretrained(unfinished, max_shard_size="1TB")
-                load_tokenizer("draft", source, local=only_cached("draft", source)).save_pretrained(unfinished)
+                tokenizer.save_pretrained(unfinished)
                 unfinished.rename(folder)
         return adaptation
 
