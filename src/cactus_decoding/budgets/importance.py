@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,6 +26,28 @@ from cactus_decoding.files.writing import as_json, replacing
 SCHEMA = 1
 KEY = "cactus_importance"
 _TENSORS = ("target_weights", "draft_weights", "intercept")
+
+
+class Weights(NamedTuple):
+    """The numbers of an `Importance`, on one device and in one dtype.
+
+    Attributes:
+        target: a, ``[vocabulary]``.
+        draft: b, likewise.
+        intercept: c.
+    """
+
+    target: Tensor
+    draft: Tensor
+    intercept: float
+
+    def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
+        """Return the importance of positions; see `Importance`."""
+        if draft_probs is None:
+            of_draft = self.draft[torch.as_tensor(draft_token_ids, dtype=torch.long, device=self.draft.device)]
+        else:
+            of_draft = draft_probs.to(self.draft) @ self.draft
+        return (target_probs @ self.target + of_draft + self.intercept).sigmoid()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +107,11 @@ class Importance:
             draft_probs: the draft's likewise; None for a deterministic draft.
             draft_token_ids: drafted tokens, ``[k]``; looked at where the draft is deterministic.
         """
-        a, b = (weights.to(target_probs) for weights in (self.target_weights, self.draft_weights))
-        if draft_probs is None:
-            of_draft = b[torch.as_tensor(draft_token_ids, dtype=torch.long, device=b.device)]
-        else:
-            of_draft = draft_probs.to(b) @ b
-        return (target_probs @ a + of_draft + self.intercept).sigmoid()
+        return self.weights(target_probs.device, target_probs.dtype)(target_probs, draft_probs, draft_token_ids)
+
+    def weights(self, device: torch.device, dtype: torch.dtype) -> Weights:
+        """Return the numbers for rows of a dtype on a device."""
+        return Weights(self.target_weights.to(device, dtype), self.draft_weights.to(device, dtype), self.intercept)
 
     def __eq__(self, other: object) -> bool:
         """Say whether the other gives the same numbers to the same tokens."""

@@ -21,7 +21,9 @@ SETTINGS = {"ignore_unknown_options": True}
 """What typer does not know is for vLLM."""
 
 
-@options.request_options("protect", "protect_threshold", "lossless_tokens", "relax_within")
+@options.request_options(
+    "protect", "protect_threshold", "importance", "max_importance", "lossless_tokens", "relax_within"
+)
 def serve(
     arguments: Annotated[
         list[str] | None,

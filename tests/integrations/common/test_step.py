@@ -12,11 +12,12 @@ import torch
 from support.engine_rules import SPELLINGS
 
 from cactus_decoding import audit, parse_rule
+from cactus_decoding.budgets.importance import Importance
 from cactus_decoding.budgets.metering import BudgetState, charge, confine, plan_step
 from cactus_decoding.budgets.protection import protected_mass
 from cactus_decoding.integrations.common.meter import BudgetMeter
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
-from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep
+from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.v1 import DraftProbs
 
 CPU = torch.device("cpu")
@@ -268,3 +269,28 @@ def test_a_row_without_any_mass_and_thresholds_at_their_ends() -> None:
         one = dataclasses.replace(where, protected=[Protected(rows, token_ids, thresholds)])
         RelaxedStep(one, BudgetMeter(CPU, 1), tally, logits, drafted, None).settle(torch.tensor([2, 2, 2]))
         assert tally.protected == sum(kept_away)
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("by_mask", [True, False], ids=["by_mask", "by_index"])
+def test_important_rows_are_the_target_s(one_hot: bool, by_mask: bool) -> None:
+    logits, probs, drafted = batch()
+    given, (a, b) = logits.clone(), torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(4)) * 2
+    importance = Importance(a, b, -0.5, "")
+    values = importance(logits.softmax(-1), None if one_hot else probs, drafted)
+    limits = (values.double().median() + 1e-4).expand(ROWS).clone()  # between two of them
+    limits[::4] = math.inf  # rows of requests that weigh nothing
+    where = layout(["cactus:delta=0.5", "clamped:width=1"], by_mask=by_mask)
+    unweighed = relaxed_logits(
+        RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs)), logits
+    )
+    weights = importance.weights(CPU, torch.float64)
+    where = dataclasses.replace(where, weighed=Weighed(torch.arange(ROWS), weights, limits))
+    tally = Tally()
+    step = RelaxedStep(where, BudgetMeter(CPU, 1), tally, logits, drafted, None if one_hot else DraftProbs(probs))
+    weighed = relaxed_logits(step, logits)
+    kept_away = values > limits
+    assert 0 < kept_away.sum() < ROWS
+    assert torch.equal(weighed[kept_away], given[kept_away])
+    assert torch.equal(weighed[~kept_away], unweighed[~kept_away])
+    assert not torch.equal(unweighed[kept_away], given[kept_away])  # without weights they were relaxed

@@ -14,7 +14,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from cactus_decoding.budgets.importance import Weights
 from cactus_decoding.integrations.common.costs import Costs, audited_nats, costs_of
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter, admit_positions
@@ -59,6 +61,21 @@ class Protected(NamedTuple):
     thresholds: Tensor
 
 
+class Weighed(NamedTuple):
+    """The rows whose requests weigh positions by learned importance.
+
+    Attributes:
+        rows: which of the step's, ``[positions]``.
+        importance: of the server's pair, in float64 on the device, and as long as the target's rows.
+        limits: the greatest importance at which a row may be relaxed, ``[positions]``; infinite in a row whose request
+            weighs nothing.
+    """
+
+    rows: Tensor
+    importance: Weights
+    limits: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Where the rows of a step are.
@@ -71,6 +88,7 @@ class Layout:
         budgets: in nats, ``[requests]``; infinite without one. None if no request has one.
         meter_slots: where the meter keeps what a request has spent, ``[requests]``; anything without a budget.
         protected: of the sets of tokens that are protected in the step.
+        weighed: of learned importance; None if no request asks for it.
         relaxable: which rows their requests' phases let a rule judge, ``[rows]``; all, if None.
     """
 
@@ -81,6 +99,7 @@ class Layout:
     budgets: Tensor | None
     meter_slots: Tensor
     protected: list[Protected] = field(default_factory=list)
+    weighed: Weighed | None = None
     relaxable: Tensor | None = None
 
 
@@ -150,7 +169,7 @@ class RelaxedStep:
         self._layout, self._meter, self._counters = layout, meter, counters
         self._logits, self._draft = logits, draft
         self._known_totals: Tensor | None = None
-        self._relaxable = self._where_relaxable()
+        self._relaxable = self._where_relaxable(token_ids)
         self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
         if counters is not None or layout.budgets is not None:
             self._changes = [self._with_costs(change) for change in self._changes]
@@ -211,15 +230,28 @@ class RelaxedStep:
             self._known_totals = self._logits.logsumexp(-1)
         return self._known_totals
 
-    def _where_relaxable(self) -> Tensor | None:
+    def _where_relaxable(self, drafted: Tensor) -> Tensor | None:
         """Return which rows a rule may judge, ``[rows]``; all, if None."""
-        relaxable = self._layout.relaxable
+        relaxable, free = self._layout.relaxable, list[tuple[Tensor, Tensor]]()
         for rows, token_ids, thresholds in self._layout.protected:
             some = rows.split(max(1, _MAX_RELAXED // len(token_ids)))
-            free = torch.cat([self._mass(part, token_ids) for part in some]) <= thresholds
+            free.append((rows, torch.cat([self._mass(part, token_ids) for part in some]) <= thresholds))
+        if self._layout.weighed is not None:
+            rows, importance, limits = self._layout.weighed
+            parts = rows.split(max(1, _MAX_RELAXED // self._logits.shape[1]))
+            free.append((rows, torch.cat([self._importance(part, importance, drafted) for part in parts]) <= limits))
+        for rows, here in free:
             before = torch.ones_like(self._totals, dtype=torch.bool) if relaxable is None else relaxable
-            relaxable = before.index_copy(0, rows, before[rows] & free)
+            relaxable = before.index_copy(0, rows, before[rows] & here)
         return relaxable
+
+    def _importance(self, rows: Tensor, importance: Weights, drafted: Tensor) -> Tensor:
+        """Return the importance of positions, ``[positions]``; of rows without a drafted token, anything."""
+        target = self._logits[rows].softmax(-1, dtype=torch.float64)
+        if self._draft is None:
+            return importance(target, None, drafted[rows].long().clamp(min=0))
+        draft = self._draft.rows(rows).double()
+        return importance(target, pad(draft, (0, target.shape[1] - draft.shape[1])), None)
 
     def _mass(self, rows: Tensor, token_ids: Tensor) -> Tensor:
         """Return what the target gives some tokens together, ``[positions]``."""

@@ -25,12 +25,12 @@ GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
-SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within")
+SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "importance", "max_importance")
 OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
-NOT_HERE = ("importance", "max_importance", "importance_scale")
+NOT_HERE = "importance_scale"
 """What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
-"""Takes a server's ``protect`` or ``relax_within`` back; JSON's null is refused by vLLM itself."""
+"""Takes a server's ``protect``, ``relax_within`` or ``importance`` back; JSON's null is refused by vLLM itself."""
 MAX_MARK = 64
 """Characters of a mark in a request: a worker looks for it behind every token."""
 
@@ -40,15 +40,15 @@ def request_of(
 ) -> Request | None:
     """Return what is asked for by our keys among others, each completed from a default.
 
-    These are ``acceptance_rule``, ``budget``, ``protect``, ``protect_threshold``, ``lossless_tokens`` and
-    ``relax_within``. Sampling, limits and seed are vLLM's own: the request that is returned says nothing of them.
+    These are ``acceptance_rule``, ``budget`` and those of `SPENDING_KEYS`. Sampling, limits and seed are vLLM's own:
+    the request that is returned says nothing of them.
 
     Args:
         asked: the keys and their values; None is as good as absent.
         default: of the server.
-        any_pattern: whether ``protect`` may be any regular expression, and marks of any length. A worker searches
-            every token for the one, and all text for the others, so that is for whoever starts the server. All others
-            choose from the named sets, or what the default has.
+        any_pattern: whether ``protect`` may be any regular expression, marks of any length, and ``importance`` any
+            file. A worker searches every token for the first, all text for the others, and reads the file, so that is
+            for whoever starts the server. All others choose from the named sets, or what the default has.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -64,8 +64,8 @@ def request_of(
     """
     asked = asked or {}
     _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
-    if (missing := next((key for key in NOT_HERE if asked.get(key) is not None), None)) is not None:
-        raise ValueError(f"{missing} does not work in vLLM, where positions are not weighed by learned importance")
+    if asked.get(NOT_HERE) not in (None, False):
+        raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
     given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
     if not given:
         return default
@@ -94,7 +94,14 @@ def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool
         values["protect_threshold"] = given.get("protect_threshold")  # refused: it is that of no pattern
     if values["relax_within"] == NONE:
         values["relax_within"] = None
+    if values["importance"] == NONE:
+        values["importance"], values["max_importance"] = None, given.get("max_importance")
     if not any_pattern:
+        if values["importance"] not in (None, usual.as_dict()["importance"]):
+            raise ValueError(
+                f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
+                f"{shown(values['importance'])}: a request may set max_importance only"
+            )
         _check_marks(given.get("relax_within"))
         if isinstance(pattern := values["protect"], str) and pattern != usual.as_dict()["protect"]:
             values["protect"] = _named(pattern)
@@ -160,15 +167,22 @@ def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | No
         policy: of a request or a server.
         vocabulary: what the tokens say, None where nobody knows; called if need be.
     """
-    protection, marks = policy.protection, policy.phases.relax_within
-    if protection is None and marks is None:
+    asked = {
+        "protect": policy.protection, "importance": policy.limit, "relax_within": policy.phases.relax_within
+    }  # fmt: skip
+    key = next((name for name, value in asked.items() if value is not None), None)
+    if key is None:
         return
     words = vocabulary()
     if words is None:
-        key = "relax_within" if protection is None else "protect"
         raise ValueError(f"{key} needs a tokenizer that says what tokens say, and the server has none")
-    if protection is not None:
-        protected_tokens(protection.pattern, words)
+    if policy.protection is not None:
+        protected_tokens(policy.protection.pattern, words)
+    if policy.limit is not None:
+        try:
+            policy.limit.fit(words)
+        except OSError as error:
+            raise ValueError(f"importance: {error.filename}: {error.strerror}") from None
 
 
 def admitted(params: Any, default: Request | None) -> Request | None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cactus_decoding.budgets.importance import Weights
 from cactus_decoding.budgets.phases import Phases
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
@@ -33,6 +34,7 @@ class RelaxedRequest:
         meter_slot: where the meter keeps its nats; None without a budget.
         pattern: of the tokens that it protects, a key of `RequestRules.protected_ids`; None if it protects none.
         threshold: their largest probability where a position may be relaxed.
+        max_importance: the greatest learned importance of such a position; infinite where none is asked for.
         phases: where in the response its rule may judge; None everywhere.
         response: its tokens, where phases ask for them.
     """
@@ -42,6 +44,7 @@ class RelaxedRequest:
     meter_slot: int | None
     pattern: str | None
     threshold: float
+    max_importance: float
     phases: Phases | None
     response: FollowedResponse | None = None
 
@@ -61,6 +64,7 @@ class RequestRules:
         meter, counters: of all of them.
         vocabulary: what tokens say, for `FollowedResponse`.
         protected_ids: the tokens of each pattern that was asked for, ``[tokens]`` on the device.
+        importance: the server's, on the device, once a request has asked for it.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class RequestRules:
         self.device = device
         self.vocabulary = with_silence(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}
+        self.importance: Weights | None = None
         self._default, self._known = default, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
@@ -96,6 +101,10 @@ class RequestRules:
             logger.error("a request is verified losslessly: %s", error)
             return None
         protection, phases, budget = asked.spending.protection, asked.spending.phases, nats_of(asked)
+        limit = asked.spending.limit
+        if limit is not None and self.importance is None:
+            assert self._known is not None
+            self.importance = limit.fit(self._known).weights(self.device, torch.float64)
         if protection is not None and protection.pattern not in self.protected_ids:
             assert self._known is not None  # or `check_texts` would have said so
             self.protected_ids[protection.pattern] = protected_tokens(protection.pattern, self._known).to(self.device)
@@ -105,6 +114,7 @@ class RequestRules:
             self.meter.slot_of(params, budget, begun, self._slots_in_use),
             None if protection is None else protection.pattern,
             math.inf if protection is None else protection.threshold,
+            math.inf if limit is None else limit.max_importance,
             None if phases == Phases() else phases,
         )
 

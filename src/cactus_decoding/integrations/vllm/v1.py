@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.integrations.common.phases import FollowedResponse
-from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep
+from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import ServerConfig
@@ -127,6 +127,7 @@ class BatchRules(RequestRules):
         ends = list(accumulate(counts))
         rows: dict[Rule, list[int]] = {}
         protected: dict[str, tuple[list[int], list[float]]] = {}
+        weighed, limits = list[int](), list[float]()
         here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
         for index, request in here.items():
             own = range(ends[index] - counts[index], ends[index])
@@ -135,6 +136,9 @@ class BatchRules(RequestRules):
                 some, thresholds = protected.setdefault(request.pattern, ([], []))
                 some += own
                 thresholds += [request.threshold] * len(own)
+            if request.max_importance < math.inf:
+                weighed += own
+                limits += [request.max_importance] * len(own)
         budgets, slots = [math.inf] * len(counts), [0] * len(counts)
         for index, request in here.items():
             budgets[index], slots[index] = request.budget, request.meter_slot or 0
@@ -149,6 +153,9 @@ class BatchRules(RequestRules):
                 Protected(to_device(some), self.protected_ids[pattern], to_device(thresholds, torch.float64))
                 for pattern, (some, thresholds) in protected.items()
             ],
+            weighed=None
+            if self.importance is None or not weighed
+            else Weighed(to_device(weighed), self.importance, to_device(limits, torch.float64)),
         )
 
 

@@ -21,7 +21,7 @@ from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.phases import FollowedResponse
-from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep
+from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
@@ -73,6 +73,7 @@ class SlotRules(RequestRules):
         meter_slots: where the meter keeps what a slot's request has spent, ``[slots]``.
         patterns: codes of what a slot's request protects, ``[slots]``; `NO_RULE` where it protects nothing.
         thresholds: how likely that may be where a position is relaxed, ``[slots]``.
+        limits: the greatest importance of a position that may be relaxed, infinite without one, ``[slots]``.
         relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
         present: the requests of this step that have a rule, by their slots.
     """
@@ -91,6 +92,7 @@ class SlotRules(RequestRules):
         self.meter_slots = torch.zeros(slots, dtype=torch.int64, device=device)
         self.patterns = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.thresholds = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
+        self.limits = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
         self.present: dict[int, RelaxedRequest] = {}
         self._states = states
@@ -114,7 +116,7 @@ class SlotRules(RequestRules):
         self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
         self.meter_slots[req_idx] = request.meter_slot or 0
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
-        self.thresholds[req_idx] = request.threshold
+        self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.max_importance
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
         return True
 
@@ -159,8 +161,15 @@ class SlotRules(RequestRules):
             protected=[
                 Protected(rows, self.protected_ids[pattern], self._thresholds(pattern, slots)) for pattern in patterns
             ],
+            weighed=self._weighed(rows, slots),
             relaxable=self._relaxable(slots, pos, token_ids),
         )
+
+    def _weighed(self, rows: Tensor, slots: Tensor) -> Weighed | None:
+        """Return how important rows may be; None where no request asks."""
+        if self.importance is None or all(each.max_importance == math.inf for each in self.present.values()):
+            return None
+        return Weighed(rows, self.importance, self.limits[slots])
 
     def _thresholds(self, pattern: str, slots: Tensor) -> Tensor:
         """Return the thresholds of rows whose requests have a pattern, infinite in the others, ``[rows]``."""

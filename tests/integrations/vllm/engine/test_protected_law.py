@@ -14,7 +14,9 @@ from stock_sampler import Cut, admit, metadata, params, prepare, processors, sam
 from support.chi_square import rejects
 
 from cactus_decoding import audit
+from cactus_decoding.budgets.importance import Importance
 from cactus_decoding.budgets.metering import plan_step
+from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.v1 import batch_rules
 from cactus_decoding.rules import parse_rule
 
@@ -49,6 +51,10 @@ KINDS: tuple[tuple[str | None, dict, tuple[str, str]], ...] = (
     (CACTUS, {"relax_within": ["<b>", "</b>"]}, ("lossless", "lossless")),
     (CACTUS, {"relax_within": ["7", "</a>"]}, ("lossless", CACTUS)),  # where 7 is what is drafted
     (CACTUS, {"relax_within": ["</a>", "7"], "protect": "json"}, ("lossless", "lossless")),
+    (CLAMPED, {"max_importance": 0.4}, ("lossless", CLAMPED)),  # importance is 0.54 to 0.63, then 0.19 to 0.23
+    (CACTUS, {"max_importance": 0.1}, ("lossless", "lossless")),
+    (CACTUS, {"max_importance": 0.7, "protect": "digits", "protect_threshold": 0.1}, ("lossless", CACTUS)),
+    (CACTUS, {"importance": "none"}, (CACTUS, CACTUS)),
 )
 """Requests' rules and policies, and which rule judges each position."""
 READS_THE_DRAFTED = 12
@@ -56,7 +62,9 @@ REQUESTS = 8_000
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["one_hot", "probabilistic"])
-def emitted(request: pytest.FixtureRequest) -> tuple[bool, torch.Tensor, torch.Tensor]:
+def emitted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, torch.Tensor, torch.Tensor]:
     """Return whether drafts are deterministic, what was drafted, and what became of it, requests of a kind in turns."""
     one_hot, count = request.param, len(KINDS) * REQUESTS
     torch.manual_seed(11)
@@ -64,7 +72,17 @@ def emitted(request: pytest.FixtureRequest) -> tuple[bool, torch.Tensor, torch.T
         drafted = ONE_HOT.expand(count, 2)
     else:
         drafted = torch.multinomial(DRAFT, 2 * count, replacement=True).view(count, 2)
-    logitsprocs = processors(words=WORDS)
+    weights = torch.zeros(2, len(WORDS))
+    weights[0, [2, 3]], weights[1, 3] = 3.0, 0.5  # digits, of which the draft may propose a seven
+    file = tmp_path_factory.mktemp("importance") / "importance.safetensors"
+    Importance(*weights, -1.5, Vocabulary(WORDS).fingerprint).save(file)
+    server = {
+        "acceptance_rule": "lossless",
+        "importance": str(file),
+        "max_importance": 1.0,
+        "acceptance_metrics": False,
+    }
+    logitsprocs = processors(server, words=WORDS)
     asked = [params(rule, **policy) for rule, policy, _ in KINDS]
     admit(logitsprocs, [asked[number % len(KINDS)] for number in range(count)])
     rows = ROWS.log().expand(count, 3, -1).clone()
