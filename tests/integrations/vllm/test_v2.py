@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from support.engine_rules import SPELLINGS
 
-from cactus_decoding import parse_rule
+from cactus_decoding import Request, parse_rule
+from cactus_decoding.budgets.importance import Importance
+from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.integrations.vllm import v2
@@ -182,3 +185,18 @@ def test_phases_begin_anew_with_a_slot_and_go_on_with_its_text() -> None:
     assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
     rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args=ASKED | {"lossless_tokens": 10**30}))
     assert changed_rows(rules, kept, [0], [3, 3]) == [False, False]
+
+
+def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
+    kept = states(4, dict.fromkeys(range(4), 1), {slot: [3, 3] for slot in range(4)})
+    draft_weights = torch.zeros(len(WORDS.texts))
+    draft_weights[2] = 4.0  # where that token is drafted, importance is 0.73, elsewhere 0.05
+    file = tmp_path / "importance.safetensors"
+    Importance(torch.zeros_like(draft_weights), draft_weights, -3.0, WORDS.fingerprint).save(file)
+    server = spending_policy(importance=str(file), max_importance=0.5)
+    rules = SlotRules(Request(spending=server), kept, vocabulary=WORDS)
+    for slot, policy in enumerate(({}, {"max_importance": 0.9}, {"max_importance": 0.01}, {"importance": "none"})):
+        assert rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=ASKED | policy))
+    expected = {0: [False, True], 1: [True, True], 2: [False, False], 3: [True, True]}
+    slots = [2, 0, 3, 1]
+    assert changed_rows(rules, kept, slots, [2, 3] * 4) == [one for slot in slots for one in expected[slot]]
