@@ -192,6 +192,10 @@ CASES = [
     ((*WORDED, "--data", "missing.jsonl"), "missing.jsonl: No such file"),
     ((*WORDED, "--data", "/dev/null"), "has no documents"),
     ((*WORDED, "--data", "garbage"), "this is not JSON"),
+    (
+        ("train-draft", "--target", "x.gguf", "--output", "new", "--draft", "y", "--data", "word_problems:split=train"),
+        "'x.gguf' is a GGUF file, which only llama.cpp reads",
+    ),
     ((*DRAFT, *TASK, "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
     ((*DRAFT, *TASK, "--draft", "ngram"), "has no weights to train"),
     ((*DRAFT, *TASK, "--draft", "./model"), "holds no model (there is no config.json)"),

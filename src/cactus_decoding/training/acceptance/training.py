@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from cactus_decoding import zoo
 from cactus_decoding.drafting.registry import parse_drafter
 from cactus_decoding.generation.pair import check_names
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.training.acceptance.checkpoints import Report
@@ -110,6 +111,9 @@ def _reference(
 
 def check_models(settings: TrainingSettings) -> str | Path:
     """Return the target's folder or name; raise `ValueError` for what can be no target or draft."""
+    for name in (settings.target, settings.draft):
+        if name is not None and parse_gguf(name) is not None:
+            raise ValueError(f"{name!r} is a GGUF file, which only llama.cpp reads: give the folder it was made from")
     check_names(settings.target, settings.draft)
     if settings.draft is not None and parse_drafter(settings.draft) is not None:
         raise ValueError(f"{settings.draft!r} has no weights to train: give a model, a shape, or first_layers")
