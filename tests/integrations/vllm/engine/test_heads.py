@@ -6,8 +6,6 @@ emits also refutes the laws of the other rules. vLLM's seed is fixed.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from engine_run import run_jobs
