@@ -110,15 +110,7 @@ class Study:
 
     def answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
         """Answer what the result file lacks of some runs; return the results of all."""
-        configs = list(dict.fromkeys(configs))
-        tasks = {name: parse_task(name, most) for name, most in most_problems(configs).items()}
-        load = partial(load_engine, "transformers", "bundled", audited=True)
-        with opened(self.folder / f"{self.sampling}-{part}.jsonl") as file:
-            todo = pending(configs, file.results)
-            with counting(f"{self.sampling}, {part}", sum(config.problems for config in todo)) as progress:
-                report = partial(_report, progress, count(1))
-                run(configs, tasks, load, file, provenance(self.arguments), report)
-            return {result.config: result for result in file.results}
+        return answer(self.folder / f"{self.sampling}-{part}.jsonl", configs, provenance(self.arguments))
 
     def choose(self) -> dict[str, RunConfig]:
         """Return the best run of each kind of policy on validation problems, of lossless and of protected Cactus.
@@ -175,6 +167,18 @@ class Study:
         self.answer("grid", grid)
 
 
+def answer(path: Path, configs: Sequence[RunConfig], about: Mapping[str, Any]) -> dict[RunConfig, RunResult]:
+    """Answer what a result file lacks of some runs of the bundled target; return the results of all it has."""
+    configs = list(dict.fromkeys(configs))
+    tasks = {name: parse_task(name, most) for name, most in _most_problems(configs).items()}
+    load = partial(load_engine, "transformers", "bundled", audited=True)
+    with opened(path) as file:
+        todo = pending(configs, file.results)
+        with counting(path.stem, sum(config.problems for config in todo)) as progress:
+            run(configs, tasks, load, file, about, partial(_report, progress, count(1)))
+        return {result.config: result for result in file.results}
+
+
 def score(result: RunResult) -> float:
     """Return the share of right answers."""
     return float(result.column("right").mean())
@@ -208,7 +212,7 @@ def _with_length(config: RunConfig, length: int) -> RunConfig:
     return config.asking(num_speculative_tokens=as_draft_length(length))
 
 
-def most_problems(configs: Sequence[RunConfig]) -> dict[str, int]:
+def _most_problems(configs: Sequence[RunConfig]) -> dict[str, int]:
     return {task: max(each.problems for each in configs if each.task == task) for task in {c.task for c in configs}}
 
 

@@ -16,14 +16,13 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count, islice, product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import torch
 from constraint_stories import ANSWERABLE, constrained_stories
-from relaxing_study import SAMPLINGS, longest, most_problems
+from relaxing_study import SAMPLINGS, answer, longest
 from training_study_pages import render
 from transformers import LlamaForCausalLM, PreTrainedModel
 
@@ -31,11 +30,8 @@ from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
 from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.results import RunResult, opened
-from cactus_decoding.evaluation.runs.runner import pending, run
-from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.evaluation.runs.results import RunResult
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.sampling.params import as_logits_to_probs
@@ -232,14 +228,7 @@ class Study:
         return RunConfig(task, "bundled", draft, problems=problems, request=request)
 
     def _answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
-        tasks = {name: parse_task(name, most) for name, most in most_problems(configs).items()}
-        load = partial(load_engine, "transformers", "bundled", audited=True)
-        with opened(self.folder / f"{part}.jsonl") as file:
-            todo = pending(configs, file.results)
-            with counting(part, sum(config.problems for config in todo)) as progress:
-                done = count(1)
-                run(configs, tasks, load, file, self.provenance, lambda remark: progress(next(done), remark))
-            return {result.config: result for result in file.results}
+        return answer(self.folder / f"{part}.jsonl", configs, self.provenance)
 
     def adaptation(self) -> None:
         """Answer stories of a family that no draft saw, with and without adaptation; then the usual families."""

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.scripts import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
-
-
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 def test_the_enumeration_on_the_page_is_what_the_script_enumerates(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     shutil.copy(PAGE, page)
-    assert run("budget_enumeration.py", "--results", tmp_path / "r.json", "--page", page).returncode == 0
+    assert run_script("budget_enumeration.py", "--results", tmp_path / "r.json", "--page", page).returncode == 0
     assert page.read_text() == PAGE.read_text()
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     kept = [row for row in rows if "wrong" not in row["rule"]]
@@ -35,7 +29,7 @@ def test_the_enumeration_on_the_page_is_what_the_script_enumerates(tmp_path: Pat
 def test_the_study_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     page, picture = tmp_path / "page.md", tmp_path / "picture.svg"
     shutil.copy(PAGE, page)
-    assert run("budget_study.py", "--only-render", "--page", page, "--picture", picture).returncode == 0
+    assert run_script("budget_study.py", "--only-render", "--page", page, "--picture", picture).returncode == 0
     assert page.read_text() == PAGE.read_text()
     assert picture.read_text() == (ROOT / "docs/results/budgets.svg").read_text()
 
@@ -45,11 +39,11 @@ def test_the_study_can_be_stopped_and_continued(tmp_path: Path) -> None:
     page, results = tmp_path / "page.md", tmp_path / "r.jsonl"
     shutil.copy(PAGE, page)
     given = ("--problems", 1, "--results", results, "--page", page, "--picture", tmp_path / "p.svg")
-    assert run("budget_study.py", *given).returncode == 0
+    assert run_script("budget_study.py", *given).returncode == 0
     whole, table = results.read_text().splitlines(), page.read_text()
     results.write_text("\n".join(whole[:3]) + "\n" + whole[3][:100])  # killed while it wrote the fourth
-    assert run("budget_study.py", *given, "--only-render").returncode == 2
-    assert run("budget_study.py", *given).returncode == 0
+    assert run_script("budget_study.py", *given, "--only-render").returncode == 2
+    assert run_script("budget_study.py", *given).returncode == 0
     assert results.read_text().splitlines()[:3] == whole[:3]
     assert page.read_text() == table
-    assert run("budget_study.py", "--problems", 0).returncode == 2
+    assert run_script("budget_study.py", "--problems", 0).returncode == 2

@@ -6,9 +6,8 @@ import json
 import random
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from constraint_stories import (
     is_refusal,
     outcome,
 )
+from support.scripts import run_script
 
 from cactus_decoding.zoo.word_problems import extract_answer, split_of
 from cactus_decoding.zoo.word_problems.families import FAMILIES
@@ -35,9 +35,7 @@ PAGE, RESULTS, PICTURE = (
 )
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "constraints.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(run_script, "constraints.py")
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.scripts import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "hugging_face.md"
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "greedy_agreement.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(run_script, "greedy_agreement.py")
 
 
 def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support.importances import digits_file
+from support.scripts import run_script
 
 from cactus_decoding import load_pair
 from cactus_decoding.budgets.vocabulary import Vocabulary
@@ -19,9 +19,7 @@ RESULT = ROOT / "docs" / "results" / "importance.json"
 PAGE = ROOT / "docs" / "importance.md"
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "importance_study.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(run_script, "importance_study.py")
 
 
 def test_the_page_has_the_numbers_of_the_result_file_or_none(tmp_path: Path) -> None:

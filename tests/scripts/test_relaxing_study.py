@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.scripts import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, RESULTS = ROOT / "docs" / "relaxing_study.md", ROOT / "docs" / "results" / "relaxing"
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "relaxing_study.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(run_script, "relaxing_study.py")
 
 
 @pytest.mark.slow

@@ -14,7 +14,9 @@ from cactus_decoding import Request, generate, load_pair, stream
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.training.adaptation import DraftAdaptation, Text, likeliest
+from cactus_decoding.training.acceptance.data import TokenSequence
+from cactus_decoding.training.acceptance.row_cache import likeliest
+from cactus_decoding.training.adaptation import DraftAdaptation, Text
 from cactus_decoding.zoo.word_problems import word_problems
 
 PROMPTS = [each.prompt for each in islice(word_problems("train"), 60)]
@@ -81,9 +83,10 @@ def test_the_rows_are_the_targets_at_each_emitted_token() -> None:
     adaptation = DraftAdaptation(load_pair(), max_time_share=0.0)
     token_ids = answer(adaptation, PROMPTS[0], seed=0)
     (text,) = adaptation._texts
-    assert text.token_ids[text.start :] == token_ids
+    sequence, start = text.sequence
+    assert sequence[start:] == token_ids
     with torch.no_grad():
-        logits = adaptation.pair.target.model(torch.tensor([text.token_ids])).logits[0, text.start - 1 : -1]
+        logits = adaptation.pair.target.model(torch.tensor([sequence])).logits[0, start - 1 : -1]
     ids, log_probs = likeliest(logits)
     assert (text.top_log_probs - log_probs).abs().max() < 1e-3
     assert (text.top_ids[:, 0] == ids[:, 0]).all()
@@ -93,7 +96,8 @@ def test_the_rows_are_the_targets_at_each_emitted_token() -> None:
 
 
 def text_of(tokens: int) -> Text:
-    return Text([1] * tokens, 1, torch.zeros(tokens - 1, 1, dtype=torch.long), torch.zeros(tokens - 1, 1))
+    nothing = torch.zeros(tokens - 1, 1)
+    return Text(TokenSequence([1] * tokens, 1), nothing.long(), nothing)
 
 
 def test_steps_take_no_more_than_their_share_of_the_time(monkeypatch) -> None:
@@ -103,7 +107,7 @@ def test_steps_take_no_more_than_their_share_of_the_time(monkeypatch) -> None:
     monkeypatch.setattr("cactus_decoding.training.adaptation.time.perf_counter", lambda: clock[0])
 
     def step(texts: list[Text]) -> None:
-        spent.append(sum(len(each.token_ids) for each in texts))
+        spent.append(sum(len(each.sequence.token_ids) for each in texts))
         clock[0] += 0.001 * spent[-1]
 
     monkeypatch.setattr(adaptation, "_step", step)
@@ -138,7 +142,8 @@ def test_the_same_responses_make_the_same_draft_and_a_bfloat16_draft_learns_too(
         before = weights_of(adaptation.pair)
         for number in range(3):
             token_ids = adaptation.pair.tokenizer(PROMPTS[number]).input_ids
-            text = Text([*token_ids, 5, 6, 7], len(token_ids), torch.tensor([[5], [6], [7]]), torch.zeros(3, 1))
+            sequence = TokenSequence([*token_ids, 5, 6, 7], len(token_ids))
+            text = Text(sequence, torch.tensor([[5], [6], [7]]), torch.zeros(3, 1))
             assert adaptation.learn(text, SLOW_SECONDS)
         made.append(weights_of(adaptation.pair))
         assert not torch.equal(made[-1], before)

@@ -130,7 +130,6 @@ def evaluate(
     from cactus_decoding import Request, parse_rule
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
-    from cactus_decoding.evaluation.engines.transformers import TransformersEngine
     from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.evaluation.run_config import grid
     from cactus_decoding.evaluation.runs.journal import journal_of
@@ -140,7 +139,6 @@ def evaluate(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.pair import check_names
-    from cactus_decoding.training.adaptation import DraftAdaptation
     from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
@@ -188,6 +186,9 @@ def evaluate(
         load: LoadEngine = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         adaptation = None
         if adapt is not None and todo:
+            from cactus_decoding.evaluation.engines.transformers import TransformersEngine
+            from cactus_decoding.training.adaptation import DraftAdaptation
+
             adaptation = DraftAdaptation.load(adapt, target, begins[0])
             adapting = TransformersEngine(adaptation.pair, audited=audit, watch=adaptation.watch)
             load = lambda draft: adapting  # noqa: E731

@@ -140,8 +140,12 @@ def generate(
     if as_json:
         for _ in steps:
             pass
-        if adaptation is not None:
-            adaptation.save()
+    else:
+        show(steps, pair.tokenizer, request.stop)
+        sys.stdout.flush()
+    if adaptation is not None:
+        adaptation.save()
+    if as_json:
         left = response.budget_left
         result = {
             "text": response.text,
@@ -154,10 +158,6 @@ def generate(
         }
         typer.echo(to_json(result))
         return
-    show(steps, pair.tokenizer, request.stop)
-    sys.stdout.flush()
-    if adaptation is not None:
-        adaptation.save()
     errors.print()
     errors.print(metrics_table(response))
     if trace is not None:

@@ -21,8 +21,9 @@ from cactus_decoding.files.writing import check_folder
 from cactus_decoding.generation.generate import Response
 from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.models.loading import load_tokenizer, only_cached
+from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
 from cactus_decoding.training.acceptance.losses import parse_loss
-from cactus_decoding.training.acceptance.row_cache import TOP, coarse
+from cactus_decoding.training.acceptance.row_cache import coarse, likeliest
 from cactus_decoding.training.acceptance.saving import naming
 from cactus_decoding.training.trainable import draft_model
 from cactus_decoding.types import Outcome
@@ -35,14 +36,12 @@ class Text(NamedTuple):
     """A response to learn from.
 
     Attributes:
-        token_ids: of prompt and response.
-        start: length of the prompt.
+        sequence: tokens of prompt and response.
         top_ids: the target's likeliest tokens at each of the response's tokens, ``[response, top]``.
         top_log_probs: the logarithms of their probabilities at temperature 1.
     """
 
-    token_ids: list[int]
-    start: int
+    sequence: TokenSequence
     top_ids: Tensor
     top_log_probs: Tensor
 
@@ -161,9 +160,9 @@ class DraftAdaptation:
             yield outcome
         if response.token_ids:
             self.seconds += kept
-            token_ids = [*response.prompt_token_ids, *response.token_ids]
-            text = Text(token_ids, len(response.prompt_token_ids), torch.cat(ids), torch.cat(log_probs))
-            self.learn(text, response.metrics.seconds)
+            prompt = response.prompt_token_ids
+            sequence = TokenSequence([*prompt, *response.token_ids], len(prompt))
+            self.learn(Text(sequence, torch.cat(ids), torch.cat(log_probs)), response.metrics.seconds)
 
     def learn(self, text: Text, seconds: float) -> bool:
         """Remember a response that took so long, and take a step if there is time; return whether there was."""
@@ -177,7 +176,7 @@ class DraftAdaptation:
         took = time.perf_counter() - began
         self.seconds += took
         self.steps += 1
-        self._speed.append(took / sum(len(each.token_ids) for each in chosen))
+        self._speed.append(took / sum(len(each.sequence.token_ids) for each in chosen))
         if self.folder is not None and time.monotonic() - self._saved >= self._save_every:
             self.save()
         return True
@@ -191,7 +190,7 @@ class DraftAdaptation:
         chosen: list[Text] = []
         for each in order:
             if chosen or self._speed:  # how long the first step takes is not known before it
-                tokens -= len(each.token_ids)
+                tokens -= len(each.sequence.token_ids)
                 if tokens < 0:
                     break
             elif not tokens:
@@ -203,19 +202,14 @@ class DraftAdaptation:
     def _step(self, texts: list[Text]) -> None:
         """Take one step; a loss that is not finite changes nothing."""
         device = self._parameters[0].device
-        longest = max(len(each.token_ids) for each in texts)
-        given = torch.zeros(len(texts), longest, dtype=torch.long)
-        mask, counted = torch.zeros_like(given), torch.zeros(len(texts), longest - 1, dtype=torch.bool)
-        for row, each in enumerate(texts):
-            given[row, : len(each.token_ids)] = torch.tensor(each.token_ids)
-            mask[row, : len(each.token_ids)] = 1
-            counted[row, each.start - 1 : len(each.token_ids) - 1] = True
-        given, mask, counted = given.to(device), mask.to(device), counted.to(device)
-        logits = self._model(input_ids=given, attention_mask=mask, use_cache=False).logits[:, :-1]
+        batch = {name: values.to(device) for name, values in collate([each.sequence for each in texts]).items()}
+        labels = batch.pop("labels")[:, 1:]
+        logits = self._model(**batch, use_cache=False).logits[:, :-1]
         top_ids, top_log_probs = (
             torch.cat([getattr(each, name) for each in texts]).to(device) for name in ("top_ids", "top_log_probs")
         )
-        loss = self._loss(coarse(top_ids, top_log_probs, logits, given[:, 1:], counted)).mean()
+        rows = coarse(top_ids, top_log_probs, logits, labels.clamp(min=0), labels != IGNORED)
+        loss = self._loss(rows).mean()
         gradients = torch.autograd.grad(loss, self._parameters)
         if not bool(loss.isfinite()) or not all(bool(each.isfinite().all()) for each in gradients):
             return
@@ -250,10 +244,3 @@ class DraftAdaptation:
             os.replace(unfinished / SAFE_WEIGHTS_NAME, self.folder / SAFE_WEIGHTS_NAME)
         rmtree(unfinished)
         self._saved, self._changed = time.monotonic(), False
-
-
-def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens of rows and the logarithms of their probabilities, ``[rows, top]`` each."""
-    rows = logits.float().log_softmax(-1)
-    top = rows.topk(min(TOP, rows.shape[-1]))
-    return top.indices.cpu(), top.values.cpu()

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Request, generate, load_pair
 from cactus_decoding.files.writing import part_of
-from cactus_decoding.training import train_draft
+from cactus_decoding.training import TrainingSettings, train_draft
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
 from cactus_decoding.training.acceptance.workplace import occupied
 
@@ -146,20 +146,24 @@ def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):
     assert losses[0][0] != losses[0][-1]
 
 
-@pytest.mark.slow
-def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
-    asked = settings(folder, on_policy=0.5, refresh_every=2, max_new_tokens=6, steps=6)
-    whole = train_draft(asked, tmp_path / "whole")
+def assert_resumes_to_the_same_weights(asked: TrainingSettings, folder: Path, interrupted_at: int) -> None:
+    whole = train_draft(asked, folder / "whole")
 
     def interrupt(stage: str, done: int, total: int, remark: str) -> None:
-        if done == 5:
+        if done == interrupted_at:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_draft(asked, tmp_path / "cut", interrupt)
-    cut = train_draft(asked, tmp_path / "cut")
+        train_draft(asked, folder / "cut", interrupt)
+    cut = train_draft(asked, folder / "cut")
     mine, theirs = (load_file(each / "model.safetensors") for each in (cut, whole))
     assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
+    asked = settings(folder, on_policy=0.5, refresh_every=2, max_new_tokens=6, steps=6)
+    assert_resumes_to_the_same_weights(asked, tmp_path, interrupted_at=5)
 
 
 @pytest.mark.slow
@@ -228,17 +232,7 @@ def test_what_is_trained_is_not_trained_again(folder, trained, tmp_path):
 
 def test_a_later_epoch_is_gone_on_with_too(folder, tmp_path):
     asked = settings(folder, batch_size=8)  # three steps an epoch
-    whole = train_draft(asked, tmp_path / "whole")
-
-    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
-        if done == 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_draft(asked, tmp_path / "cut", interrupt)
-    cut = train_draft(asked, tmp_path / "cut")
-    mine, theirs = (load_file(each / "model.safetensors") for each in (cut, whole))
-    assert all(mine[name].equal(theirs[name]) for name in theirs)
+    assert_resumes_to_the_same_weights(asked, tmp_path, interrupted_at=7)
 
 
 def test_a_loss_that_is_no_number_stops_in_one_line(folder, tmp_path):

@@ -241,7 +241,7 @@ class RelaxedStep:
             parts = rows.split(max(1, _MAX_RELAXED // self._logits.shape[1]))
             free.append((rows, torch.cat([self._importance(part, importance, drafted) for part in parts]) <= limits))
         for rows, here in free:
-            before = torch.ones_like(self._totals, dtype=torch.bool) if relaxable is None else relaxable
+            before = here.new_ones(len(self._logits)) if relaxable is None else relaxable
             relaxable = before.index_copy(0, rows, before[rows] & here)
         return relaxable
 

@@ -67,10 +67,9 @@ class RowCache:
             batch = collate(sequences[start : start + _BATCH])
             inputs = {name: batch[name].to(self._target.device) for name in ("input_ids", "attention_mask")}
             logits = self._target(**inputs, use_cache=False).logits[:, :-1]
-            rows = log_rows(logits[(batch["labels"][:, 1:] != IGNORED).to(logits.device)])
-            top = rows.topk(min(self._top, rows.shape[-1]))
-            ids.append(top.indices.to(torch.int32).cpu())
-            log_probs.append(top.values.cpu())
+            top = likeliest(logits[(batch["labels"][:, 1:] != IGNORED).to(logits.device)], self._top)
+            ids.append(top[0].to(torch.int32))
+            log_probs.append(top[1])
         return {"ids": torch.cat(ids), "log_probs": torch.cat(log_probs)}
 
     def rows(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -86,6 +85,13 @@ class RowCache:
         end = start + self._sequences[index].learned
         with safe_open(self._shard(number), "pt") as shard:
             return shard.get_slice("ids")[start:end], shard.get_slice("log_probs")[start:end]
+
+
+def likeliest(logits: Tensor, top: int = TOP) -> tuple[Tensor, Tensor]:
+    """Return the likeliest tokens of rows and the logarithms of their probabilities, ``[rows, top]`` on the CPU."""
+    rows = log_rows(logits)
+    found = rows.topk(min(top, rows.shape[-1]))
+    return found.indices.cpu(), found.values.cpu()
 
 
 def coarse(top_ids: Tensor, top_log_probs: Tensor, draft_logits: Tensor, token_ids: Tensor, mask: Tensor) -> Rows:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cactus_decoding.auditing import audit
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
+from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
@@ -214,13 +215,7 @@ class _Steps:
         best, time = self.best(chances)
         tokens = torch.bincount(self.problem).double()
         steps = steps_taken(chances, self.problem, length)
-        return Promise(name, float(chances.mean()), _ratio(tokens, steps), best, _ratio(time, base[1]))
-
-
-def _ratio(above: Tensor, below: Tensor) -> Interval:
-    """Return sum over sum with its interval over problems."""
-    sums = resampled_sums(torch.stack([above, below], 1).numpy())
-    return bootstrapped(float(above.sum() / below.sum()), sums[:, 0] / sums[:, 1], len(above))
+        return Promise(name, float(chances.mean()), ratio_of_sums(tokens, steps), best, ratio_of_sums(time, base[1]))
 
 
 def _by_class(
