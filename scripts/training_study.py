@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -56,6 +57,8 @@ FILTERS = (None, "adaspec:keep=0.4")
 PLAIN_START_LOSSES = ("kl", "total_variation", "lk")
 """What the start of which little is expected is trained with."""
 RATES = (3e-4, 1e-3, 3e-3)
+SECONDS = "seconds.json"
+"""Beside a trained draft: what its training took, of the process that ended it."""
 ROUNDS = (0, 1)
 """Seeds of the table of four: one draft is answered after another, so that each gets two parts of the time."""
 LENGTHS = (4, 6, 8, 10, 14, 20)
@@ -137,7 +140,10 @@ class Study:
                 "bundled", str(self.data()), loss=loss, draft=start, filter=filter, held_out=64, steps=steps, seed=seed,
                 evaluate_every=max(1, steps // 4), learning_rate=rate, cache=str(self.work / "rows"),
             )  # fmt: skip
+            began = time.perf_counter()
             train_draft(settings, folder)
+            seconds = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}
+            write_atomically(folder / SECONDS, as_json(seconds) + "\n")
         return folder
 
     def texts(self, split: str) -> dict[str, list[tuple[list[int], int]]]:
@@ -198,9 +204,11 @@ class Study:
         """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
         rate = self.rate()
         drafts = {"as it came": "bundled:worded"}
+        took: dict[str, dict[str, float]] = {}
         for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
-            self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
+            folder = self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
             drafts[name.replace("-", " ")] = f"./{name}"
+            took[name.replace("-", " ")] = json.loads((folder / SECONDS).read_text())
         os.chdir(self.work)  # so that results name drafts and not this machine's folders
         texts = self.texts("test")
         lengths = {name: expected_steps(self.target, _folder(each), texts) for name, each in drafts.items()}
@@ -224,6 +232,7 @@ class Study:
             "chosen": {name: config.as_dict() for name, config in final.items()},
             "under the rule": {name: config.as_dict() for name, config in under.items()},
             "expected": lengths,
+            "took": took,
             "rate": rate,
             "steps": self.sizes.long,
             "provenance": self.provenance,
