@@ -1,7 +1,7 @@
 """What `cactus plan` says beside what vLLM's CPU engine does, at several rates: regenerates docs/planning.md's table.
 
-    .venv-vllm/bin/python scripts/plan_check.py            about ten minutes on an idle machine
-    .venv/bin/python scripts/plan_check.py --only-render   table and picture again, from the result files
+    .venv-vllm/bin/python scripts/plan_check.py            measures: ten minutes on an idle machine
+    .venv/bin/python scripts/plan_check.py --only-render   writes the table, from the result file
 
 One engine answers everything: first one problem at a time, whose steps are recorded; then full batches, whose steps
 are timed; then requests at random times. The first two are what a plan is made of, the third what it is checked by.
@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -77,34 +77,37 @@ class Engine:
         """Take a step of the whole batch; return who is done."""
         return [output.request_id for output in self.engine.step() if output.finished]
 
-    def steps_alone(self, prompts: Sequence[str]) -> list[int]:
-        """Return how many steps each answer takes."""
-        found = []
+    def alone(self, prompts: Sequence[str]) -> tuple[list[int], float]:
+        """Return how many steps each answer takes, and the median seconds that reading its prompt adds."""
+        steps, reading = [], []
         for prompt in prompts:
             self.add(prompt)
-            steps = 1
-            while not self.step():
-                steps += 1
-            found.append(steps)
-        return found
+            times = self._whole()[1]
+            steps.append(len(times))
+            reading.append(times[0] - statistics.median(times))
+        return steps, max(0.0, statistics.median(reading))
 
-    def seconds_of_steps(self, prompts: Sequence[str]) -> tuple[dict[int, float], float]:
-        """Return the median seconds of a step by batch size, and those that a prompt adds."""
+    def seconds_of_steps(self, prompts: Sequence[str]) -> dict[int, float]:
+        """Return the median seconds of a step by batch size; those that read prompts are left out."""
         found: dict[int, list[float]] = {batch: [] for batch in BATCHES}
-        first = []
-        for round_ in range(6):
+        given = cycle(prompts)
+        for _ in range(6):
             for batch in BATCHES:
-                for prompt in prompts[round_ * batch : (round_ + 1) * batch]:
+                for prompt in islice(given, batch):
                     self.add(prompt)
-                times, done = [], False
-                while self.engine.has_unfinished_requests():
-                    began = time.perf_counter()
-                    done = bool(self.step()) or done
-                    if not done:  # the batch is still whole
-                        times.append(time.perf_counter() - began)
-                found[batch] += times[1:]
-                first.append((times[0] - statistics.median(times[1:])) / batch)
-        return {batch: statistics.median(times) for batch, times in found.items()}, statistics.median(first)
+                found[batch] += self._whole()[0][2:]
+        return {batch: statistics.median(times) for batch, times in found.items()}
+
+    def _whole(self) -> tuple[list[float], list[float]]:
+        """Answer what was asked; return the seconds of the steps before anybody was done, and of all."""
+        before, times, done = [], [], False
+        while self.engine.has_unfinished_requests():
+            began = time.perf_counter()
+            done = bool(self.step()) or done
+            times.append(time.perf_counter() - began)
+            if not done:
+                before.append(times[-1])
+        return before, times
 
     def serve(self, prompts: Sequence[str], rate: float, seed: int) -> list[float]:
         """Return the latencies of requests that come at random times."""
@@ -132,9 +135,9 @@ def measure(folder: Path, count: int) -> None:
     found = []
     for rule, length in RUNS:
         engine = Engine(rule, length)
-        engine.steps_alone(prompts[:5])  # the first passes are slow
-        steps = engine.steps_alone(prompts)
-        seconds, prompt = engine.seconds_of_steps(prompts)
+        engine.alone(prompts[:5])  # the first passes are slow
+        steps, prompt = engine.alone(prompts)
+        seconds = engine.seconds_of_steps(prompts)
         most = capacity(StepTimes(seconds), statistics.fmean(steps), max_batch=MAX_BATCH, prompt=prompt)
         served = [
             {"load": load, "rate": load * most, "latencies": engine.serve(prompts, load * most, seed)}
@@ -173,7 +176,8 @@ def _row(run: dict[str, Any], served: dict[str, Any], max_batch: int) -> str:
     for share in (0.5, 0.95):
         measured = float(np.quantile(served["latencies"], share))
         cells += [f"{plan.quantile(share):.3f} s", f"{measured:.3f} s", f"{plan.quantile(share) / measured:.2f}"]
-    return f"| `{run['rule']}` ×{run['length']} | {100 * served['load']:.0f} % | {served['rate']:.1f} | {' | '.join(cells)} |"
+    load = f"{100 * served['load']:.0f} % | {served['rate']:.1f}"
+    return f"| `{run['rule']}` ×{run['length']} | {load} | {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -185,9 +189,10 @@ def main() -> None:
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    if not given.only_render:
+    if given.only_render:
+        render(given.folder, given.page)
+    else:
         measure(given.folder, given.count)
-    render(given.folder, given.page)
 
 
 if __name__ == "__main__":
