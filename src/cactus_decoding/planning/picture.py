@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
 from cactus_decoding.planning.plan import Goal, Planned
 
+DASHES = ("-", "--", ":", "-.")
+
 
 def plan_picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
     """Return a curve for each run as SVG: the replicas that keep the goal, or a fixed fleet's latency.
@@ -22,10 +24,13 @@ def plan_picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
     for each in sorted(found, key=lambda each: each.rate):
         if each.served is not None:
             runs.setdefault(each.summary.config.label, []).append(each)
+    drawn: dict[str, int] = {}
     for label, curve in runs.items():
         heights = [_height(each, goal, fixed) for each in curve]
-        style = style_of(curve[0].summary.config.rule)
-        panel.plot([each.rate for each in curve], heights, label=plain(label), **style.keywords())
+        rule = curve[0].summary.config.rule
+        turn = drawn[rule] = drawn.get(rule, -1) + 1  # a rule's curves, such as its lengths, differ by their dashes
+        looks = style_of(rule).keywords() | {"linestyle": DASHES[turn % len(DASHES)]}
+        panel.plot([each.rate for each in curve], heights, label=plain(label), **looks)
     up = f"seconds within which {100 * goal.share:g} % are answered" if fixed else "replicas"
     panel.set(xlabel="requests a second", ylabel=up, xscale="log", yscale="log")
     panel.grid(alpha=0.3, color=GREY)
