@@ -40,8 +40,8 @@ from cactus_decoding.training.acceptance.sampling import sample
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 from cactus_decoding.training.acceptance.training import train_draft
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.diagnosis.steps import steps_taken
 from cactus_decoding.training.importance.continuations import Branch, continue_alone
+from cactus_decoding.training.steps import steps_taken
 from cactus_decoding.zoo.word_problems import word_problems
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -175,6 +175,14 @@ class Study:
         lengths = json.loads(path.read_text())["acceptance_length"]
         return float(max(lengths, key=lengths.__getitem__))
 
+    def measured(self, draft: Path, texts: Mapping[str, Sequence[tuple[list[int], int]]]) -> dict[str, Any]:
+        """Return a trained draft's expected steps, kept beside it."""
+        path = draft / f"expected-{self.sizes.texts}.json"
+        if not path.exists():
+            write_atomically(path, as_json(expected_steps(self.target, draft, texts)) + "\n")
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
     def losses(self, shard: tuple[int, int]) -> None:
         """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
         rate, seeds = self.rate(), range(self.sizes.seeds)
@@ -184,7 +192,7 @@ class Study:
         with counting("Training", len(asked)) as progress:
             for number, (seed, loss, filter, start) in enumerate(asked):
                 if number % parts == part:
-                    self.train(_name(start, loss, filter, seed), start, loss, filter, seed, rate, self.sizes.steps)
+                    self.train(_name(seed, loss, filter, start), start, loss, filter, seed, rate, self.sizes.steps)
                 progress(number + 1, f"{start} {loss} {filter or ''} {seed}")
         if part != parts - 1:
             return
@@ -192,11 +200,12 @@ class Study:
         for start in STARTS:
             steps = expected_steps(self.target, zoo.path(start.partition(":")[2]), texts)
             found.append({"start": start, "loss": None, "filter": None, "seed": None} | steps)
-        for seed, loss, filter, start in asked:
-            draft = self.work / _name(start, loss, filter, seed)
-            if (draft / "config.json").exists():
-                steps = expected_steps(self.target, draft, texts)
+        there = [each for each in asked if (self.work / _name(*each) / "config.json").exists()]
+        with counting("Measuring", len(there)) as progress:
+            for number, (seed, loss, filter, start) in enumerate(there):
+                steps = self.measured(self.work / _name(seed, loss, filter, start), texts)
                 found.append({"start": start, "loss": loss, "filter": filter, "seed": seed} | steps)
+                progress(number + 1)
         content = {"rate": rate, "steps": self.sizes.steps, "drafts": found, "provenance": self.provenance}
         write_atomically(self.folder / "losses.json", as_json(content) + "\n")
 
@@ -304,7 +313,7 @@ def expected_steps(
     return found
 
 
-def _name(start: str, loss: str, filter: str | None, seed: int) -> str:
+def _name(seed: int, loss: str, filter: str | None, start: str) -> str:
     return "-".join([start.partition(":")[2], loss, *([] if filter is None else ["adaspec"]), str(seed)])
 
 
