@@ -54,6 +54,6 @@ def _means(way: Promise, found: Diagnosis) -> str:
             "At least: a change of the last layer does it, and training all of it removes more ('cactus train-draft')."
         )
     return (
-        "A change of the last layer removes nothing. Training all of the draft may yet, by less: a few hundred steps of "
-        "'cactus train-draft --loss total_variation' tell."
+        "A change of the last layer removes nothing. Training all of the draft may yet, by less: a few hundred steps "
+        "of 'cactus train-draft --loss total_variation' tell."
     )
