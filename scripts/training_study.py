@@ -170,8 +170,8 @@ class Study:
             branches = [Branch(each, len(each), seed) for seed, each in enumerate(ids)]
             answers = continue_alone(pair, branches, sampling, max_new_tokens=256)
             found[name] = []
-            for prompt, answer in zip(ids, answers, strict=True):
-                token_ids = [*prompt, *pair.tokenizer(answer, add_special_tokens=False).input_ids, *stop]
+            for prompt, text in zip(ids, answers, strict=True):
+                token_ids = [*prompt, *pair.tokenizer(text, add_special_tokens=False).input_ids, *stop]
                 logits = self.target(torch.tensor([token_ids])).logits[0, len(prompt) - 1 : -1]
                 rows = as_logits_to_probs(sampling)(logits, token_ids)
                 found[name].append(Text(token_ids, len(prompt), rows))
