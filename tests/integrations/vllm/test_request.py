@@ -50,6 +50,9 @@ def test_what_a_request_may_ask_for() -> None:
         ({"acceptance_rule": "cactus:delta=1", "budget": float("nan")}, "budget must be in"),
         ({"budget": 1}, "without acceptance_rule"),
         ({"acceptance_rules": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
+        ({"acceptance_limit": 1}, "no key 'acceptance_limit'"),
+        ({"acceptance_metrics": True}, "acceptance_metrics is a key of the server's"),
+        ({"audit_fraction": 0.5}, "audit_fraction is a key of the server's"),
         ({"acceptance-rule": "cactus:delta=1"}, "no key 'acceptance-rule'; did you mean 'acceptance_rule'"),
         ({"acceptance_rule": "cactus:delta=1", "budgets": 1}, "did you mean 'budget'"),
     ],
@@ -150,7 +153,11 @@ def test_what_a_server_can_follow() -> None:
     ServerConfig.of(config()).check(asked)
     for changes, said in (
         ({"speculative_config": None}, "without --speculative-config"),
-        ({"speculative_config": SimpleNamespace(rejection_sample_method="block")}, "'block'"),
+        *(
+            ({"speculative_config": SimpleNamespace(rejection_sample_method=method, **more)}, f"'{method}'")
+            for method in ("block", "fly", "synthetic")
+            for more in ({}, {"num_speculative_tokens_per_batch_size": [(1, 4, 5), (5, 64, 2)]})
+        ),
         ({"watermark_config": object()}, "watermarks"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -162,5 +169,9 @@ def test_what_a_server_can_follow() -> None:
         ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
     with pytest.raises(ValueError, match="audit_fraction must be in"):
         ServerConfig.of(config(additional_config={"audit_fraction": 2}))
+    with pytest.raises(ValueError, match="a key of a request"):
+        ServerConfig.of(config(additional_config={"acceptance_report": True}))
+    with pytest.raises(ValueError, match="acceptance_report needs a draft"):
+        ServerConfig.of(config(speculative_config=None)).check_report(True)
     with pytest.raises(ValueError, match="did you mean 'audit_fraction'"):
         ServerConfig.of(config(additional_config={"audit_fractions": 1}))

@@ -10,6 +10,7 @@ from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import (
     RULE_KEY,
     ServerConfig,
+    asks_for_report,
     check_request_texts,
     check_texts,
     request_of,
@@ -38,6 +39,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             from vllm.exceptions import VLLMValidationError
 
             try:
+                config.check_report(asks_for_report(params.extra_args))
                 asked = request_of(params.extra_args, config.default)
                 config.check(asked)
                 check_request_texts(asked, vocabulary)

@@ -20,9 +20,10 @@ def register() -> None:
     import vllm
 
     check_version(vllm.__version__, os.environ.get(ANY_VERSION) == "1", Path(vllm.__file__).parent)
-    from cactus_decoding.integrations.vllm import frontend, v1, v2
+    from cactus_decoding.integrations.vllm import frontend, reports, v1, v2
 
     frontend.install()
+    reports.install()
     v1.install()
     v2.install()
 

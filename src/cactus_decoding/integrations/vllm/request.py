@@ -26,7 +26,10 @@ GREEDY_BELOW = 1e-5
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "importance", "max_importance")
-OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
+REPORT_KEY = "acceptance_report"
+POLICY_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS)
+REQUEST_KEYS = (*POLICY_KEYS, REPORT_KEY)
+SERVER_KEYS = (*POLICY_KEYS, METRICS_KEY, AUDIT_KEY)
 NOT_HERE = "importance_scale"
 """What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
@@ -40,7 +43,7 @@ def request_of(
 ) -> Request | None:
     """Return what is asked for by our keys among others, each completed from a default.
 
-    These are ``acceptance_rule``, ``budget`` and those of `SPENDING_KEYS`. Sampling, limits and seed are vLLM's own:
+    These are `POLICY_KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
     the request that is returned says nothing of them.
 
     Args:
@@ -53,7 +56,7 @@ def request_of(
     Raises:
         TypeError: for a value of the wrong type.
         ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, a pattern that
-            is not named, a value that needs a rule without one, or a key that is nearly one of these.
+            is not named, a value that needs a rule without one, or a key that `check_spelling` refuses.
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
@@ -63,10 +66,10 @@ def request_of(
         ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
-    _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
+    check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
     if asked.get(NOT_HERE) not in (None, False):
         raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
-    given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
+    given = {key: asked[key] for key in POLICY_KEYS if asked.get(key) is not None}
     if not given:
         return default
     rule, budget = given.pop(RULE_KEY, None), given.get(BUDGET_KEY)
@@ -137,11 +140,45 @@ def asked_of(request: Request) -> dict[str, Any]:
     return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
 
 
-def _check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
-    """Raise `ValueError` for a key that is nearly one of ours; others may be meant for somebody else."""
+def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
+    """Raise `ValueError` for a key that is nearly one of ours, or belongs elsewhere; others may be meant for others.
+
+    Args:
+        given: the keys.
+        ours: `REQUEST_KEYS` or `SERVER_KEYS`.
+
+    Example:
+        >>> check_spelling({"acceptance_rule": "lossless", "top_n": 3}, REQUEST_KEYS)
+        >>> check_spelling({"acceptance_metrics": True}, REQUEST_KEYS)
+        Traceback (most recent call last):
+        ValueError: acceptance_metrics is a key of the server's --additional-config, not of a request
+    """
     for key in given:
-        if isinstance(key, str) and key not in OUR_KEYS and (close := suggestion(key, ours, cutoff=0.8)):
+        if not isinstance(key, str) or key in ours:
+            continue
+        if key in SERVER_KEYS:
+            raise ValueError(f"{key} is a key of the server's --additional-config, not of a request")
+        if key in REQUEST_KEYS:
+            raise ValueError(f"{key} is a key of a request, not of the server's --additional-config")
+        close = suggestion(key, ours, cutoff=0.8)
+        if close or key.startswith("acceptance_"):
             raise ValueError(f"there is no key {key!r}{close}")
+
+
+def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
+    """Say whether a request asks for a report of what it cost and gained.
+
+    Raises:
+        TypeError: if the value is neither true nor false; vLLM hands on 1 and 0 for these.
+
+    Example:
+        >>> asks_for_report({"acceptance_report": True}), asks_for_report({}), asks_for_report(None)
+        (True, False, False)
+    """
+    value = (asked or {}).get(REPORT_KEY)
+    if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
+        raise TypeError(f"{REPORT_KEY} must be true or false, but is {shown(value)}")
+    return bool(value)
 
 
 def nats_of(request: Request) -> float:
@@ -198,11 +235,13 @@ def admitted(params: Any, default: Request | None) -> Request | None:
     if params.temperature < GREEDY_BELOW:
         return None
     try:
-        asked = request_of(params.extra_args, default)
+        asked, reports = request_of(params.extra_args, default), asks_for_report(params.extra_args)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
-    return None if asked is None or is_lossless(asked) else asked
+    if asked is None or isinstance(asked.rule, Lossless):
+        return None
+    return asked if reports or nats_of(asked) > 0 else None  # a report says where a budget of 0 fell back
 
 
 @lru_cache(maxsize=1024)
@@ -250,7 +289,6 @@ class ServerConfig:
         """
         speculative = vllm_config.speculative_config
         keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
-        _check_spelling(keys, OUR_KEYS)
         metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
         if not isinstance(metrics, bool):
             raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
@@ -265,6 +303,11 @@ class ServerConfig:
         )
         config.check(config.default)
         return config
+
+    def check_report(self, asked: bool) -> None:
+        """Raise `ValueError` where a report is asked for and there is nothing to report of."""
+        if asked and not self.speculates:
+            raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
 
     def check(self, asked: Request | None) -> None:
         """Raise `ValueError` unless the server can do what is asked."""

@@ -23,6 +23,7 @@ from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.phases import FollowedResponse
 from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.patching import replace
+from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
@@ -52,7 +53,7 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
         from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
         replace(rejection_sampler, "rejection_sample", with_relaxation)
-
+        install_worker()
         counters, vocabulary = counters_of(config, req_states.device), vocabulary_of(vllm_config)
         return [*processors, SlotRules(config.default, req_states, counters, vocabulary)]
 
@@ -74,6 +75,7 @@ class SlotRules(RequestRules):
         patterns: codes of what a slot's request protects, ``[slots]``; `NO_RULE` where it protects nothing.
         thresholds: how likely that may be where a position is relaxed, ``[slots]``.
         limits: the greatest importance of a position that may be relaxed, infinite without one, ``[slots]``.
+        reporting: whether a slot's request asks for a report, ``[slots]``.
         relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
         present: the requests of this step that have a rule, by their slots.
     """
@@ -93,6 +95,7 @@ class SlotRules(RequestRules):
         self.patterns = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.thresholds = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
         self.limits = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
+        self.reporting = torch.zeros(slots, dtype=torch.bool, device=device)
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
         self.present: dict[int, RelaxedRequest] = {}
         self._states = states
@@ -106,7 +109,7 @@ class SlotRules(RequestRules):
         begun = int(self._states.prefill_len.np[req_idx]) > prompt_length  # it was taken out and is back
         request = self.admit(sampling_params, begun)
         if request is None:
-            self.codes[req_idx], self.budgets[req_idx] = NO_RULE, math.inf
+            self.codes[req_idx], self.budgets[req_idx], self.reporting[req_idx] = NO_RULE, math.inf, False
             return False
         phases = request.phases or Phases()
         if phases.relax_within is not None:
@@ -114,7 +117,7 @@ class SlotRules(RequestRules):
             request = dataclasses.replace(request, response=marked)
         self.requests[req_idx] = request
         self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
-        self.meter_slots[req_idx] = request.meter_slot or 0
+        self.meter_slots[req_idx], self.reporting[req_idx] = request.meter_slot or 0, request.reports
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
         self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.max_importance
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
@@ -149,7 +152,7 @@ class SlotRules(RequestRules):
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
         rules = dict.fromkeys(request.rule for request in present)
-        metered = any(request.meter_slot is not None for request in present)
+        metered = any(math.isfinite(request.budget) for request in present)
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
             groups=[Group(rule, rows, codes == self._code(rule)) for rule in rules],
@@ -163,6 +166,7 @@ class SlotRules(RequestRules):
             ],
             weighed=self._weighed(rows, slots),
             relaxable=self._relaxable(slots, pos, token_ids),
+            reporting=self.reporting if any(request.reports for request in present) else None,
         )
 
     def _weighed(self, rows: Tensor, slots: Tensor) -> Weighed | None:
@@ -258,7 +262,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
         expanded_idx_mapping: Tensor,
         expanded_local_pos: Tensor,
         temperature: Tensor,
-        seeds: Tensor,
+        seed: Tensor,
         num_speculative_steps: int,
         *args: Any,
         **kwargs: Any,
@@ -274,7 +278,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
                 expanded_idx_mapping,
                 expanded_local_pos,
                 temperature,
-                seeds,
+                seed,
                 num_speculative_steps,
                 *args,
                 **kwargs,

@@ -2,7 +2,7 @@
 
 The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters (for all of
 them, or a list with each request's own), and whether each waits for the one before. The output holds each job's token
-ids and vLLM's acceptance counters.
+ids, each request's own metrics and vLLM's acceptance counters.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -52,6 +53,11 @@ def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
         return json.loads(wanted.read_text())
 
 
+def own_metrics(output: Any) -> Any:
+    """Return vLLM's metrics of one request, ours among them; None where nobody asks for any."""
+    return output.outputs[0].spec_decode_metrics
+
+
 def main(given: Path, wanted: Path) -> None:
     from vllm import LLM, SamplingParams
     from vllm.exceptions import VLLMValidationError
@@ -84,6 +90,7 @@ def main(given: Path, wanted: Path) -> None:
         results.append(
             {
                 "token_ids": [list(output.outputs[0].token_ids) for output in outputs],
+                "metrics": [metrics and metrics.to_dict() for metrics in map(own_metrics, outputs)],
                 "counters": {name: after[name] - before.get(name, 0) for name in after},
             }
         )
