@@ -93,6 +93,22 @@ def test_each_key_that_a_request_leaves_out_is_the_server_s() -> None:
             request_of({"protect": refused}, default)
 
 
+def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
+    reasoning = SimpleNamespace(reasoning_start_token_ids=[7], natural_reasoning_end_token_ids=[8, 9])
+    server = ServerConfig.of(config(reasoning_config=reasoning, additional_config={"relax_within": "thinking", **RULE}))
+    assert server.thinking == ((7,), (8, 9))
+    assert server.default.spending.phases.relax_within == ((7,), (8, 9))
+    within = {**RULE, "relax_within": "thinking"}
+    asked = request_of(within, thinking=server.thinking)
+    assert asked.spending == spending_policy(relax_within=[7, [8, 9]])
+    assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), None, server.thinking) == asked
+    assert request_of({"relax_within": "none"}, server.default) == Request("cactus:delta=1")
+    for unknown in (None, SimpleNamespace(reasoning_start_token_ids=None, natural_reasoning_end_token_ids=None)):
+        assert ServerConfig.of(config(reasoning_config=unknown)).thinking is None
+    nobody_s = Request("cactus:delta=1", spending=spending_policy(relax_within=[7, 8]))
+    check_request_texts(nobody_s, lambda: None)  # it looks at no texts
+
+
 @pytest.mark.parametrize(("asked", "said"), MALFORMED, ids=[str(asked) for asked, _ in MALFORMED])
 def test_what_it_may_not_protect(asked: dict, said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):

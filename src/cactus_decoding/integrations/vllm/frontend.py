@@ -40,7 +40,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
 
             try:
                 config.check_report(asks_for_report(params.extra_args))
-                asked = request_of(params.extra_args, config.default)
+                asked = request_of(params.extra_args, config.default, thinking=config.thinking)
                 config.check(asked)
                 check_request_texts(asked, vocabulary)
             except (TypeError, ValueError) as error:

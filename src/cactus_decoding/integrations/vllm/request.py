@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -34,12 +34,20 @@ NOT_HERE = "importance_scale"
 """What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
 """Takes a server's ``protect``, ``relax_within`` or ``importance`` back; JSON's null is refused by vLLM itself."""
+THINKING = "thinking"
+"""As ``relax_within``: between the tokens that the server's reasoning parser knows."""
 MAX_MARK = 64
-"""Characters of a mark in a request: a worker looks for it behind every token."""
+"""Characters or tokens of a mark in a request: a worker looks for it behind every token."""
+Marks = tuple[tuple[int, ...], tuple[int, ...]]
+"""The tokens that open a span, and those that close it."""
 
 
 def request_of(
-    asked: Mapping[str, Any] | None, default: Request | None = None, *, any_pattern: bool = False
+    asked: Mapping[str, Any] | None,
+    default: Request | None = None,
+    *,
+    thinking: Marks | None = None,
+    any_pattern: bool = False,
 ) -> Request | None:
     """Return what is asked for by our keys among others, each completed from a default.
 
@@ -49,6 +57,7 @@ def request_of(
     Args:
         asked: the keys and their values; None is as good as absent.
         default: of the server.
+        thinking: the tokens between which the server's model thinks, where a reasoning parser says.
         any_pattern: whether ``protect`` may be any regular expression, marks of any length, and ``importance`` any
             file. A worker searches every token for the first, all text for the others, and reads the file, so that is
             for whoever starts the server. All others choose from the named sets, or what the default has.
@@ -85,11 +94,13 @@ def request_of(
     return Request(
         usual.rule if rule is None else _parse(rule),
         usual.budget if budget is None else budget,
-        spending=_spending(given, usual.spending, any_pattern),
+        spending=_spending(given, usual.spending, thinking, any_pattern),
     )
 
 
-def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool) -> SpendingPolicy:
+def _spending(
+    given: Mapping[str, Any], usual: SpendingPolicy, thinking: Marks | None, any_pattern: bool
+) -> SpendingPolicy:
     """Return the policy of some of `SPENDING_KEYS`; those that are not given are as usual."""
     values = {**usual.as_dict(), **given}
     if values["protect"] == NONE:
@@ -97,6 +108,13 @@ def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool
         values["protect_threshold"] = given.get("protect_threshold")  # refused: it is that of no pattern
     if values["relax_within"] == NONE:
         values["relax_within"] = None
+    elif values["relax_within"] == THINKING:
+        if thinking is None:
+            raise ValueError(
+                f"relax_within is {THINKING!r}, but the server has no --reasoning-parser that knows the tokens: "
+                "give two marks, or their token ids"
+            )
+        values["relax_within"] = thinking
     if values["importance"] == NONE:
         values["importance"], values["max_importance"] = None, given.get("max_importance")
     if not any_pattern:
@@ -112,7 +130,7 @@ def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool
 
 
 def _check_marks(marks: object) -> None:
-    if isinstance(marks, list | tuple) and any(isinstance(mark, str) and len(mark) > MAX_MARK for mark in marks):
+    if isinstance(marks, list | tuple) and any(isinstance(mark, Sized) and len(mark) > MAX_MARK for mark in marks):
         raise ValueError(f"relax_within must be two marks of at most {MAX_MARK} characters, but is {shown(marks)}")
 
 
@@ -205,9 +223,11 @@ def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | No
         vocabulary: what the tokens say, None where nobody knows; called if need be.
     """
     asked = {
-        "protect": policy.protection, "importance": policy.limit, "relax_within": policy.phases.relax_within
-    }  # fmt: skip
-    key = next((name for name, value in asked.items() if value is not None), None)
+        "protect": policy.protection is not None,
+        "importance": policy.limit is not None,
+        "relax_within": policy.phases.reads_text,
+    }
+    key = next((name for name, reads in asked.items() if reads), None)
     if key is None:
         return
     words = vocabulary()
@@ -222,7 +242,7 @@ def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | No
             raise ValueError(f"importance: {error.filename}: {error.strerror}") from None
 
 
-def admitted(params: Any, default: Request | None) -> Request | None:
+def admitted(params: Any, default: Request | None, thinking: Marks | None = None) -> Request | None:
     """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
 
     The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
@@ -231,11 +251,12 @@ def admitted(params: Any, default: Request | None) -> Request | None:
     Args:
         params: vLLM's sampling parameters.
         default: of the server.
+        thinking: the tokens between which its model thinks.
     """
     if params.temperature < GREEDY_BELOW:
         return None
     try:
-        asked, reports = request_of(params.extra_args, default), asks_for_report(params.extra_args)
+        asked, reports = request_of(params.extra_args, default, thinking=thinking), asks_for_report(params.extra_args)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
@@ -270,6 +291,7 @@ class ServerConfig:
         default: for requests that ask for nothing (``acceptance_rule``, ``budget``, ``protect``, ...).
         metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
         audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
+        thinking: the tokens that open and close a thinking part, where a reasoning parser says.
     """
 
     speculates: bool
@@ -278,6 +300,7 @@ class ServerConfig:
     default: Request | None
     metrics: bool
     audit_fraction: float
+    thinking: Marks | None
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
@@ -293,13 +316,15 @@ class ServerConfig:
         if not isinstance(metrics, bool):
             raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
         check_number(AUDIT_KEY, fraction, 0, 1)
+        thinking = _thinking_marks(getattr(vllm_config, "reasoning_config", None))
         config = cls(
             speculates=speculative is not None,
             method="standard" if speculative is None else speculative.rejection_sample_method,
             watermarks=getattr(vllm_config, "watermark_config", None) is not None,
-            default=request_of(keys, any_pattern=True),
+            default=request_of(keys, thinking=thinking, any_pattern=True),
             metrics=metrics,
             audit_fraction=float(fraction),
+            thinking=thinking,
         )
         config.check(config.default)
         return config
@@ -319,3 +344,10 @@ class ServerConfig:
             raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
         if self.watermarks:
             raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
+
+
+def _thinking_marks(reasoning_config: Any) -> Marks | None:
+    """Return the tokens that open and close a thinking part; None if vLLM's configuration knows no such tokens."""
+    opening = getattr(reasoning_config, "reasoning_start_token_ids", None)
+    closing = getattr(reasoning_config, "natural_reasoning_end_token_ids", None)
+    return (tuple(opening), tuple(closing)) if opening and closing else None

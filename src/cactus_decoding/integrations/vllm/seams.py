@@ -51,11 +51,13 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Arguments of functions that are wrapped or called, all of them and in their order, in vLLM 0.32."""
 _ATTRIBUTES: dict[str, frozenset[str]] = {
+    "config/reasoning.py::ReasoningConfig": frozenset({"natural_reasoning_end_token_ids", "reasoning_start_token_ids"}),
     "config/speculative.py::SpeculativeConfig": frozenset({
         "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "rejection_sample_method",
     }),
     "config/vllm.py::VllmConfig": frozenset({
-        "additional_config", "model_config", "scheduler_config", "speculative_config", "watermark_config",
+        "additional_config", "model_config", "reasoning_config", "scheduler_config", "speculative_config",
+        "watermark_config",
     }),
     "v1/core/sched/scheduler.py::Scheduler": frozenset({"num_spec_tokens", "requests"}),
     "v1/engine/__init__.py::EngineCoreOutput": frozenset({
@@ -126,9 +128,11 @@ def arguments(node: ast.AST | None) -> tuple[str, ...]:
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a class declares or assigns, of itself and its objects."""
+    """Yield the names that a class declares, defines or assigns, of itself and its objects."""
     for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+        if isinstance(one, ast.FunctionDef):
+            yield one.name
+        elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
             yield one.attr
         elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             yield one.target.id

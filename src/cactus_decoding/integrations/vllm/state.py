@@ -18,6 +18,7 @@ from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter
 from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
 from cactus_decoding.integrations.vllm.request import (
+    Marks,
     ServerConfig,
     admitted,
     asks_for_report,
@@ -66,6 +67,7 @@ class RequestRules:
         max_num_requests: the largest batch.
         counters: what to count, or None.
         vocabulary: what tokens say; None where nobody knows.
+        thinking: the tokens that open and close a thinking part; None where nobody knows.
 
     Attributes:
         requests: by the runner's own index.
@@ -82,6 +84,7 @@ class RequestRules:
         max_num_requests: int,
         counters: Counters | None = None,
         vocabulary: Vocabulary | None = None,
+        thinking: Marks | None = None,
     ) -> None:
         self.requests: dict[int, RelaxedRequest] = {}
         self.meter = BudgetMeter(device, slots=8 * max_num_requests)
@@ -90,7 +93,7 @@ class RequestRules:
         self.vocabulary = with_silence(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}
         self.importance: Weights | None = None
-        self._default, self._known = default, vocabulary
+        self._default, self._known, self._thinking = default, vocabulary, thinking
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
         """Return a request's entry, or None where vLLM's own verification is all it needs.
@@ -99,7 +102,7 @@ class RequestRules:
             params: vLLM's sampling parameters; the same object if the request was in the batch before.
             begun: whether it already has tokens.
         """
-        asked = admitted(params, self._default)
+        asked = admitted(params, self._default, self._thinking)
         if asked is None:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it

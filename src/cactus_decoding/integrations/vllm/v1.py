@@ -48,7 +48,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
         max_num_requests = vllm_config.scheduler_config.max_num_seqs
         counters, vocabulary = counters_of(config, device), vocabulary_of(vllm_config)
-        rules = BatchRules(config.default, device, max_num_requests, counters, vocabulary)
+        rules = BatchRules(config.default, device, max_num_requests, counters, vocabulary, config.thinking)
         processors.argmax_invariant.append(rules)
         return processors
 
@@ -110,8 +110,8 @@ class BatchRules(RequestRules):
             return None
         if not (followed := self._followed()):
             return layout
-        reads_text = any(response.reads_text for response in followed.values())
-        drafted = draft_token_ids.tolist() if reads_text else [0] * sum(counts)
+        reads_tokens = any(response.reads_tokens for response in followed.values())
+        drafted = draft_token_ids.tolist() if reads_tokens else [0] * sum(counts)
         relaxable: list[bool] = []
         for index, count in enumerate(counts):
             own = drafted[len(relaxable) : len(relaxable) + count]

@@ -24,7 +24,7 @@ from cactus_decoding.integrations.common.phases import FollowedResponse
 from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.reports import install_worker
-from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.request import Marks, ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule
@@ -55,7 +55,7 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
         replace(rejection_sampler, "rejection_sample", with_relaxation)
         install_worker()
         counters, vocabulary = counters_of(config, req_states.device), vocabulary_of(vllm_config)
-        return [*processors, SlotRules(config.default, req_states, counters, vocabulary)]
+        return [*processors, SlotRules(config.default, req_states, counters, vocabulary, config.thinking)]
 
     return build
 
@@ -86,8 +86,9 @@ class SlotRules(RequestRules):
         states: Any,
         counters: Counters | None = None,
         vocabulary: Vocabulary | None = None,
+        thinking: Marks | None = None,
     ) -> None:
-        super().__init__(default, states.device, states.max_num_reqs, counters, vocabulary)
+        super().__init__(default, states.device, states.max_num_reqs, counters, vocabulary, thinking)
         slots, device = states.max_num_reqs, states.device
         self.codes = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.budgets = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
