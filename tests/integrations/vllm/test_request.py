@@ -101,7 +101,7 @@ def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
     within = {**RULE, "relax_within": "thinking"}
     asked = request_of(within, thinking=server.thinking)
     assert asked.spending == spending_policy(relax_within=[7, [8, 9]])
-    assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), None, server.thinking) == asked
+    assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), server) == asked
     assert request_of({"relax_within": "none"}, server.default) == Request("cactus:delta=1")
     for unknown in (None, SimpleNamespace(reasoning_start_token_ids=None, natural_reasoning_end_token_ids=None)):
         assert ServerConfig.of(config(reasoning_config=unknown)).thinking is None
@@ -149,7 +149,7 @@ def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
 
 def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:
     def of(asked: dict, temperature: float = 1.0) -> Request | None:
-        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), None)
+        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), ServerConfig())
 
     assert of({"acceptance_rule": "cactus:delta=1"}) == Request("cactus:delta=1")
     assert of({"acceptance_rule": "cactus:delta=1"}, temperature=0.0) is None
@@ -185,6 +185,21 @@ def test_what_a_server_can_follow() -> None:
         ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
     with pytest.raises(ValueError, match="audit_fraction must be in"):
         ServerConfig.of(config(additional_config={"audit_fraction": 2}))
+    table = {"load_rule": [[1, 4, 0.5], [5, 64, 1]]}
+    loaded = ServerConfig.of(config(additional_config=table))
+    assert loaded.load.share(3) == 0.5
+    loaded.check(Request("cactus:delta=1"))
+    for refuse in (
+        lambda: loaded.check(Request("lenience:lenience=0.5")),
+        lambda: ServerConfig.of(config(additional_config={**table, "acceptance_rule": "lenience:lenience=0.5"})),
+    ):
+        with pytest.raises(ValueError, match="load_rule multiplies a knob"):
+            refuse()
+    assert admitted(SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "lenience"}), loaded) is None
+    with pytest.raises(ValueError, match="must begin at 1"):
+        ServerConfig.of(config(additional_config={"load_rule": [[2, 4, 1]]}))
+    with pytest.raises(ValueError, match="load_rule is a key of the server's"):
+        request_of({**RULE, **table})
     with pytest.raises(ValueError, match="a key of a request"):
         ServerConfig.of(config(additional_config={"acceptance_report": True}))
     with pytest.raises(ValueError, match="acceptance_report needs a draft"):

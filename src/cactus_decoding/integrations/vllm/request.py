@@ -12,9 +12,11 @@ from typing import Any
 from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.common.load import LoadRule
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
@@ -24,12 +26,12 @@ logger = logging.getLogger("vllm.cactus_decoding")
 GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
-METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
+METRICS_KEY, AUDIT_KEY, LOAD_KEY = "acceptance_metrics", "audit_fraction", "load_rule"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "importance", "max_importance")
 REPORT_KEY = "acceptance_report"
 POLICY_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS)
 REQUEST_KEYS = (*POLICY_KEYS, REPORT_KEY)
-SERVER_KEYS = (*POLICY_KEYS, METRICS_KEY, AUDIT_KEY)
+SERVER_KEYS = (*POLICY_KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY)
 NOT_HERE = "importance_scale"
 """What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
@@ -242,7 +244,7 @@ def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | No
             raise ValueError(f"importance: {error.filename}: {error.strerror}") from None
 
 
-def admitted(params: Any, default: Request | None, thinking: Marks | None = None) -> Request | None:
+def admitted(params: Any, config: ServerConfig) -> Request | None:
     """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
 
     The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
@@ -250,13 +252,14 @@ def admitted(params: Any, default: Request | None, thinking: Marks | None = None
 
     Args:
         params: vLLM's sampling parameters.
-        default: of the server.
-        thinking: the tokens between which its model thinks.
+        config: of the server.
     """
     if params.temperature < GREEDY_BELOW:
         return None
     try:
-        asked, reports = request_of(params.extra_args, default, thinking=thinking), asks_for_report(params.extra_args)
+        asked = request_of(params.extra_args, config.default, thinking=config.thinking)
+        reports = asks_for_report(params.extra_args)
+        config.check(asked)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
@@ -292,15 +295,17 @@ class ServerConfig:
         metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
         audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
         thinking: the tokens that open and close a thinking part, where a reasoning parser says.
+        load: the share of their knobs that rules have, by the number of requests (``load_rule``); all of it, if None.
     """
 
-    speculates: bool
-    method: str
-    watermarks: bool
-    default: Request | None
-    metrics: bool
-    audit_fraction: float
-    thinking: Marks | None
+    speculates: bool = True
+    method: str = "standard"
+    watermarks: bool = False
+    default: Request | None = None
+    metrics: bool = True
+    audit_fraction: float = 0.0
+    thinking: Marks | None = None
+    load: LoadRule | None = None
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
@@ -325,6 +330,7 @@ class ServerConfig:
             metrics=metrics,
             audit_fraction=float(fraction),
             thinking=thinking,
+            load=None if keys.get(LOAD_KEY) is None else LoadRule.parse(keys[LOAD_KEY]),
         )
         config.check(config.default)
         return config
@@ -342,6 +348,8 @@ class ServerConfig:
             raise ValueError(f"{RULE_KEY} needs a draft, and the server runs without --speculative-config")
         if self.method != "standard":
             raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
+        if self.load is not None:
+            check_scalable(asked.rule, LOAD_KEY)
         if self.watermarks:
             raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
 

@@ -13,12 +13,10 @@ from torch import Tensor
 from cactus_decoding.budgets.importance import Weights
 from cactus_decoding.budgets.phases import Phases
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter
 from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
 from cactus_decoding.integrations.vllm.request import (
-    Marks,
     ServerConfig,
     admitted,
     asks_for_report,
@@ -62,12 +60,11 @@ class RequestRules:
     """The rules, budgets and policies of the requests in a batch.
 
     Args:
-        default: what a request gets that asks for nothing.
+        config: of the server.
         device: of the logits.
         max_num_requests: the largest batch.
         counters: what to count, or None.
         vocabulary: what tokens say; None where nobody knows.
-        thinking: the tokens that open and close a thinking part; None where nobody knows.
 
     Attributes:
         requests: by the runner's own index.
@@ -79,12 +76,11 @@ class RequestRules:
 
     def __init__(
         self,
-        default: Request | None,
+        config: ServerConfig,
         device: torch.device,
         max_num_requests: int,
         counters: Counters | None = None,
         vocabulary: Vocabulary | None = None,
-        thinking: Marks | None = None,
     ) -> None:
         self.requests: dict[int, RelaxedRequest] = {}
         self.meter = BudgetMeter(device, slots=8 * max_num_requests)
@@ -93,7 +89,7 @@ class RequestRules:
         self.vocabulary = with_silence(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}
         self.importance: Weights | None = None
-        self._default, self._known, self._thinking = default, vocabulary, thinking
+        self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
         """Return a request's entry, or None where vLLM's own verification is all it needs.
@@ -102,7 +98,7 @@ class RequestRules:
             params: vLLM's sampling parameters; the same object if the request was in the batch before.
             begun: whether it already has tokens.
         """
-        asked = admitted(params, self._default, self._thinking)
+        asked = admitted(params, self._config)
         if asked is None:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
@@ -131,6 +127,10 @@ class RequestRules:
             None if phases == Phases() else phases,
             reports,
         )
+
+    def rule_at(self, rule: Rule, batch_size: int) -> Rule | None:
+        """Return what judges a rule's requests in a step of so many requests; None for the lossless test."""
+        return rule if self._config.load is None else self._config.load.rule(rule, batch_size)
 
     def counted(self) -> dict[int, list[float]]:
         """Return what was counted of the requests that ask for a report, by their index; this waits for the device."""

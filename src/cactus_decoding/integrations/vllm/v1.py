@@ -48,7 +48,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
         max_num_requests = vllm_config.scheduler_config.max_num_seqs
         counters, vocabulary = counters_of(config, device), vocabulary_of(vllm_config)
-        rules = BatchRules(config.default, device, max_num_requests, counters, vocabulary, config.thinking)
+        rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
         processors.argmax_invariant.append(rules)
         return processors
 
@@ -133,7 +133,9 @@ class BatchRules(RequestRules):
         here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
         for index, request in here.items():
             own = range(ends[index] - counts[index], ends[index])
-            rows.setdefault(request.rule, []).extend(own)
+            if (rule := self.rule_at(request.rule, len(counts))) is None:
+                continue
+            rows.setdefault(rule, []).extend(own)
             if request.pattern is not None and own:
                 some, thresholds = protected.setdefault(request.pattern, ([], []))
                 some += own

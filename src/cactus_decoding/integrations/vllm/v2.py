@@ -18,13 +18,12 @@ from torch.nn.functional import pad
 
 from cactus_decoding.budgets.phases import Phases
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.phases import FollowedResponse
 from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.reports import install_worker
-from cactus_decoding.integrations.vllm.request import Marks, ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule
@@ -55,7 +54,7 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
         replace(rejection_sampler, "rejection_sample", with_relaxation)
         install_worker()
         counters, vocabulary = counters_of(config, req_states.device), vocabulary_of(vllm_config)
-        return [*processors, SlotRules(config.default, req_states, counters, vocabulary, config.thinking)]
+        return [*processors, SlotRules(config, req_states, counters, vocabulary)]
 
     return build
 
@@ -78,17 +77,17 @@ class SlotRules(RequestRules):
         reporting: whether a slot's request asks for a report, ``[slots]``.
         relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
         present: the requests of this step that have a rule, by their slots.
+        batch_size: how many requests there are in this step.
     """
 
     def __init__(
         self,
-        default: Request | None,
+        config: ServerConfig,
         states: Any,
         counters: Counters | None = None,
         vocabulary: Vocabulary | None = None,
-        thinking: Marks | None = None,
     ) -> None:
-        super().__init__(default, states.device, states.max_num_reqs, counters, vocabulary, thinking)
+        super().__init__(config, states.device, states.max_num_reqs, counters, vocabulary)
         slots, device = states.max_num_reqs, states.device
         self.codes = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.budgets = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
@@ -99,6 +98,7 @@ class SlotRules(RequestRules):
         self.reporting = torch.zeros(slots, dtype=torch.bool, device=device)
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
         self.present: dict[int, RelaxedRequest] = {}
+        self.batch_size = 0
         self._states = states
         self._codes: dict[Rule, int] = {}
         self._patterns: dict[str | None, int] = {None: NO_RULE}
@@ -135,6 +135,7 @@ class SlotRules(RequestRules):
         global _current
         slots = ctx.idx_mapping_np.tolist()
         self.present = {slot: self.requests[slot] for slot in slots if slot in self.requests}
+        self.batch_size = len(slots)
         _current = self
         return logits
 
@@ -152,11 +153,11 @@ class SlotRules(RequestRules):
         """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
-        rules = dict.fromkeys(request.rule for request in present)
+        own = {request.rule: self.rule_at(request.rule, self.batch_size) for request in present}
         metered = any(math.isfinite(request.budget) for request in present)
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
-            groups=[Group(rule, rows, codes == self._code(rule)) for rule in rules],
+            groups=[Group(rule, rows, codes == self._code(key)) for key, rule in own.items() if rule is not None],
             requests=slots,
             depths=local_pos,
             width=num_speculative_tokens + 1,
@@ -295,6 +296,8 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
             width = min(target_logits.shape[-1], draft_logits.shape[-1])
             draft = DraftLogits(draft_logits, width, slots, local_pos, token_ids >= 0, temperature)
         layout = rules.layout(slots, local_pos, pos, token_ids, num_speculative_steps)
+        if not layout.groups:
+            return sample()
         step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, token_ids, draft)
         with step.relaxed_logits():
             sampled, num_sampled = sample()
