@@ -91,8 +91,7 @@ def with_positions(stock: Callable[..., None]) -> Callable[..., None]:
 
     def add_request(scheduler: Any, request: Any) -> None:
         stock(scheduler, request)
-        params = request.sampling_params
-        if params is None or not asks_for_report(params.extra_args) or not scheduler.num_spec_tokens:
+        if not scheduler.num_spec_tokens or not _asks(request.sampling_params):
             return
         from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
@@ -101,6 +100,14 @@ def with_positions(stock: Callable[..., None]) -> Callable[..., None]:
         request.spec_decode_metrics = CountedPositions(metrics, [0] * length, [0] * length)
 
     return add_request
+
+
+def _asks(params: Any) -> bool:
+    """Say whether a request asks for a report; a bad value, which the front end has refused, must not end a server."""
+    try:
+        return params is not None and asks_for_report(params.extra_args)
+    except TypeError:
+        return False
 
 
 def with_sent_reports(stock: Callable[..., dict[int, Any]]) -> Callable[..., dict[int, Any]]:

@@ -67,6 +67,8 @@ _ATTRIBUTES: dict[str, frozenset[str]] = {
     "v1/outputs.py::ModelRunnerOutput": frozenset({"req_ids"}),
     "v1/request.py::Request": frozenset({"request_id", "sampling_params", "spec_decode_metrics"}),
     "v1/sample/metadata.py::SamplingMetadata": frozenset({"logitsprocs"}),
+    "v1/worker/gpu_model_runner.py::AsyncGPUModelRunnerOutput": frozenset({"_model_runner_output"}),
+    "v1/worker/gpu/async_utils.py::AsyncOutput": frozenset({"model_runner_output"}),
     "v1/worker/gpu_input_batch.py::InputBatch": frozenset({
         "logitsprocs", "logitsprocs_need_output_token_ids", "req_id_to_index",
     }),

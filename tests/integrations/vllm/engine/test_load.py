@@ -21,15 +21,20 @@ pytestmark = pytest.mark.engine
 OPENING = "Question: Ben reads 12 pages a day for 5 days. How many pages does he read?\nAnswer: To begin"
 """A comma follows for certain, and then many tokens are possible, of which the draft's choice is no sure one."""
 TABLE = [[1, 1, 0.02], [2, 15, 0.0], [16, 64, 1.0]]
+LOSSLESS = {1: "lossless", 16: "lossless"}
 KINDS: tuple[tuple[dict, dict[int, str]], ...] = (
     ({"acceptance_rule": "cactus:delta=2"}, {1: "cactus:delta=0.04", 16: "cactus:delta=2"}),
     ({"acceptance_rule": "cactus:delta=0.2"}, {1: "cactus:delta=0.004", 16: "cactus:delta=0.2"}),
     ({"acceptance_rule": "clamped:width=2"}, {1: "clamped:width=0.04", 16: "clamped:width=2"}),
-    ({"acceptance_rule": "cactus:delta=2", "budget": 0.001}, {1: "lossless", 16: "lossless"}),
-    ({}, {1: "lossless", 16: "lossless"}),
+    ({"acceptance_rule": "cactus:delta=2", "budget": 0.001}, LOSSLESS),
+    ({}, LOSSLESS),
+    ({"acceptance_rule": "cactus:delta=2", "protect": "negation"}, {1: "cactus:delta=0.04", 16: "cactus:delta=2"}),
+    ({"acceptance_rule": "cactus:delta=2", "protect": "digits", "protect_threshold": 1e-4}, LOSSLESS),
+    ({"acceptance_rule": "cactus:delta=2", "lossless_tokens": 2}, LOSSLESS),
+    ({"acceptance_rule": "cactus:delta=2", "relax_within": [14, 322]}, {1: "cactus:delta=0.04", 16: "cactus:delta=2"}),
 )
 """What requests ask for, and which rule judges their second token in a batch of one and of sixteen."""
-COPIES, WHOLE = 480, 40
+COPIES, WHOLE = 400, 40
 
 
 def sampled(asked: dict, max_tokens: int) -> dict:
@@ -87,7 +92,12 @@ def test_each_batch_size_has_its_own_law(kind: int, size: int, results: list[dic
     assert follows(KINDS[kind][1][size], results[CASES.index((kind, size))], rows)
 
 
-@pytest.mark.parametrize("kind", [0, 2])
+@pytest.mark.parametrize("kind", [3, 4, 6, 7])
+def test_the_law_without_a_budget_a_protection_or_a_phase_is_refuted(kind: int, results: list[dict], rows) -> None:
+    assert not follows("cactus:delta=2", results[CASES.index((kind, 16))], rows)
+
+
+@pytest.mark.parametrize("kind", [0, 2, 5, 8])
 def test_the_law_of_the_other_batch_size_is_refuted(kind: int, results: list[dict], rows) -> None:
     laws = KINDS[kind][1]
     assert not follows(laws[16], results[CASES.index((kind, 1))], rows)
