@@ -109,10 +109,10 @@ async def ask(client: openai.AsyncOpenAI, soak: Soak, chance: random.Random) -> 
             soak.left += 1
             return
         metrics = await _response(client, settings)
-    except openai.BadRequestError:
-        soak.refused += malformed
-        if not malformed:
-            soak.wrong.append(f"{asked} was refused")
+    except openai.APIError as error:
+        if not malformed or int(error.code or 0) != 400:  # a stream has begun by then, and the error is an event in it
+            raise
+        soak.refused += 1
         return
     if malformed:
         soak.wrong.append(f"{asked} was accepted")
@@ -267,7 +267,8 @@ def main() -> int:
             if grown is None:
                 continue
             said = f"process {pid}: {samples[-1][1] / 2**20:.0f} MiB, {100 * grown:+.2f} % since the second quarter"
-            print(said)
+            tenths = [f"{size / 2**20:.0f}" for _, size in samples[:: max(1, len(samples) // 10)]]
+            print(f"{said}; MiB over time: {' '.join(tenths)}", flush=True)
             if abs(grown) > given.memory:
                 wrong.append(said)
         print(f"{soak.answers} answers, {soak.left} clients left, {soak.refused} malformed requests refused")

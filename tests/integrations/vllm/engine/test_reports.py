@@ -154,11 +154,13 @@ def test_chat_has_it_too(server: Server) -> None:
 
 @pytest.mark.parametrize(("asked", "said"), MALFORMED, ids=[json.dumps(asked) for asked, _ in MALFORMED])
 def test_malformed_values_are_refused(server: Server, asked: dict, said: str) -> None:
-    with (
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-        pytest.raises(openai.BadRequestError, match=said),
-    ):
-        client.completions.create(model=MODEL, prompt=PROMPTS[0], extra_body={"vllm_xargs": ASKED[0] | asked})
+    settings = {"model": MODEL, "prompt": PROMPTS[0], "extra_body": {"vllm_xargs": ASKED[0] | asked}}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        with pytest.raises(openai.BadRequestError, match=said):
+            client.completions.create(**settings)
+        with pytest.raises(openai.APIError, match=said) as refusal:
+            list(client.completions.create(stream=True, **settings))
+    assert int(refusal.value.code) == 400  # the stream has begun by then, and the error is an event in it
 
 
 RULE, BUDGETS, COPIES = "cactus:delta=1", (None, 0.4), 4
