@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -53,10 +54,13 @@ LOSSES = (
     "relaxed:cactus:delta=1.0",
 )  # fmt: skip
 FILTERS = (None, "adaspec:keep=0.4")
-SEEDS = (0, 1, 2)
 PLAIN_START_LOSSES = ("kl", "total_variation", "lk")
 """What the start of which little is expected is trained with."""
 RATES = (3e-4, 1e-3, 3e-3)
+SECONDS = "seconds.json"
+"""Beside a trained draft: what its training took, of the process that ended it."""
+ROUNDS = (0, 1)
+"""Seeds of the table of four: one draft is answered after another, so that each gets two parts of the time."""
 LENGTHS = (4, 6, 8, 10, 14, 20)
 VALIDATION, TEST = "word_problems:split=validation,seed=23", "word_problems"
 PROTECTED = {"rule": "clamped:width=3.0", "protect": "digits"}
@@ -75,6 +79,7 @@ class Sizes:
         held_out: problems of the table of four.
         stories: of the family that no draft saw.
         old: problems of the usual families, for what was forgotten.
+        seeds: trainings of every loss.
     """
 
     documents: int = 4000
@@ -85,6 +90,7 @@ class Sizes:
     held_out: int = 500
     stories: int = 300
     old: int = 200
+    seeds: int = 3
 
 
 class Study:
@@ -134,7 +140,10 @@ class Study:
                 "bundled", str(self.data()), loss=loss, draft=start, filter=filter, held_out=64, steps=steps, seed=seed,
                 evaluate_every=max(1, steps // 4), learning_rate=rate, cache=str(self.work / "rows"),
             )  # fmt: skip
+            began = time.perf_counter()
             train_draft(settings, folder)
+            seconds = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}
+            write_atomically(folder / SECONDS, as_json(seconds) + "\n")
         return folder
 
     def texts(self, split: str) -> dict[str, list[tuple[list[int], int]]]:
@@ -168,9 +177,9 @@ class Study:
 
     def losses(self, shard: tuple[int, int]) -> None:
         """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
-        rate = self.rate()
-        asked = list(product(SEEDS, LOSSES, FILTERS, ["bundled:worded"]))
-        asked += list(product(SEEDS, PLAIN_START_LOSSES, [None], ["bundled:draft"]))
+        rate, seeds = self.rate(), range(self.sizes.seeds)
+        asked = list(product(seeds, LOSSES, FILTERS, ["bundled:worded"]))
+        asked += list(product(seeds, PLAIN_START_LOSSES, [None], ["bundled:draft"]))
         part, parts = shard
         with counting("Training", len(asked)) as progress:
             for number, (seed, loss, filter, start) in enumerate(asked):
@@ -195,9 +204,11 @@ class Study:
         """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
         rate = self.rate()
         drafts = {"as it came": "bundled:worded"}
+        took: dict[str, dict[str, float]] = {}
         for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
-            self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
+            folder = self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
             drafts[name.replace("-", " ")] = f"./{name}"
+            took[name.replace("-", " ")] = json.loads((folder / SECONDS).read_text())
         os.chdir(self.work)  # so that results name drafts and not this machine's folders
         texts = self.texts("test")
         lengths = {name: expected_steps(self.target, _folder(each), texts) for name, each in drafts.items()}
@@ -212,10 +223,16 @@ class Study:
             configs = [self._config(each, settings, length, VALIDATION, self.sizes.lengths) for length in LENGTHS]
             chosen[name] = longest(configs, self._answer("four-chosen", configs))
         final = {name: replace(config, task=TEST, problems=self.sizes.held_out) for name, config in chosen.items()}
-        self._answer("four", list(final.values()))
+        alike = int(final["trained, relaxed, protected"].num_speculative_tokens)
+        under = {name: self._config(each, PROTECTED, alike, TEST, self.sizes.held_out) for name, each in drafts.items()}
+        together = sorted([*final.values(), *under.values()], key=lambda config: config.draft)
+        for seed in ROUNDS:
+            self._answer("four", [config.asking(seed=seed) for config in together])
         content = {
             "chosen": {name: config.as_dict() for name, config in final.items()},
+            "under the rule": {name: config.as_dict() for name, config in under.items()},
             "expected": lengths,
+            "took": took,
             "rate": rate,
             "steps": self.sizes.long,
             "provenance": self.provenance,
