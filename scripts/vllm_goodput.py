@@ -84,12 +84,26 @@ def ways_of(load: dict[str, Any], lengths: Sequence[int], length: int) -> list[W
 
 
 @contextmanager
-def serving(way: Way, folder: Path) -> Iterator[tuple[str, subprocess.Popen]]:
-    """Start a server for a way, and end it at the end; yields its address and its process. It logs into a folder."""
+def serving(way: Way, folder: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Start a server for a way, and end it at the end; yields its address and its process. It logs into a folder.
+
+    Args:
+        way: whose server it is.
+        folder: for its log.
+        more: further options of vLLM's server.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-c", CACTUS, "serve", f"--num-speculative-tokens={way.num_speculative_tokens}", *SMALL]
+    command = [
+        sys.executable,
+        "-c",
+        CACTUS,
+        "serve",
+        f"--num-speculative-tokens={way.num_speculative_tokens}",
+        *SMALL,
+        *more,
+    ]
     if way.config:
         command += ["--additional-config", json.dumps(way.config)]
     log, url = folder / f"{port}.log", f"http://127.0.0.1:{port}"
