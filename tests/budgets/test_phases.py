@@ -31,6 +31,19 @@ def test_the_prompt_may_open_a_span() -> None:
     assert phases.relaxable(state, ids("x</t>x"), CHARACTERS) == [True] * 5 + [False]
 
 
+def test_marks_by_token_ids_look_at_no_text() -> None:
+    words = Vocabulary(("<t>", "</t>", "<", "t>", "x"))
+    by_text, by_ids = Phases(relax_within=MARKS), Phases(relax_within=((0,), (1,)))
+    quoted = [2, 3, 4, 0, 4, 1, 4]  # the first span is spelled with other tokens
+    assert by_text.relaxable(by_text.begin([], words), quoted, words) == [False, False, True, True, True, True, False]
+    expected = [False, False, False, False, True, True, False]
+    assert by_ids.relaxable(by_ids.begin([], words), quoted, words) == expected
+    assert by_ids.relaxable(by_ids.begin([], Vocabulary(())), quoted, Vocabulary(())) == expected
+    several = Phases(relax_within=((2, 3), (1, 4)))
+    asked = [3, 2, 3, 4, -1, 1, 4, 4]
+    assert several.relaxable(several.begin([], words), asked, words) == [False] * 3 + [True] * 4 + [False]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_it_agrees_with_reading_the_whole_text_each_time(seed: int) -> None:
     rng = random.Random(seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, make_rows
@@ -174,11 +176,13 @@ def test_only_what_stands_between_marks_is_relaxed(pair: Pair) -> None:
     assert relaxed >= 1
 
 
-def test_a_request_with_a_policy_goes_to_json_and_back() -> None:
+@pytest.mark.parametrize("marks", [["<a>", "</a>"], [7, 8], [[7, 9], 8]])
+def test_a_request_with_a_policy_goes_to_json_and_back(marks: list) -> None:
     from cactus_decoding.generation.request import Request
 
     request = Request.from_dict(
-        {"protect": "digits", "protect_threshold": 0.05, "lossless_tokens": 3, "relax_within": ["<a>", "</a>"]}
+        {"protect": "digits", "protect_threshold": 0.05, "lossless_tokens": 3, "relax_within": marks}
     )
     assert request.spending.protection == Protection("digits", 0.05)
+    assert request.as_dict()["relax_within"] == json.loads(json.dumps(marks))
     assert Request.from_dict(request.as_dict()) == request

@@ -22,7 +22,7 @@ NOT_RUN = {
     "docs/installation.md": 4,
     "docs/laptop.md": 1,
     "docs/traces_and_playground.md": 1,
-    "docs/vllm.md": 6,
+    "docs/vllm.md": 9,
 }
 
 

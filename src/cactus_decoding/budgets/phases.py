@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from cactus_decoding.budgets.vocabulary import Vocabulary
 
+Mark = str | tuple[int, ...]
+"""A text, or the ids of tokens that follow each other."""
+
 
 class PhaseState(NamedTuple):
     """What a position needs to know of the tokens before it.
@@ -30,8 +33,9 @@ class Phases:
     Attributes:
         lossless_tokens: this many tokens at the beginning of a response are lossless, 0 or more.
         relax_within: an opening and a closing mark, such as ``("<think>", "</think>")``: only what stands between them
-            is relaxed. The prompt counts, as chat templates may open a span there; the marks are found in the text, so
-            they may be spread over several tokens. None relaxes everywhere.
+            is relaxed. The prompt counts, as chat templates may open a span there. Texts are found in the text, so they
+            may be spread over several tokens; token ids are found among the tokens, so that a text that quotes the mark
+            opens nothing. None relaxes everywhere.
 
     Example:
         >>> words = Vocabulary(("<", "t>", "</", "x"))
@@ -41,7 +45,12 @@ class Phases:
     """
 
     lossless_tokens: int = 0
-    relax_within: tuple[str, str] | None = None
+    relax_within: tuple[Mark, Mark] | None = None
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it matters what the tokens say."""
+        return self.relax_within is not None and isinstance(self.relax_within[0], str)
 
     def begin(self, prompt_ids: Sequence[int], vocabulary: Vocabulary) -> PhaseState:
         """Return the state behind a prompt."""
@@ -54,8 +63,8 @@ class Phases:
             num_emitted += 1
             if self.relax_within is None:
                 continue
-            opening, closing = self.relax_within
-            tail += vocabulary.texts[token]
+            opening, closing = map(as_text, self.relax_within)
+            tail += vocabulary.texts[token] if self.reads_text else as_text((token,))
             opened, closed = tail.rfind(opening), tail.rfind(closing)
             if max(opened, closed) >= 0:
                 inside = opened > closed
@@ -70,3 +79,13 @@ class Phases:
             allowed.append(state.num_emitted >= self.lossless_tokens and (self.relax_within is None or state.inside))
             state = self.after(state, [token], vocabulary)
         return allowed
+
+
+def as_text(mark: Mark) -> str:
+    """Return a mark as a text to look for: tokens are spelled with one letter each, and unknown ones with none.
+
+    Example:
+        >>> as_text("<t>"), as_text((97, -1, 98))
+        ('<t>', 'ab')
+    """
+    return mark if isinstance(mark, str) else "".join(chr(token) for token in mark if token >= 0)

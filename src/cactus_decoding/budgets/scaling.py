@@ -14,8 +14,12 @@ from cactus_decoding.rules.base import Rule
 from cactus_decoding.types import AcceptanceRule, Verdict, judges_untempered
 
 
-def check_scalable(rule: AcceptanceRule) -> None:
+def check_scalable(rule: AcceptanceRule, asked: str = "importance_scale") -> None:
     """Raise `ValueError` for a rule without a knob of which 0 is lossless.
+
+    Args:
+        rule: that is to be scaled.
+        asked: the name of what asks for it.
 
     Example:
         >>> from cactus_decoding.rules import parse_rule
@@ -24,7 +28,7 @@ def check_scalable(rule: AcceptanceRule) -> None:
     if not isinstance(rule, Lossless) and not getattr(rule, "scalable", ()):
         known = [name for name, each in RULES.items() if each.scalable]
         raise ValueError(
-            f"importance_scale multiplies a knob of which 0 is lossless, as {', '.join(known)} have one; the rule "
+            f"{asked} multiplies a knob of which 0 is lossless, as {', '.join(known)} have one; the rule "
             f"{rule} has none"
         )
 

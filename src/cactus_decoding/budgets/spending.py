@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_integer, shown
 from cactus_decoding.budgets.importance import Importance, ImportanceLimit
-from cactus_decoding.budgets.phases import Phases, PhaseState
+from cactus_decoding.budgets.phases import Mark, Phases, PhaseState, as_text
 from cactus_decoding.budgets.protection import Protection, protected_mass
 from cactus_decoding.budgets.scaling import RulePerPosition, scaled
 from cactus_decoding.budgets.vocabulary import Vocabulary
@@ -59,7 +60,7 @@ class SpendingPolicy:
         if self.phases.lossless_tokens:
             said.append(f"after {self.phases.lossless_tokens} tokens")
         if self.phases.relax_within is not None:
-            said.append("within {} {}".format(*self.phases.relax_within))
+            said.append("within {} {}".format(*map(_plain, self.phases.relax_within)))
         return ", ".join(said)
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class SpendingPolicy:
             "max_importance": None if limit is None else limit.max_importance,
             "importance_scale": limit is not None and limit.scale,
             "lossless_tokens": phases.lossless_tokens,
-            "relax_within": None if phases.relax_within is None else list(phases.relax_within),
+            "relax_within": None if phases.relax_within is None else list(map(_plain, phases.relax_within)),
         }
 
     def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
@@ -89,7 +90,7 @@ class SpendingPolicy:
         """
         if self.everywhere:
             return None
-        reads_texts = not (self.protection is None and self.limit is None and self.phases.relax_within is None)
+        reads_texts = self.protection is not None or self.limit is not None or self.phases.reads_text
         return self.fit_vocabulary(Vocabulary.of(tokenizer, size) if reads_texts else Vocabulary(()))
 
     def fit_vocabulary(self, vocabulary: Vocabulary) -> FittedPolicy:
@@ -200,7 +201,7 @@ def spending_policy(
     protect: str | Protection | None = None,
     protect_threshold: float | None = None,
     lossless_tokens: int = 0,
-    relax_within: Sequence[str] | None = None,
+    relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None = None,
     importance: str | Path | Importance | ImportanceLimit | None = None,
     max_importance: float | None = None,
     importance_scale: bool = False,
@@ -240,20 +241,40 @@ def _limit(given: Any, max_importance: float | None, scale: bool) -> ImportanceL
     return ImportanceLimit(given, max_importance, scale)
 
 
-def _marks(given: object) -> tuple[str, str] | None:
+def _marks(given: object) -> tuple[Mark, Mark] | None:
     if given is None:
         return None
-    wrong = f"relax_within must be two different texts, an opening and a closing mark, but is {shown(given)}"
+    wrong = (
+        "relax_within must be two different texts, an opening and a closing mark, or two token ids or lists of these, "
+        f"but is {shown(given)}"
+    )
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(wrong)
-    marks = tuple(given)
-    if not all(isinstance(mark, str) for mark in marks):
+    marks = [mark if isinstance(mark, str) else _token_ids(mark, wrong) for mark in given]
+    if len({isinstance(mark, str) for mark in marks}) > 1:
         raise TypeError(wrong)
     if len(marks) != 2 or not all(marks) or marks[0] == marks[1]:
         raise ValueError(wrong)
-    if marks[0] in marks[1] or marks[1] in marks[0]:
+    opening, closing = map(as_text, marks)
+    if opening in closing or closing in opening:
         raise ValueError(
             f"relax_within must be two marks of which neither has the other in it, but is {shown(given)}: a span would "
             "open or close at the wrong one"
         )
     return marks[0], marks[1]
+
+
+def _token_ids(given: object, wrong: str) -> tuple[int, ...]:
+    ids = (given,) if isinstance(given, int) else given
+    if not isinstance(ids, Sequence) or any(not isinstance(token, int) or isinstance(token, bool) for token in ids):
+        raise TypeError(wrong)
+    if not all(0 <= token <= sys.maxunicode for token in ids):
+        raise ValueError(wrong)
+    return tuple(ids)
+
+
+def _plain(mark: Mark) -> str | int | list[int]:
+    """Return a mark as it is written: a text, a token id or several."""
+    if isinstance(mark, str):
+        return mark
+    return mark[0] if len(mark) == 1 else list(mark)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.calibrate_load import by_load
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
@@ -27,9 +28,10 @@ EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus calibrate --max-nats 0.01 --rows frontier.safetensors\n\n"
     "cactus calibrate --max-nats 0.01 --rows frontier.safetensors --protect digits\n\n"
-    "cactus calibrate --max-score-drop 0.01 --results results.jsonl --task word_problems"
+    "cactus calibrate --max-score-drop 0.01 --results results.jsonl --task word_problems\n\n"
+    "cactus calibrate --engine vllm --concurrency 1,4,16,64 --rule clamped:width=2 --max-ms-per-token 20"
 )
-NATS, SCORE = "By nats (--max-nats)", "By score (--max-score-drop)"
+NATS, SCORE, LOAD = "By nats (--max-nats)", "By score (--max-score-drop)", "By load (--max-ms-per-token)"
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 
 
@@ -57,7 +59,8 @@ def calibrate(
     rounds: Annotated[
         int,
         typer.Option(min=2, metavar="N", rich_help_panel=NATS,
-                     help="Answers that each rule and draft length is timed on, side by side."),
+                     help="Answers that each rule and draft length is timed on, side by side; by load, how often "
+                     "everything is timed."),
     ] = 10,
     max_score_drop: Annotated[
         float | None,
@@ -80,6 +83,38 @@ def calibrate(
                      "nothing. May be given several times."),
     ] = None,
     protect_threshold: options.ProtectThreshold = None,
+    max_ms_per_token: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MS", show_default="none", rich_help_panel=LOAD,
+                     help="The most that an output token may take, in milliseconds, with 95 % confidence."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="vllm", show_default="none", rich_help_panel=LOAD, help="Whose times they are."),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(metavar="N,…", show_default="none", rich_help_panel=LOAD,
+                     help="Requests under way at once, comma-separated, such as 1,4,16,64."),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", show_default="none", rich_help_panel=LOAD,
+                     help="The loosest rule that requests may have; shares of its knob are timed."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="MODEL", rich_help_panel=LOAD, help="Verifying model: a local path or a hub name.")
+    ] = "bundled",
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", show_default="bundled:worded", rich_help_panel=LOAD,
+                     help="Proposing model, or 'ngram'."),
+    ] = None,
+    engine_args: Annotated[
+        str | None,
+        typer.Option("--engine-args", metavar="JSON", show_default="none", rich_help_panel=LOAD,
+                     help="Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
@@ -94,7 +129,8 @@ def calibrate(
     """Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.
 
     Lossless always stands at its own best draft length. Limits on nats hold exactly at the recorded positions; speed is
-    estimated from the tokens expected of a step and the time that steps take on this machine.
+    estimated from the tokens expected of a step and the time that steps take on this machine. A limit on the time of a
+    token gives a table of how much of a rule vLLM needs at which load.
     """
     from cactus_decoding.evaluation.frontier.relaxations import parse_policies
     from cactus_decoding.files.writing import check_writable
@@ -104,10 +140,18 @@ def calibrate(
         raise ValueError(
             "--protect-threshold is that of protected tokens: give --protect too, such as --protect digits"
         )
-    if (max_nats is None) == (max_score_drop is None):
-        raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
+    if [max_nats, max_score_drop, max_ms_per_token].count(None) != 2:
+        raise ValueError(
+            "give either --max-nats (with --rows), --max-score-drop (with --results) or --max-ms-per-token (with "
+            "--engine vllm)"
+        )
     check_writable(output, inputs=[rows_file, results_file])
-    if max_nats is not None:
+    if max_ms_per_token is not None:
+        result = by_load(
+            max_ms_per_token, engine=engine, concurrency=concurrency, rule=rule, target=target, draft=draft, task=task,
+            num_speculative_tokens=num_speculative_tokens, rounds=rounds, engine_arguments=engine_args,
+        )  # fmt: skip
+    elif max_nats is not None:
         if rows_file is None:
             raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")
         searched = family or [], policies

@@ -214,6 +214,20 @@ def _draw(generator: np.random.Generator, problems: int, resamples: int) -> Numb
     return np.bincount(drawn.ravel(), minlength=resamples * problems).reshape(resamples, problems).astype(np.float64)
 
 
+def resampled_medians(columns: Numbers) -> Numbers:
+    """Return medians of columns over rounds that are drawn with replacement, ``[RESAMPLES, columns]``; always the same.
+
+    Args:
+        columns: a row for each round, ``[rounds, columns]``.
+
+    Example:
+        >>> resampled_medians(np.ones((5, 2)))[0].tolist()
+        [1.0, 1.0]
+    """
+    drawn = np.random.default_rng(1).integers(0, len(columns), size=(RESAMPLES, len(columns)))
+    return np.stack([np.median(column[drawn], axis=1) for column in columns.T], axis=1)
+
+
 def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
     """Return a value with the interval that the middle 95 % of its resampled values span.
 

@@ -41,7 +41,7 @@ class Settings(TypedDict, total=False):
     protect: str | Protection | None
     protect_threshold: float | None
     lossless_tokens: int
-    relax_within: Sequence[str] | None
+    relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None
     importance: str | Path | Importance | ImportanceLimit | None
     max_importance: float | None
     importance_scale: bool

@@ -85,20 +85,19 @@ def test_a_position_of_unknown_cost_never_fits(unknown: float) -> None:
 
 def test_a_response_keeps_its_slot_and_an_unknown_one_has_spent_everything() -> None:
     meter, one, other = BudgetMeter(CPU, slots=4), object(), object()
-    slot = meter.slot_of(one, 1.0, False, set)
-    assert meter.slot_of(other, math.inf, False, set) is None
-    assert meter.slot_of(other, 1.0, True, set) != slot
+    slot = meter.slot_of(one, False, set)
+    assert meter.slot_of(other, True, set) != slot
     assert sorted(meter.spent.tolist()) == [0, 0, 0, math.inf]
     meter.spent[slot] = 0.5
-    assert meter.slot_of(one, 1.0, True, set) == slot
+    assert meter.slot_of(one, True, set) == slot
     assert meter.spent[slot] == 0.5
 
 
 def test_the_longest_unused_slot_is_reused_unless_it_is_in_the_batch() -> None:
     meter, responses = BudgetMeter(CPU, slots=3), [object() for _ in range(5)]
-    first, second, third = (meter.slot_of(one, 1.0, False, set) for one in responses[:3])
-    meter.slot_of(responses[0], 1.0, True, set)  # used again
+    first, second, third = (meter.slot_of(one, False, set) for one in responses[:3])
+    meter.slot_of(responses[0], True, set)  # used again
     meter.spent[second] = 0.5
-    assert meter.slot_of(responses[3], 1.0, False, set) == second
+    assert meter.slot_of(responses[3], False, set) == second
     assert meter.spent[second] == 0
-    assert meter.slot_of(responses[4], 1.0, False, lambda: {second, third}) == first
+    assert meter.slot_of(responses[4], False, lambda: {second, third}) == first

@@ -15,7 +15,7 @@ from cactus_decoding import audit, parse_rule
 from cactus_decoding.budgets.importance import Importance
 from cactus_decoding.budgets.metering import BudgetState, charge, confine, plan_step
 from cactus_decoding.budgets.protection import protected_mass
-from cactus_decoding.integrations.common.meter import BudgetMeter
+from cactus_decoding.integrations.common.meter import REPORTED, BudgetMeter
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.v1 import DraftProbs
@@ -242,6 +242,39 @@ def test_protected_positions_cost_nothing_and_budgets_hold(spelling: str, one_ho
         kept_away += looked_at
     assert fell_back > 0
     assert kept_away > 0
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("budget", [0.3, math.inf])
+@pytest.mark.parametrize("spelling", ["cactus:delta=1", "clamped:width=2"])
+def test_a_report_counts_what_the_library_s_own_meter_says(spelling: str, budget: float, one_hot: bool) -> None:
+    rule, total = parse_rule(spelling), torch.zeros(len(REPORTED), dtype=torch.float64)
+    asking = torch.arange(REQUESTS) % 2 == 0
+    for seed in range(6):
+        logits, probs, drafted = batch(seed)
+        target, draft = logits.double().softmax(-1), probs.double() / probs.double().sum(-1, keepdim=True)
+        where = protecting(layout([spelling], None if math.isinf(budget) else [budget] * REQUESTS))
+        where, meter = dataclasses.replace(where, reporting=asking), BudgetMeter(CPU, REQUESTS)
+        step = RelaxedStep(where, meter, None, logits, drafted, None if one_hot else DraftProbs(probs))
+        num_sampled = torch.tensor([1, 2, 3, 4, 4])
+        step.settle(num_sampled)
+        allowed = relaxable_rows(where, target)
+        for request in range(REQUESTS):
+            rows, counts = where.requests == request, meter.counts[REQUESTS - 1 - request]
+            if not asking[request]:
+                assert not counts.any()
+                continue
+            row = draft[rows] if not one_hot else None
+            plan = plan_step(rule, target[rows], row, drafted[rows], limit=budget, relaxable=allowed[rows])
+            accepted, visited = int(num_sampled[request]) - 1, min(int(num_sampled[request]), DEPTH)
+            judged = [not (a or b) for a, b in zip(plan.protected, plan.fell_back, strict=True)]
+            nats = sum(nats for nats, own in list(zip(plan.costs, judged, strict=True))[:visited] if own)
+            assert counts[0].item() == pytest.approx(nats, abs=1e-5)
+            assert counts[1:3].tolist() == [sum(judged[:visited]), sum(judged[:accepted])]
+            assert counts[4:].tolist() == [sum(plan.fell_back[:visited]), sum(plan.protected[:visited])]
+            assert 0 <= counts[3] <= counts[2]
+            total += counts
+    assert (total > 0).tolist() == [True] * 4 + [budget < math.inf, True]  # it says something of each
 
 
 @kinds_of_draft

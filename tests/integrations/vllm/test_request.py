@@ -50,6 +50,9 @@ def test_what_a_request_may_ask_for() -> None:
         ({"acceptance_rule": "cactus:delta=1", "budget": float("nan")}, "budget must be in"),
         ({"budget": 1}, "without acceptance_rule"),
         ({"acceptance_rules": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
+        ({"acceptance_limit": 1}, "no key 'acceptance_limit'"),
+        ({"acceptance_metrics": True}, "acceptance_metrics is a key of the server's"),
+        ({"audit_fraction": 0.5}, "audit_fraction is a key of the server's"),
         ({"acceptance-rule": "cactus:delta=1"}, "no key 'acceptance-rule'; did you mean 'acceptance_rule'"),
         ({"acceptance_rule": "cactus:delta=1", "budgets": 1}, "did you mean 'budget'"),
     ],
@@ -88,6 +91,22 @@ def test_each_key_that_a_request_leaves_out_is_the_server_s() -> None:
     for refused in ("json|^ ?\\d", "."):
         with pytest.raises(ValueError, match="no regular expression of its own"):
             request_of({"protect": refused}, default)
+
+
+def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
+    reasoning = SimpleNamespace(reasoning_start_token_ids=[7], natural_reasoning_end_token_ids=[8, 9])
+    server = ServerConfig.of(config(reasoning_config=reasoning, additional_config={"relax_within": "thinking", **RULE}))
+    assert server.thinking == ((7,), (8, 9))
+    assert server.default.spending.phases.relax_within == ((7,), (8, 9))
+    within = {**RULE, "relax_within": "thinking"}
+    asked = request_of(within, thinking=server.thinking)
+    assert asked.spending == spending_policy(relax_within=[7, [8, 9]])
+    assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), server) == asked
+    assert request_of({"relax_within": "none"}, server.default) == Request("cactus:delta=1")
+    for unknown in (None, SimpleNamespace(reasoning_start_token_ids=None, natural_reasoning_end_token_ids=None)):
+        assert ServerConfig.of(config(reasoning_config=unknown)).thinking is None
+    nobody_s = Request("cactus:delta=1", spending=spending_policy(relax_within=[7, 8]))
+    check_request_texts(nobody_s, lambda: None)  # it looks at no texts
 
 
 @pytest.mark.parametrize(("asked", "said"), MALFORMED, ids=[str(asked) for asked, _ in MALFORMED])
@@ -130,7 +149,7 @@ def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
 
 def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:
     def of(asked: dict, temperature: float = 1.0) -> Request | None:
-        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), None)
+        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), ServerConfig())
 
     assert of({"acceptance_rule": "cactus:delta=1"}) == Request("cactus:delta=1")
     assert of({"acceptance_rule": "cactus:delta=1"}, temperature=0.0) is None
@@ -150,7 +169,11 @@ def test_what_a_server_can_follow() -> None:
     ServerConfig.of(config()).check(asked)
     for changes, said in (
         ({"speculative_config": None}, "without --speculative-config"),
-        ({"speculative_config": SimpleNamespace(rejection_sample_method="block")}, "'block'"),
+        *(
+            ({"speculative_config": SimpleNamespace(rejection_sample_method=method, **more)}, f"'{method}'")
+            for method in ("block", "fly", "synthetic")
+            for more in ({}, {"num_speculative_tokens_per_batch_size": [(1, 4, 5), (5, 64, 2)]})
+        ),
         ({"watermark_config": object()}, "watermarks"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -162,5 +185,24 @@ def test_what_a_server_can_follow() -> None:
         ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
     with pytest.raises(ValueError, match="audit_fraction must be in"):
         ServerConfig.of(config(additional_config={"audit_fraction": 2}))
+    table = {"load_rule": [[1, 4, 0.5], [5, 64, 1]]}
+    loaded = ServerConfig.of(config(additional_config=table))
+    assert loaded.load.share(3) == 0.5
+    loaded.check(Request("cactus:delta=1"))
+    for refuse in (
+        lambda: loaded.check(Request("lenience:lenience=0.5")),
+        lambda: ServerConfig.of(config(additional_config={**table, "acceptance_rule": "lenience:lenience=0.5"})),
+    ):
+        with pytest.raises(ValueError, match="load_rule multiplies a knob"):
+            refuse()
+    assert admitted(SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "lenience"}), loaded) is None
+    with pytest.raises(ValueError, match="must begin at 1"):
+        ServerConfig.of(config(additional_config={"load_rule": [[2, 4, 1]]}))
+    with pytest.raises(ValueError, match="load_rule is a key of the server's"):
+        request_of({**RULE, **table})
+    with pytest.raises(ValueError, match="a key of a request"):
+        ServerConfig.of(config(additional_config={"acceptance_report": True}))
+    with pytest.raises(ValueError, match="acceptance_report needs a draft"):
+        ServerConfig.of(config(speculative_config=None)).check_report(True)
     with pytest.raises(ValueError, match="did you mean 'audit_fraction'"):
         ServerConfig.of(config(additional_config={"audit_fractions": 1}))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from cactus_decoding.cli import main
 from cactus_decoding.integrations.vllm.request import request_of
-from cactus_decoding.integrations.vllm.server import server_command, speculative_config
+from cactus_decoding.integrations.vllm.server import run_server, server_command, speculative_config
 
 
 def test_the_server_s_command() -> None:
@@ -49,3 +52,29 @@ def test_what_a_server_protects() -> None:
 def test_mistakes_end_before_a_server_starts(arguments: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
     assert main(["serve", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ends", "code", "said"), [("0", 1, "nobody asked it to"), ("7", 7, "")])
+def test_a_server_that_ends_on_its_own_has_failed(
+    ends: str, code: int, said: str, capfd: pytest.CaptureFixture
+) -> None:
+    assert run_server([sys.executable, "-c", f"raise SystemExit({ends})"]) == code
+    assert said in capfd.readouterr().err
+
+
+WAITS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_server_that_is_told_to_end_has_not() -> None:
+    command = [sys.executable, "-c", WAITS]
+    run = f"import sys; from {run_server.__module__} import run_server; sys.exit(run_server({command}))"
+    with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0

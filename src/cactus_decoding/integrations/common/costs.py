@@ -27,6 +27,11 @@ class Costs:
     lossless_acceptance: Tensor
     acceptance: Tensor
 
+    @property
+    def relaxed(self) -> Tensor:
+        """Probability that the lossless test rejects what was accepted, with the same uniform number."""
+        return (1 - self.lossless_acceptance / self.acceptance.clamp(min=1e-300)).clamp(0, 1)
+
 
 def costs_of(relaxed: Relaxed, draft_token_probs: Tensor | None, audited: tuple[Tensor, Tensor] | None) -> Costs:
     """Return what some positions cost.

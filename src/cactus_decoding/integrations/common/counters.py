@@ -72,11 +72,10 @@ class Counters:
             protected: those that were looked at and that the rule was kept away from; none, if None.
         """
         visited, accepted = left >= 0, left > 0
-        relaxed = 1 - costs.lossless_acceptance / costs.acceptance.clamp(min=1e-300)
         numbers = [
             visited.sum().double(),
             accepted.sum().double(),
-            torch.where(accepted, relaxed.clamp(0, 1), 0.0).sum(),
+            torch.where(accepted, costs.relaxed, 0.0).sum(),
             torch.where(visited, costs.conditional, 0.0).sum(),
         ]
         if sample is None:

@@ -43,15 +43,15 @@ class FollowedResponse:
         self._num_read = 0
 
     @property
-    def reads_text(self) -> bool:
-        """Whether it matters what the tokens say, and not only how many there are."""
+    def reads_tokens(self) -> bool:
+        """Whether it matters which the tokens are, and not only how many."""
         return self._phases.relax_within is not None
 
     @property
     def settled(self) -> bool:
         """Whether every further position may be relaxed."""
         known = min(self._state.num_emitted, len(self.output_ids))
-        return not self.reads_text and known >= self._phases.lossless_tokens
+        return not self.reads_tokens and known >= self._phases.lossless_tokens
 
     def relaxable(self, draft_token_ids: Sequence[int]) -> list[bool]:
         """Say of each of the tokens drafted next whether the position it stands at may be relaxed.
@@ -67,6 +67,8 @@ class FollowedResponse:
         self._num_read += len(further)
         return self._phases.relaxable(self._state, self._known(draft_token_ids), self._vocabulary)
 
-    def _known(self, token_ids: Sequence[int]) -> list[int]:
+    def _known(self, token_ids: Sequence[int]) -> Sequence[int]:
+        if not self._phases.reads_text:
+            return token_ids
         silence = len(self._vocabulary.texts) - 1
         return [token if 0 <= token < silence else silence for token in token_ids]

@@ -90,6 +90,7 @@ class Layout:
         protected: of the sets of tokens that are protected in the step.
         weighed: of learned importance; None if no request asks for it.
         relaxable: which rows their requests' phases let a rule judge, ``[rows]``; all, if None.
+        reporting: which requests the meter counts for a report, ``[requests]``; none, if None.
     """
 
     groups: list[Group]
@@ -101,6 +102,7 @@ class Layout:
     protected: list[Protected] = field(default_factory=list)
     weighed: Weighed | None = None
     relaxable: Tensor | None = None
+    reporting: Tensor | None = None
 
 
 class DraftRows(Protocol):
@@ -132,6 +134,7 @@ class _Change:
         costs: None if nobody asks.
         sample: indices of positions that are audited for the counters.
         protected: the rows that the rule was kept away from, ``[positions]``; none, if None.
+        fell_back: the rows that a budget could not afford, ``[positions]``; none, if None.
     """
 
     group: Group
@@ -141,6 +144,7 @@ class _Change:
     costs: Costs | None = None
     sample: Tensor | None = None
     protected: Tensor | None = None
+    fell_back: Tensor | None = None
 
 
 class RelaxedStep:
@@ -171,15 +175,16 @@ class RelaxedStep:
         self._known_totals: Tensor | None = None
         self._relaxable = self._where_relaxable(token_ids)
         self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
-        if counters is not None or layout.budgets is not None:
+        if counters is not None or layout.budgets is not None or layout.reporting is not None:
             self._changes = [self._with_costs(change) for change in self._changes]
         if layout.budgets is not None:
             self._table = self._table_of_costs(layout.budgets)
             self._admitted = admit_positions(self._table, meter.spent[layout.meter_slots], layout.budgets)
-            self._changes = [
-                replace(change, allowed=change.allowed & self._admitted[self._places(change)])
-                for change in self._changes
-            ]
+            self._changes = [self._admit(change) for change in self._changes]
+
+    def _admit(self, change: _Change) -> _Change:
+        fits, allowed = self._admitted[self._places(change)], change.allowed
+        return replace(change, allowed=allowed & fits, fell_back=allowed & ~fits)
 
     @contextmanager
     def relaxed_logits(self) -> Iterator[None]:
@@ -210,12 +215,17 @@ class RelaxedStep:
             depths = torch.arange(layout.width, device=num_sampled.device)
             visited = self._admitted & (depths < num_sampled.unsqueeze(1))
             self._meter.charge(layout.meter_slots, self._table, visited)
-        if self._counters is None:
+        if self._counters is None and layout.reporting is None:
             return
         for change in self._changes:
             assert change.costs is not None
             requests, depths = self._places(change)
             left = num_sampled[requests] - 1 - depths  # 0 at the rejected position, less after it
+            if layout.reporting is not None:
+                reported = layout.reporting[requests] & (left >= 0)
+                self._meter.counts.index_add_(0, layout.meter_slots[requests], _reported(change, reported, left > 0))
+            if self._counters is None:
+                continue
             protected = None if change.protected is None else change.protected & (left >= 0)
             left = torch.where(change.allowed, left, -1)
             self._counters.add(change.group.rule, change.costs, left, change.sample, protected)
@@ -285,10 +295,12 @@ class RelaxedStep:
         if draft is None:
             return replace(change, costs=costs_of(change.relaxed, None, None), sample=sample)
         audited = None
-        if change.relaxed.logits.dim() == 1 and (budgets is not None or sample is not None):
+        asked = [] if budgets is None else [budgets.isfinite()]
+        asked += [] if self._layout.reporting is None else [self._layout.reporting]
+        if change.relaxed.logits.dim() == 1 and (asked or sample is not None):
             needed = torch.zeros_like(change.allowed)
-            if budgets is not None:
-                needed |= budgets[self._layout.requests[rows]].isfinite()
+            for requests in asked:
+                needed |= requests[self._layout.requests[rows]]
             if sample is not None:
                 needed[sample] = True
             needed = (needed & change.allowed).nonzero().squeeze(1)
@@ -310,6 +322,28 @@ class RelaxedStep:
             emitted = torch.where(metered, change.costs.emitted, 0.0)
             table.index_add_(0, requests * self._layout.width + depths, emitted)
         return table.view(len(budgets), self._layout.width)
+
+
+def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
+    """Return what positions add to their responses' counts, by `REPORTED`, ``[positions, counts]``.
+
+    Args:
+        change: with its costs.
+        visited: the positions that were looked at, of responses that ask for a report.
+        kept: those whose token was accepted.
+    """
+    assert change.costs is not None
+    judged, none = visited & change.allowed, torch.zeros_like(visited)
+    accepted = judged & kept
+    columns = [
+        torch.where(judged, change.costs.emitted, 0.0),
+        judged,
+        accepted,
+        torch.where(accepted, change.costs.relaxed, 0.0),
+        visited & (none if change.fell_back is None else change.fell_back),
+        visited & (none if change.protected is None else change.protected),
+    ]
+    return torch.stack([column.double() for column in columns], 1)
 
 
 def _joined(parts: list[Relaxed]) -> Relaxed:

@@ -10,6 +10,7 @@ from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import (
     RULE_KEY,
     ServerConfig,
+    asks_for_report,
     check_request_texts,
     check_texts,
     request_of,
@@ -38,7 +39,8 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             from vllm.exceptions import VLLMValidationError
 
             try:
-                asked = request_of(params.extra_args, config.default)
+                config.check_report(asks_for_report(params.extra_args))
+                asked = request_of(params.extra_args, config.default, thinking=config.thinking)
                 config.check(asked)
                 check_request_texts(asked, vocabulary)
             except (TypeError, ValueError) as error:

@@ -106,7 +106,9 @@ def check_names(given: dict[str, Any]) -> None:
         raise ValueError(f"--engine-args: vLLM's engine has no argument {', '.join(unknown)}")
 
 
-def engine_config(target: str, draft: str, num_speculative_tokens: int, given: dict[str, Any]) -> Any:
+def engine_config(
+    target: str, draft: str, num_speculative_tokens: int, given: dict[str, Any], max_num_seqs: int = 1
+) -> Any:
     """Return vLLM's configuration of an engine, checked by vLLM itself; nothing starts.
 
     Args:
@@ -114,6 +116,7 @@ def engine_config(target: str, draft: str, num_speculative_tokens: int, given: d
         draft: likewise, or ``ngram``.
         num_speculative_tokens: 0 for the target alone.
         given: further arguments, which win over the defaults here.
+        max_num_seqs: the most requests at once.
 
     Raises:
         ValueError: for what vLLM refuses.
@@ -132,7 +135,7 @@ def engine_config(target: str, draft: str, num_speculative_tokens: int, given: d
         model=target,
         speculative_config=speculation,
         worker_extension_cls=f"{__name__}.{RestartedDraws.__name__}",
-        max_num_seqs=1,
+        max_num_seqs=max_num_seqs,
         **{**_DEFAULTS, **(_ON_CPU if current_platform.is_cpu() else {}), **given},
     )
     try:

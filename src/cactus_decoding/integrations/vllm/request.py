@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.common.load import LoadRule
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
@@ -24,28 +26,40 @@ logger = logging.getLogger("vllm.cactus_decoding")
 GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
-METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
+METRICS_KEY, AUDIT_KEY, LOAD_KEY = "acceptance_metrics", "audit_fraction", "load_rule"
 SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "importance", "max_importance")
-OUR_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS, METRICS_KEY, AUDIT_KEY)
+REPORT_KEY = "acceptance_report"
+POLICY_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS)
+REQUEST_KEYS = (*POLICY_KEYS, REPORT_KEY)
+SERVER_KEYS = (*POLICY_KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY)
 NOT_HERE = "importance_scale"
 """What a request to our own loop may ask for besides, and vLLM cannot do."""
 NONE = "none"
 """Takes a server's ``protect``, ``relax_within`` or ``importance`` back; JSON's null is refused by vLLM itself."""
+THINKING = "thinking"
+"""As ``relax_within``: between the tokens that the server's reasoning parser knows."""
 MAX_MARK = 64
-"""Characters of a mark in a request: a worker looks for it behind every token."""
+"""Characters or tokens of a mark in a request: a worker looks for it behind every token."""
+Marks = tuple[tuple[int, ...], tuple[int, ...]]
+"""The tokens that open a span, and those that close it."""
 
 
 def request_of(
-    asked: Mapping[str, Any] | None, default: Request | None = None, *, any_pattern: bool = False
+    asked: Mapping[str, Any] | None,
+    default: Request | None = None,
+    *,
+    thinking: Marks | None = None,
+    any_pattern: bool = False,
 ) -> Request | None:
     """Return what is asked for by our keys among others, each completed from a default.
 
-    These are ``acceptance_rule``, ``budget`` and those of `SPENDING_KEYS`. Sampling, limits and seed are vLLM's own:
+    These are `POLICY_KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
     the request that is returned says nothing of them.
 
     Args:
         asked: the keys and their values; None is as good as absent.
         default: of the server.
+        thinking: the tokens between which the server's model thinks, where a reasoning parser says.
         any_pattern: whether ``protect`` may be any regular expression, marks of any length, and ``importance`` any
             file. A worker searches every token for the first, all text for the others, and reads the file, so that is
             for whoever starts the server. All others choose from the named sets, or what the default has.
@@ -53,7 +67,7 @@ def request_of(
     Raises:
         TypeError: for a value of the wrong type.
         ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, a pattern that
-            is not named, a value that needs a rule without one, or a key that is nearly one of these.
+            is not named, a value that needs a rule without one, or a key that `check_spelling` refuses.
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
@@ -63,10 +77,10 @@ def request_of(
         ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
-    _check_spelling(asked, (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS))
+    check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
     if asked.get(NOT_HERE) not in (None, False):
         raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
-    given = {key: asked[key] for key in (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS) if asked.get(key) is not None}
+    given = {key: asked[key] for key in POLICY_KEYS if asked.get(key) is not None}
     if not given:
         return default
     rule, budget = given.pop(RULE_KEY, None), given.get(BUDGET_KEY)
@@ -82,11 +96,13 @@ def request_of(
     return Request(
         usual.rule if rule is None else _parse(rule),
         usual.budget if budget is None else budget,
-        spending=_spending(given, usual.spending, any_pattern),
+        spending=_spending(given, usual.spending, thinking, any_pattern),
     )
 
 
-def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool) -> SpendingPolicy:
+def _spending(
+    given: Mapping[str, Any], usual: SpendingPolicy, thinking: Marks | None, any_pattern: bool
+) -> SpendingPolicy:
     """Return the policy of some of `SPENDING_KEYS`; those that are not given are as usual."""
     values = {**usual.as_dict(), **given}
     if values["protect"] == NONE:
@@ -94,6 +110,13 @@ def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool
         values["protect_threshold"] = given.get("protect_threshold")  # refused: it is that of no pattern
     if values["relax_within"] == NONE:
         values["relax_within"] = None
+    elif values["relax_within"] == THINKING:
+        if thinking is None:
+            raise ValueError(
+                f"relax_within is {THINKING!r}, but the server has no --reasoning-parser that knows the tokens: "
+                "give two marks, or their token ids"
+            )
+        values["relax_within"] = thinking
     if values["importance"] == NONE:
         values["importance"], values["max_importance"] = None, given.get("max_importance")
     if not any_pattern:
@@ -109,7 +132,7 @@ def _spending(given: Mapping[str, Any], usual: SpendingPolicy, any_pattern: bool
 
 
 def _check_marks(marks: object) -> None:
-    if isinstance(marks, list | tuple) and any(isinstance(mark, str) and len(mark) > MAX_MARK for mark in marks):
+    if isinstance(marks, list | tuple) and any(isinstance(mark, Sized) and len(mark) > MAX_MARK for mark in marks):
         raise ValueError(f"relax_within must be two marks of at most {MAX_MARK} characters, but is {shown(marks)}")
 
 
@@ -137,11 +160,45 @@ def asked_of(request: Request) -> dict[str, Any]:
     return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
 
 
-def _check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
-    """Raise `ValueError` for a key that is nearly one of ours; others may be meant for somebody else."""
+def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
+    """Raise `ValueError` for a key that is nearly one of ours, or belongs elsewhere; others may be meant for others.
+
+    Args:
+        given: the keys.
+        ours: `REQUEST_KEYS` or `SERVER_KEYS`.
+
+    Example:
+        >>> check_spelling({"acceptance_rule": "lossless", "top_n": 3}, REQUEST_KEYS)
+        >>> check_spelling({"acceptance_metrics": True}, REQUEST_KEYS)
+        Traceback (most recent call last):
+        ValueError: acceptance_metrics is a key of the server's --additional-config, not of a request
+    """
     for key in given:
-        if isinstance(key, str) and key not in OUR_KEYS and (close := suggestion(key, ours, cutoff=0.8)):
+        if not isinstance(key, str) or key in ours:
+            continue
+        if key in SERVER_KEYS:
+            raise ValueError(f"{key} is a key of the server's --additional-config, not of a request")
+        if key in REQUEST_KEYS:
+            raise ValueError(f"{key} is a key of a request, not of the server's --additional-config")
+        close = suggestion(key, ours, cutoff=0.8)
+        if close or key.startswith("acceptance_"):
             raise ValueError(f"there is no key {key!r}{close}")
+
+
+def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
+    """Say whether a request asks for a report of what it cost and gained.
+
+    Raises:
+        TypeError: if the value is neither true nor false; vLLM hands on 1 and 0 for these.
+
+    Example:
+        >>> asks_for_report({"acceptance_report": True}), asks_for_report({}), asks_for_report(None)
+        (True, False, False)
+    """
+    value = (asked or {}).get(REPORT_KEY)
+    if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
+        raise TypeError(f"{REPORT_KEY} must be true or false, but is {shown(value)}")
+    return bool(value)
 
 
 def nats_of(request: Request) -> float:
@@ -168,9 +225,11 @@ def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | No
         vocabulary: what the tokens say, None where nobody knows; called if need be.
     """
     asked = {
-        "protect": policy.protection, "importance": policy.limit, "relax_within": policy.phases.relax_within
-    }  # fmt: skip
-    key = next((name for name, value in asked.items() if value is not None), None)
+        "protect": policy.protection is not None,
+        "importance": policy.limit is not None,
+        "relax_within": policy.phases.reads_text,
+    }
+    key = next((name for name, reads in asked.items() if reads), None)
     if key is None:
         return
     words = vocabulary()
@@ -185,7 +244,7 @@ def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | No
             raise ValueError(f"importance: {error.filename}: {error.strerror}") from None
 
 
-def admitted(params: Any, default: Request | None) -> Request | None:
+def admitted(params: Any, config: ServerConfig) -> Request | None:
     """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
 
     The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
@@ -193,16 +252,20 @@ def admitted(params: Any, default: Request | None) -> Request | None:
 
     Args:
         params: vLLM's sampling parameters.
-        default: of the server.
+        config: of the server.
     """
     if params.temperature < GREEDY_BELOW:
         return None
     try:
-        asked = request_of(params.extra_args, default)
+        asked = request_of(params.extra_args, config.default, thinking=config.thinking)
+        reports = asks_for_report(params.extra_args)
+        config.check(asked)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
-    return None if asked is None or is_lossless(asked) else asked
+    if asked is None or isinstance(asked.rule, Lossless):
+        return None
+    return asked if reports or nats_of(asked) > 0 else None  # a report says where a budget of 0 fell back
 
 
 @lru_cache(maxsize=1024)
@@ -231,14 +294,18 @@ class ServerConfig:
         default: for requests that ask for nothing (``acceptance_rule``, ``budget``, ``protect``, ...).
         metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
         audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
+        thinking: the tokens that open and close a thinking part, where a reasoning parser says.
+        load: the share of their knobs that rules have, by the number of requests (``load_rule``); all of it, if None.
     """
 
-    speculates: bool
-    method: str
-    watermarks: bool
-    default: Request | None
-    metrics: bool
-    audit_fraction: float
+    speculates: bool = True
+    method: str = "standard"
+    watermarks: bool = False
+    default: Request | None = None
+    metrics: bool = True
+    audit_fraction: float = 0.0
+    thinking: Marks | None = None
+    load: LoadRule | None = None
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
@@ -250,21 +317,28 @@ class ServerConfig:
         """
         speculative = vllm_config.speculative_config
         keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
-        _check_spelling(keys, OUR_KEYS)
         metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
         if not isinstance(metrics, bool):
             raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
         check_number(AUDIT_KEY, fraction, 0, 1)
+        thinking = _thinking_marks(getattr(vllm_config, "reasoning_config", None))
         config = cls(
             speculates=speculative is not None,
             method="standard" if speculative is None else speculative.rejection_sample_method,
             watermarks=getattr(vllm_config, "watermark_config", None) is not None,
-            default=request_of(keys, any_pattern=True),
+            default=request_of(keys, thinking=thinking, any_pattern=True),
             metrics=metrics,
             audit_fraction=float(fraction),
+            thinking=thinking,
+            load=None if keys.get(LOAD_KEY) is None else LoadRule.parse(keys[LOAD_KEY]),
         )
         config.check(config.default)
         return config
+
+    def check_report(self, asked: bool) -> None:
+        """Raise `ValueError` where a report is asked for and there is nothing to report of."""
+        if asked and not self.speculates:
+            raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
 
     def check(self, asked: Request | None) -> None:
         """Raise `ValueError` unless the server can do what is asked."""
@@ -274,5 +348,14 @@ class ServerConfig:
             raise ValueError(f"{RULE_KEY} needs a draft, and the server runs without --speculative-config")
         if self.method != "standard":
             raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
+        if self.load is not None:
+            check_scalable(asked.rule, LOAD_KEY)
         if self.watermarks:
             raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
+
+
+def _thinking_marks(reasoning_config: Any) -> Marks | None:
+    """Return the tokens that open and close a thinking part; None if vLLM's configuration knows no such tokens."""
+    opening = getattr(reasoning_config, "reasoning_start_token_ids", None)
+    closing = getattr(reasoning_config, "natural_reasoning_end_token_ids", None)
+    return (tuple(opening), tuple(closing)) if opening and closing else None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
 
@@ -79,14 +80,26 @@ def run_server(command: Sequence[str]) -> int:
     """Run the server until it ends or this process is told to; return its exit code.
 
     vLLM's workers count in processes of their own. Prometheus's client adds them up through files in a folder, which
-    has to be there before any of them starts and is removed at the end.
+    has to be there before any of them starts and is removed at the end. vLLM's server ends with code 0 after its engine
+    has died; nobody asked it to, so that is a failure here.
     """
+    told = threading.Event()
     with tempfile.TemporaryDirectory(prefix="cactus-metrics-") as folder:
         process = subprocess.Popen(command, env={METRICS_FOLDER: folder} | os.environ)
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+
+        def terminate(*_: object) -> None:
+            told.set()
+            process.terminate()
+
+        before = signal.signal(signal.SIGTERM, terminate)
         try:
-            return process.wait()
+            code = process.wait()
         except KeyboardInterrupt:  # the server has got it too
-            return process.wait()
+            told.set()
+            code = process.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
+    if code == 0 and not told.is_set():
+        print("cactus: the server ended although nobody asked it to; its log says why", file=sys.stderr)
+        return 1
+    return code

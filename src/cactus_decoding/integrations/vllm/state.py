@@ -13,11 +13,16 @@ from torch import Tensor
 from cactus_decoding.budgets.importance import Weights
 from cactus_decoding.budgets.phases import Phases
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter
 from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
-from cactus_decoding.integrations.vllm.request import ServerConfig, admitted, check_texts, nats_of
+from cactus_decoding.integrations.vllm.request import (
+    ServerConfig,
+    admitted,
+    asks_for_report,
+    check_texts,
+    nats_of,
+)
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.rules.base import Rule
 
@@ -31,11 +36,12 @@ class RelaxedRequest:
     Attributes:
         rule: its acceptance rule.
         budget: in nats, infinite without one.
-        meter_slot: where the meter keeps its nats; None without a budget.
+        meter_slot: where the meter keeps its nats and counts; None without a budget or a report.
         pattern: of the tokens that it protects, a key of `RequestRules.protected_ids`; None if it protects none.
         threshold: their largest probability where a position may be relaxed.
         max_importance: the greatest learned importance of such a position; infinite where none is asked for.
         phases: where in the response its rule may judge; None everywhere.
+        reports: whether it asks for a report.
         response: its tokens, where phases ask for them.
     """
 
@@ -46,6 +52,7 @@ class RelaxedRequest:
     threshold: float
     max_importance: float
     phases: Phases | None
+    reports: bool
     response: FollowedResponse | None = None
 
 
@@ -53,7 +60,7 @@ class RequestRules:
     """The rules, budgets and policies of the requests in a batch.
 
     Args:
-        default: what a request gets that asks for nothing.
+        config: of the server.
         device: of the logits.
         max_num_requests: the largest batch.
         counters: what to count, or None.
@@ -69,7 +76,7 @@ class RequestRules:
 
     def __init__(
         self,
-        default: Request | None,
+        config: ServerConfig,
         device: torch.device,
         max_num_requests: int,
         counters: Counters | None = None,
@@ -82,7 +89,7 @@ class RequestRules:
         self.vocabulary = with_silence(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}
         self.importance: Weights | None = None
-        self._default, self._known = default, vocabulary
+        self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
         """Return a request's entry, or None where vLLM's own verification is all it needs.
@@ -91,7 +98,7 @@ class RequestRules:
             params: vLLM's sampling parameters; the same object if the request was in the batch before.
             begun: whether it already has tokens.
         """
-        asked = admitted(params, self._default)
+        asked = admitted(params, self._config)
         if asked is None:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
@@ -101,6 +108,8 @@ class RequestRules:
             logger.error("a request is verified losslessly: %s", error)
             return None
         protection, phases, budget = asked.spending.protection, asked.spending.phases, nats_of(asked)
+        reports = asks_for_report(params.extra_args)
+        metered = reports or math.isfinite(budget)
         limit = asked.spending.limit
         if limit is not None and self.importance is None:
             assert self._known is not None
@@ -111,12 +120,25 @@ class RequestRules:
         return RelaxedRequest(
             asked.rule,
             budget,
-            self.meter.slot_of(params, budget, begun, self._slots_in_use),
+            self.meter.slot_of(params, begun, self._slots_in_use) if metered else None,
             None if protection is None else protection.pattern,
             math.inf if protection is None else protection.threshold,
             math.inf if limit is None else limit.max_importance,
             None if phases == Phases() else phases,
+            reports,
         )
+
+    def rule_at(self, rule: Rule, batch_size: int) -> Rule | None:
+        """Return what judges a rule's requests in a step of so many requests; None for the lossless test."""
+        return rule if self._config.load is None else self._config.load.rule(rule, batch_size)
+
+    def counted(self) -> dict[int, list[float]]:
+        """Return what was counted of the requests that ask for a report, by their index; this waits for the device."""
+        asking = {index: request.meter_slot for index, request in self.requests.items() if request.reports}
+        if not asking:
+            return {}
+        slots = torch.tensor(list(asking.values()), device=self.device)
+        return dict(zip(asking, self.meter.counts[slots].tolist(), strict=True))
 
     def _slots_in_use(self) -> set[int | None]:
         return {request.meter_slot for request in self.requests.values()}

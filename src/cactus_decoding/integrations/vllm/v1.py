@@ -16,6 +16,7 @@ from cactus_decoding.integrations.common.phases import FollowedResponse
 from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.patching import replace
+from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
@@ -42,11 +43,12 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         from vllm.v1.worker.gpu_input_batch import InputBatch
 
         repair_expansion(rejection_sampler, device)
+        install_worker()
         replace(rejection_sampler, "rejection_sample", with_relaxation)
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
         max_num_requests = vllm_config.scheduler_config.max_num_seqs
         counters, vocabulary = counters_of(config, device), vocabulary_of(vllm_config)
-        rules = BatchRules(config.default, device, max_num_requests, counters, vocabulary)
+        rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
         processors.argmax_invariant.append(rules)
         return processors
 
@@ -108,8 +110,8 @@ class BatchRules(RequestRules):
             return None
         if not (followed := self._followed()):
             return layout
-        reads_text = any(response.reads_text for response in followed.values())
-        drafted = draft_token_ids.tolist() if reads_text else [0] * sum(counts)
+        reads_tokens = any(response.reads_tokens for response in followed.values())
+        drafted = draft_token_ids.tolist() if reads_tokens else [0] * sum(counts)
         relaxable: list[bool] = []
         for index, count in enumerate(counts):
             own = drafted[len(relaxable) : len(relaxable) + count]
@@ -131,7 +133,9 @@ class BatchRules(RequestRules):
         here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
         for index, request in here.items():
             own = range(ends[index] - counts[index], ends[index])
-            rows.setdefault(request.rule, []).extend(own)
+            if (rule := self.rule_at(request.rule, len(counts))) is None:
+                continue
+            rows.setdefault(rule, []).extend(own)
             if request.pattern is not None and own:
                 some, thresholds = protected.setdefault(request.pattern, ([], []))
                 some += own
@@ -142,6 +146,7 @@ class BatchRules(RequestRules):
         budgets, slots = [math.inf] * len(counts), [0] * len(counts)
         for index, request in here.items():
             budgets[index], slots[index] = request.budget, request.meter_slot or 0
+        reporting = {index for index, request in here.items() if request.reports}
         return Layout(
             groups=[Group(rule, to_device(some)) for rule, some in rows.items() if some],
             requests=to_device([index for index, count in enumerate(counts) for _ in range(count)]),
@@ -156,6 +161,9 @@ class BatchRules(RequestRules):
             weighed=None
             if self.importance is None or not weighed
             else Weighed(to_device(weighed), self.importance, to_device(limits, torch.float64)),
+            reporting=to_device([index in reporting for index in range(len(counts))], torch.bool)
+            if reporting
+            else None,
         )
 
 

@@ -18,11 +18,11 @@ from torch.nn.functional import pad
 
 from cactus_decoding.budgets.phases import Phases
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.phases import FollowedResponse
 from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
 from cactus_decoding.integrations.vllm.patching import replace
+from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
@@ -52,9 +52,9 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
         from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
         replace(rejection_sampler, "rejection_sample", with_relaxation)
-
+        install_worker()
         counters, vocabulary = counters_of(config, req_states.device), vocabulary_of(vllm_config)
-        return [*processors, SlotRules(config.default, req_states, counters, vocabulary)]
+        return [*processors, SlotRules(config, req_states, counters, vocabulary)]
 
     return build
 
@@ -74,18 +74,20 @@ class SlotRules(RequestRules):
         patterns: codes of what a slot's request protects, ``[slots]``; `NO_RULE` where it protects nothing.
         thresholds: how likely that may be where a position is relaxed, ``[slots]``.
         limits: the greatest importance of a position that may be relaxed, infinite without one, ``[slots]``.
+        reporting: whether a slot's request asks for a report, ``[slots]``.
         relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
         present: the requests of this step that have a rule, by their slots.
+        batch_size: how many requests there are in this step.
     """
 
     def __init__(
         self,
-        default: Request | None,
+        config: ServerConfig,
         states: Any,
         counters: Counters | None = None,
         vocabulary: Vocabulary | None = None,
     ) -> None:
-        super().__init__(default, states.device, states.max_num_reqs, counters, vocabulary)
+        super().__init__(config, states.device, states.max_num_reqs, counters, vocabulary)
         slots, device = states.max_num_reqs, states.device
         self.codes = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.budgets = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
@@ -93,8 +95,10 @@ class SlotRules(RequestRules):
         self.patterns = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.thresholds = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
         self.limits = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
+        self.reporting = torch.zeros(slots, dtype=torch.bool, device=device)
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
         self.present: dict[int, RelaxedRequest] = {}
+        self.batch_size = 0
         self._states = states
         self._codes: dict[Rule, int] = {}
         self._patterns: dict[str | None, int] = {None: NO_RULE}
@@ -106,7 +110,7 @@ class SlotRules(RequestRules):
         begun = int(self._states.prefill_len.np[req_idx]) > prompt_length  # it was taken out and is back
         request = self.admit(sampling_params, begun)
         if request is None:
-            self.codes[req_idx], self.budgets[req_idx] = NO_RULE, math.inf
+            self.codes[req_idx], self.budgets[req_idx], self.reporting[req_idx] = NO_RULE, math.inf, False
             return False
         phases = request.phases or Phases()
         if phases.relax_within is not None:
@@ -114,7 +118,7 @@ class SlotRules(RequestRules):
             request = dataclasses.replace(request, response=marked)
         self.requests[req_idx] = request
         self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
-        self.meter_slots[req_idx] = request.meter_slot or 0
+        self.meter_slots[req_idx], self.reporting[req_idx] = request.meter_slot or 0, request.reports
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
         self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.max_importance
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
@@ -131,6 +135,7 @@ class SlotRules(RequestRules):
         global _current
         slots = ctx.idx_mapping_np.tolist()
         self.present = {slot: self.requests[slot] for slot in slots if slot in self.requests}
+        self.batch_size = len(slots)
         _current = self
         return logits
 
@@ -148,11 +153,11 @@ class SlotRules(RequestRules):
         """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
-        rules = dict.fromkeys(request.rule for request in present)
-        metered = any(request.meter_slot is not None for request in present)
+        own = {request.rule: self.rule_at(request.rule, self.batch_size) for request in present}
+        metered = any(math.isfinite(request.budget) for request in present)
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
-            groups=[Group(rule, rows, codes == self._code(rule)) for rule in rules],
+            groups=[Group(rule, rows, codes == self._code(key)) for key, rule in own.items() if rule is not None],
             requests=slots,
             depths=local_pos,
             width=num_speculative_tokens + 1,
@@ -163,6 +168,7 @@ class SlotRules(RequestRules):
             ],
             weighed=self._weighed(rows, slots),
             relaxable=self._relaxable(slots, pos, token_ids),
+            reporting=self.reporting if any(request.reports for request in present) else None,
         )
 
     def _weighed(self, rows: Tensor, slots: Tensor) -> Weighed | None:
@@ -258,7 +264,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
         expanded_idx_mapping: Tensor,
         expanded_local_pos: Tensor,
         temperature: Tensor,
-        seeds: Tensor,
+        seed: Tensor,
         num_speculative_steps: int,
         *args: Any,
         **kwargs: Any,
@@ -274,7 +280,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
                 expanded_idx_mapping,
                 expanded_local_pos,
                 temperature,
-                seeds,
+                seed,
                 num_speculative_steps,
                 *args,
                 **kwargs,
@@ -290,6 +296,8 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
             width = min(target_logits.shape[-1], draft_logits.shape[-1])
             draft = DraftLogits(draft_logits, width, slots, local_pos, token_ids >= 0, temperature)
         layout = rules.layout(slots, local_pos, pos, token_ids, num_speculative_steps)
+        if not layout.groups:
+            return sample()
         step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, token_ids, draft)
         with step.relaxed_logits():
             sampled, num_sampled = sample()

@@ -1,8 +1,8 @@
 """Runs jobs on a real offline engine in a process of its own: `python engine_run.py jobs.json results.json`.
 
 The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters (for all of
-them, or a list with each request's own), and whether each waits for the one before. The output holds each job's token
-ids and vLLM's acceptance counters.
+them, or a list with each request's own), and how many of them are there at once. The output holds each job's token
+ids, each request's own metrics and vLLM's acceptance counters.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -36,7 +37,7 @@ ENGINE_ARGUMENTS = {
 SECONDS = 900
 
 
-def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
+def run_jobs(jobs: list[dict], environment: dict[str, str] | None = None, **engine_arguments: object) -> list[dict]:
     """Start an engine, run jobs on it one after the other, and return their results."""
     with tempfile.TemporaryDirectory() as folder:
         given, wanted, log = (Path(folder) / name for name in ("jobs.json", "results.json", "log.txt"))
@@ -44,12 +45,21 @@ def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
         command = [sys.executable, __file__, str(given), str(wanted)]
         with log.open("w") as output:
             code = subprocess.run(
-                command, env=os.environ | ENGINE_ENVIRONMENT, stdout=output, stderr=output, timeout=SECONDS
+                command,
+                env=os.environ | ENGINE_ENVIRONMENT | (environment or {}),
+                stdout=output,
+                stderr=output,
+                timeout=SECONDS,
             ).returncode
         if code != 0:
             raise AssertionError(f"the engine ended with code {code}:\n{log.read_text()[-20000:]}")
         print(*(line for line in log.read_text().splitlines() if line.startswith("engine_run:")), sep="\n")
         return json.loads(wanted.read_text())
+
+
+def own_metrics(output: Any) -> Any:
+    """Return vLLM's metrics of one request, ours among them; None where nobody asks for any."""
+    return output.outputs[0].spec_decode_metrics
 
 
 def main(given: Path, wanted: Path) -> None:
@@ -71,7 +81,7 @@ def main(given: Path, wanted: Path) -> None:
         prompts = [{"prompt_token_ids": ids} for ids in job["prompts"] for _ in range(job.get("copies", 1))]
         sampling = job["sampling"] if isinstance(job["sampling"], list) else [job["sampling"]] * len(prompts)
         requests = list(zip(prompts, [SamplingParams(**one) for one in sampling], strict=True))
-        batches = [[request] for request in requests] if job.get("one_by_one") else [requests]
+        batches = batched(requests, job.get("at_once", len(requests)))
         try:
             outputs = []
             for batch in batches:
@@ -84,10 +94,16 @@ def main(given: Path, wanted: Path) -> None:
         results.append(
             {
                 "token_ids": [list(output.outputs[0].token_ids) for output in outputs],
+                "metrics": [metrics and metrics.to_dict() for metrics in map(own_metrics, outputs)],
                 "counters": {name: after[name] - before.get(name, 0) for name in after},
             }
         )
     wanted.write_text(json.dumps(results))
+
+
+def batched(requests: list, size: int) -> list[list]:
+    """Return requests in parts of a size."""
+    return [requests[begin : begin + size] for begin in range(0, len(requests), size)]
 
 
 if __name__ == "__main__":

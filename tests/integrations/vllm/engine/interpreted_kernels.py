@@ -56,6 +56,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding.integrations.vllm import v2
+    from cactus_decoding.integrations.vllm.request import ServerConfig
 
     kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
     target, draft = problem()
@@ -64,7 +65,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     drafted = torch.multinomial(draft.softmax(-1), REQUESTS, replacement=True)
     if one_hot:
         drafted = target.argsort(descending=True)[1].expand(REQUESTS)
-    rules = v2.SlotRules(None, states(REQUESTS))
+    rules = v2.SlotRules(ServerConfig(), states(REQUESTS))
     for place, slot in enumerate(slots.tolist()):
         asked = None if rule is None or place % 2 else {"acceptance_rule": rule}
         rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
@@ -97,11 +98,12 @@ def run_metered(rule: str) -> dict[str, list]:
     from cactus_decoding import parse_rule
     from cactus_decoding.integrations.common.counters import COUNTERS, Counters
     from cactus_decoding.integrations.vllm import v2
+    from cactus_decoding.integrations.vllm.request import ServerConfig
 
     target, draft = problem()
     torch.manual_seed(7)
     slots = torch.randperm(METERED)
-    rules = v2.SlotRules(None, kept := states(METERED), Counters(1.0, torch.device("cpu")))
+    rules = v2.SlotRules(ServerConfig(), kept := states(METERED), Counters(1.0, torch.device("cpu")))
     asked = [{"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET}) for place in range(METERED)]
     params = [SimpleNamespace(temperature=1.0, extra_args=one) for one in asked]
     for slot, one in zip(slots.tolist(), params, strict=True):

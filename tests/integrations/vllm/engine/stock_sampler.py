@@ -57,7 +57,7 @@ def processors(
     )
     built = logits_processor.build_logitsprocs(config, CPU, False, False)
     if words is not None:
-        rules = BatchRules(ServerConfig.of(config).default, CPU, max_num_seqs, None, Vocabulary(tuple(words)))
+        rules = BatchRules(ServerConfig.of(config), CPU, max_num_seqs, None, Vocabulary(tuple(words)))
         built.argmax_invariant[-1] = rules
     return built
 

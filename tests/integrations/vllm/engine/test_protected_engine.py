@@ -45,6 +45,10 @@ KINDS: tuple[tuple[dict, str, str], ...] = (
     ({"protect": "none", "relax_within": ["Answer:", "####"]}, CACTUS, CACTUS),
     ({"protect": "none", "relax_within": ["####", "Answer:"]}, LOSSLESS, LOSSLESS),
     ({"protect": "none", "relax_within": [",", "####"]}, LOSSLESS, CACTUS),  # the first token of the wording is one
+    ({"protect": "none", "relax_within": [14, 322]}, LOSSLESS, CACTUS),  # the same marks as token ids
+    ({"protect": "none", "relax_within": [322, 14]}, LOSSLESS, LOSSLESS),
+    ({"protect": "none", "relax_within": [[324, 28], [322]]}, CACTUS, CACTUS),
+    ({"protect": "none", "relax_within": "thinking"}, LOSSLESS, CACTUS),
 )
 """What requests ask for, and which rule judges their second token behind either opening."""
 COPIES = 400
@@ -77,8 +81,13 @@ def results() -> list[dict]:
     jobs = [{"prompts": prompts, "copies": len(sampling), "sampling": sampling * len(prompts)}]
     refused = {"temperature": 1.0, "max_tokens": 2, "extra_args": {"protect": r"\d"}}
     jobs.append({"prompts": prompts, "sampling": refused})
-    speculation = {"model": str(zoo.path("draft")), "num_speculative_tokens": 3}
-    return run_jobs(jobs, model=str(zoo.path("target")), speculative_config=speculation, additional_config=DEFAULT)
+    return run_jobs(
+        jobs,
+        model=str(zoo.path("target")),
+        speculative_config={"model": str(zoo.path("draft")), "num_speculative_tokens": 3},
+        additional_config=DEFAULT,
+        reasoning_config={"reasoning_start_str": ",", "reasoning_end_str": "####"},
+    )
 
 
 def follows(rule: str, kind: int, opening: str, results: list[dict]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import vllm
 from stock_sampler import CPU, Cut, admit, metadata, params, prepare, processors, run, sample, spent
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
@@ -13,6 +15,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveD
 from cactus_decoding.auditing import audit
 from cactus_decoding.budgets import metering
 from cactus_decoding.integrations.vllm.patching import STOCK
+from cactus_decoding.integrations.vllm.seams import closest_version, differences
 from cactus_decoding.integrations.vllm.v1 import batch_rules
 
 prepare()
@@ -175,3 +178,9 @@ def test_a_default_that_the_server_cannot_follow_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="rejection_sample_method 'standard'"):
         logits_processor.build_logitsprocs(blockwise, CPU, False, False)
+
+
+def test_this_vllm_is_as_it_was_recorded() -> None:
+    found = closest_version(vllm.__version__)
+    assert vllm.__version__.startswith(found)
+    assert differences(Path(vllm.__file__).parent, found) == []

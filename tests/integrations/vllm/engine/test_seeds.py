@@ -43,7 +43,7 @@ def results(prompts: list[list[int]]) -> list[dict]:
     engine = {"max_num_seqs": CHUNK // 4, "max_num_batched_tokens": CHUNK, "enable_chunked_prefill": True}
     jobs = [
         {"prompts": prompts, "sampling": seeded},
-        {"prompts": prompts, "sampling": seeded, "one_by_one": True},
+        {"prompts": prompts, "sampling": seeded, "at_once": 1},
         {"prompts": prompts, "sampling": half},
     ]
     speculation = {"model": str(zoo.path("draft")), "num_speculative_tokens": 3}

@@ -1,0 +1,246 @@
+"""Goodput of vLLM's server under load: lossless at several draft lengths, a rule, and the same rule by load.
+
+    .venv-vllm/bin/python scripts/vllm_goodput.py measure docs/results/vllm_goodput.json --load-rule load.json
+    .venv/bin/python scripts/vllm_goodput.py page docs/results/vllm_goodput.json docs/vllm.md
+
+``load.json`` is what ``cactus calibrate --engine vllm --output load.json`` wrote on the same machine; the rule is the
+one in it. `vllm bench serve` sends word problems at Poisson rates and counts as good the answers whose first token and
+whose further tokens keep their limits. Every server runs all the time; in a round each way is measured at each rate,
+and each round begins with another way, so that what slows the machine down for a while strikes all of them. Intervals
+are over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import marked_page
+import numpy as np
+
+from cactus_decoding import zoo
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_medians
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
+               "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
+SMALL = ("--enforce-eager", "--max-model-len=256", "--gpu-memory-utilization=0.2", "--dtype=float32",
+         "--generation-config=vllm", "--host=127.0.0.1")  # fmt: skip
+MODEL = "word-problems"
+CACTUS = "import sys; from cactus_decoding.cli import main; sys.exit(main())"
+BENCH = (  # `vllm bench serve` itself looks for a distribution named vllm, which builds for the CPU are not
+    "from vllm.utils.argparse_utils import FlexibleArgumentParser; from vllm.benchmarks import serve; "
+    "parser = FlexibleArgumentParser(); serve.add_cli_args(parser); serve.main(parser.parse_args())"
+)
+KEPT = {
+    "request_goodput": "goodput", "request_throughput": "throughput", "completed": "completed",
+    "median_ttft_ms": "ttft_ms", "median_tpot_ms": "tpot_ms", "p99_tpot_ms": "tpot_p99_ms",
+}  # fmt: skip
+"""What is kept of a run, and under which name."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How requests are answered.
+
+    Attributes:
+        name: for the table.
+        num_speculative_tokens: of its server.
+        config: the server's ``--additional-config``; servers of the same length and config are one.
+        asked: keys of each request.
+    """
+
+    name: str
+    num_speculative_tokens: int
+    config: dict[str, Any]
+    asked: dict[str, Any]
+
+
+def ways_of(load: dict[str, Any], lengths: Sequence[int], length: int) -> list[Way]:
+    """Return lossless at several lengths, and a rule with and without its table at one length."""
+    rule = load["acceptance_rule"]
+    return [
+        *(Way(f"lossless ×{one}", one, {}, {}) for one in lengths),
+        Way(f"{rule} ×{length}", length, {}, {"acceptance_rule": rule}),
+        Way(f"{rule} by load ×{length}", length, load, {}),
+    ]
+
+
+@contextmanager
+def serving(way: Way, folder: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Start a server for a way, and end it at the end; yields its address and its process. It logs into a folder.
+
+    Args:
+        way: whose server it is.
+        folder: for its log.
+        more: further options of vLLM's server.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-c",
+        CACTUS,
+        "serve",
+        f"--num-speculative-tokens={way.num_speculative_tokens}",
+        *SMALL,
+        *more,
+    ]
+    if way.config:
+        command += ["--additional-config", json.dumps(way.config)]
+    log, url = folder / f"{port}.log", f"http://127.0.0.1:{port}"
+    with log.open("w") as output:
+        process = subprocess.Popen([*command, f"--port={port}"], env=os.environ | ENVIRONMENT, stdout=output,
+                                   stderr=output)  # fmt: skip
+    try:
+        while process.poll() is None:
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5).close()
+                break
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.5)
+        else:
+            raise RuntimeError(f"the server did not start:\n{log.read_text()[-4000:]}")
+        yield url, process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=120)
+
+
+def bench(url: str, way: Way, prompts: Path, rate: float, given: argparse.Namespace, seed: int) -> dict[str, float]:
+    """Return what `vllm bench serve` measures of one way at one rate."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {
+            "backend": "openai", "base-url": url, "endpoint": "/v1/completions", "model": MODEL,
+            "tokenizer": str(zoo.path("target")), "dataset-name": "custom", "dataset-path": str(prompts),
+            "num-prompts": max(2, round(rate * given.seconds)), "request-rate": rate, "seed": seed, "temperature": 1.0,
+            "custom-output-len": given.tokens, "result-dir": folder, "result-filename": "result.json",
+            "extra-body": json.dumps({"vllm_xargs": way.asked} if way.asked else {}),
+        }  # fmt: skip
+        flags = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
+        flags += ["--skip-chat-template", "--save-result", "--disable-tqdm", "--percentile-metrics", "ttft,tpot"]
+        flags += ["--goodput", f"ttft:{given.ttft_ms:g}", f"tpot:{given.tpot_ms:g}"]
+        done = subprocess.run([sys.executable, "-c", BENCH, *flags], env=os.environ | ENVIRONMENT, text=True,
+                              capture_output=True, timeout=given.seconds + 600)  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"vllm bench serve ended with code {done.returncode}:\n{done.stderr[-4000:]}")
+        result = json.loads((Path(folder) / "result.json").read_text())
+    return {ours: result[theirs] for theirs, ours in KEPT.items()}
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Measure every way at every rate, round by round, and write the result after each round."""
+    from cactus_decoding.evaluation.tasks.sources import parse_task
+
+    if find_spec("pandas") is None:
+        raise SystemExit("vllm bench serve reads its prompts with pandas: pip install pandas")
+    load = json.loads(given.load_rule.read_text())["additional_config"]
+    ways = ways_of(load, given.lengths, given.length)
+    runs: list[dict[str, Any]] = []
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as servers:
+        folder = Path(name)
+        prompts = folder / "prompts.jsonl"
+        problems = islice(parse_task("word_problems").problems, 400)
+        prompts.write_text("".join(json.dumps({"prompt": problem.prompt}) + "\n" for problem in problems))
+        urls: dict[str, str] = {}
+        for way in ways:
+            key = json.dumps([way.num_speculative_tokens, way.config])
+            if key not in urls:
+                urls[key], _ = servers.enter_context(serving(way, folder))
+        for number in range(given.rounds):
+            for rate in given.rates:
+                turn = number % len(ways)
+                for way in [*ways[turn:], *ways[:turn]]:
+                    url = urls[json.dumps([way.num_speculative_tokens, way.config])]
+                    found = bench(url, way, prompts, rate, given, seed=number)
+                    runs.append({"way": way.name, "rate": rate, "round": number, **found})
+                    print(f"round {number + 1}, {rate:g}/s, {way.name}: {found['goodput']:.2f} good/s, "
+                          f"{found['tpot_ms']:.1f} ms a token", flush=True)  # fmt: skip
+            result = {
+                "schema": 1, "kind": "vllm_goodput", "ttft_ms": given.ttft_ms, "tpot_ms": given.tpot_ms,
+                "ways": [asdict(way) for way in ways], "runs": runs, "provenance": provenance(arguments),
+            }  # fmt: skip
+            write_atomically(given.output, as_json(result) + "\n")
+    print(table(result))
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the median over rounds with its interval."""
+    columns = np.array(values, dtype=np.float64)[:, None]
+    return bootstrapped(float(np.median(columns)), resampled_medians(columns)[:, 0], len(values))
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return a result as a table of Markdown, a row for each rate and way."""
+    lines = [
+        f"Good answers have their first token within {result['ttft_ms']:g} ms and {result['tpot_ms']:g} ms for each "
+        "further one. Medians over rounds, with 95 % intervals where these are enough to tell.",
+        "",
+        "| offered per second | way | good answers per second | ms per token | 99th percentile |",
+        "|---|---|---|---|---|",
+    ]
+    for rate in dict.fromkeys(run["rate"] for run in result["runs"]):
+        for way in (one["name"] for one in result["ways"]):
+            runs = [run for run in result["runs"] if (run["rate"], run["way"]) == (rate, way)]
+            cells = [
+                shown(interval([run[key] for run in runs]), digits)
+                for key, digits in (("goodput", 2), ("tpot_ms", 1), ("tpot_p99_ms", 1))
+            ]
+            lines.append(f"| {rate:g} | {way} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def shown(value: Interval, digits: int) -> str:
+    """Return a value with its interval, where there is one."""
+    ends = f" ({value.low:.{digits}f} to {value.high:.{digits}f})" if value.told else ""
+    return f"{value.value:.{digits}f}{ends}"
+
+
+def main() -> None:
+    """Measure, or write the table into a page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("measure")
+    one.add_argument("output", type=Path)
+    one.add_argument("--load-rule", type=Path, required=True)
+    one.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0, 4.0, 8.0])
+    one.add_argument("--lengths", type=int, nargs="+", default=[2, 4, 6], help="of lossless")
+    one.add_argument("--length", type=int, default=4, help="of the rule")
+    one.add_argument("--rounds", type=int, default=6)
+    one.add_argument("--seconds", type=float, default=30.0)
+    one.add_argument("--tokens", type=int, default=96)
+    one.add_argument("--ttft-ms", type=float, default=500.0)
+    one.add_argument("--tpot-ms", type=float, default=20.0)
+    one.set_defaults(run=measure)
+    other = commands.add_parser("page")
+    other.add_argument("result", type=Path)
+    other.add_argument("page", type=Path)
+    other.set_defaults(run=lambda given: given.page.write_text(
+        marked_page.insert(given.page.read_text(), "goodput", table(json.loads(given.result.read_text())))
+    ))  # fmt: skip
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers end too
+    given.run(given)
+
+
+if __name__ == "__main__":
+    main()

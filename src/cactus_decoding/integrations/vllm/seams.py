@@ -1,0 +1,150 @@
+"""What the plug-in relies on in vLLM's sources, as it was in each version, and what another version has instead.
+
+Sources are parsed, not imported: nothing of vLLM need be able to run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+V1_SAMPLER = "v1/sample/rejection_sampler.py::rejection_sample"
+V2_SAMPLER = "v1/worker/gpu/spec_decode/rejection_sampler_utils.py::rejection_sample"
+_FLY = ("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k")
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "v1/core/sched/scheduler.py::Scheduler.add_request": ("self", "request"),
+    "v1/core/sched/scheduler.py::Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
+    "v1/engine/input_processor.py::InputProcessor._build_logits_processors_params_validator": ("self",),
+    "v1/engine/output_processor.py::OutputProcessor.process_outputs": (
+        "self", "engine_core_outputs", "engine_core_timestamp", "iteration_stats", "weight_version",
+    ),
+    "v1/metrics/stats.py::RequestSpecDecodeMetrics.new": ("cls", "num_spec_tokens"),
+    "v1/metrics/stats.py::RequestSpecDecodeMetrics.observe": ("self", "num_draft_tokens", "num_accepted", "detailed"),
+    "v1/metrics/stats.py::RequestSpecDecodeMetrics.to_dict": ("self",),
+    "v1/sample/logits_processor/__init__.py::build_logitsprocs": (
+        "vllm_config", "device", "is_pin_memory", "is_pooling_model", "custom_logitsprocs",
+    ),
+    "v1/sample/logits_processor/builtin.py::process_dict_updates": ("req_entries", "batch_update", "new_state"),
+    "v1/sample/rejection_sampler.py::expand_batch_to_tokens": (
+        "x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to",
+    ),
+    V1_SAMPLER: (
+        "draft_token_ids", "num_draft_tokens", "max_spec_len", "cu_num_draft_tokens", "draft_probs", "target_logits",
+        "bonus_token_ids", "sampling_metadata", "synthetic_mode", "synthetic_conditional_rates", "use_fp64_gumbel",
+    ),
+    "v1/worker/gpu_input_batch.py::InputBatch._make_sampling_metadata": ("self",),
+    "v1/worker/gpu_model_runner.py::GPUModelRunner.sample_tokens": ("self", "grammar_output"),
+    "v1/worker/gpu_worker.py::Worker.sample_tokens": ("self", "grammar_output"),
+    "v1/worker/gpu/sample/logits_processor/interface.py::LogitsProcessor.add_request": (
+        "self", "req_idx", "sampling_params",
+    ),
+    "v1/worker/gpu/sample/logits_processor/loader.py::build_custom_logits_processors": (
+        "vllm_config", "req_states", "is_pooling_model", "custom_logitsprocs",
+    ),
+    V2_SAMPLER: (
+        "target_logits", "draft_logits", "draft_sampled", "cu_num_logits", "pos", "idx_mapping",
+        "expanded_idx_mapping", "expanded_local_pos", "temperature", "seed", "num_speculative_steps",
+        "synthetic_conditional_rates", "use_fp64", "use_block_verification", "contexts", "watermarking",
+        "watermarking_skip_mask", "watermark_key",
+    ),
+}  # fmt: skip
+"""Arguments of functions that are wrapped or called, all of them and in their order, in vLLM 0.32."""
+_ATTRIBUTES: dict[str, frozenset[str]] = {
+    "config/reasoning.py::ReasoningConfig": frozenset({"natural_reasoning_end_token_ids", "reasoning_start_token_ids"}),
+    "config/speculative.py::SpeculativeConfig": frozenset({
+        "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "rejection_sample_method",
+    }),
+    "config/vllm.py::VllmConfig": frozenset({
+        "additional_config", "model_config", "reasoning_config", "scheduler_config", "speculative_config",
+        "watermark_config",
+    }),
+    "v1/core/sched/scheduler.py::Scheduler": frozenset({"num_spec_tokens", "requests"}),
+    "v1/engine/__init__.py::EngineCoreOutput": frozenset({
+        "finish_reason", "kv_transfer_params", "request_id", "spec_decode_metrics",
+    }),
+    "v1/metrics/stats.py::RequestSpecDecodeMetrics": frozenset({"per_step_accepted", "per_step_drafted"}),
+    "v1/outputs.py::ModelRunnerOutput": frozenset({"req_ids"}),
+    "v1/request.py::Request": frozenset({"request_id", "sampling_params", "spec_decode_metrics"}),
+    "v1/sample/metadata.py::SamplingMetadata": frozenset({"logitsprocs"}),
+    "v1/worker/gpu_model_runner.py::AsyncGPUModelRunnerOutput": frozenset({"_model_runner_output"}),
+    "v1/worker/gpu/async_utils.py::AsyncOutput": frozenset({"model_runner_output"}),
+    "v1/worker/gpu_input_batch.py::InputBatch": frozenset({
+        "logitsprocs", "logitsprocs_need_output_token_ids", "req_id_to_index",
+    }),
+    "v1/worker/gpu/sample/sampler.py::Sampler": frozenset({"logits_processors"}),
+    "v1/worker/gpu/states.py::RequestState": frozenset({
+        "all_token_ids", "device", "max_num_reqs", "prefill_len", "prompt_len", "req_id_to_index", "total_len",
+    }),
+}  # fmt: skip
+"""Attributes of objects that are read or written."""
+RECORDED: dict[str, dict[str, tuple[str, ...] | frozenset[str]]] = {
+    "0.32": _ARGUMENTS | _ATTRIBUTES,
+    "0.33": _ARGUMENTS | _ATTRIBUTES | {place: _ARGUMENTS[place] + _FLY for place in (V1_SAMPLER, V2_SAMPLER)},
+}
+"""By version: what the plug-in was checked against, by path in the package and qualified name."""
+
+
+def differences(package: Path, version: str) -> list[str]:
+    """Return how a vLLM's sources differ from a recorded version, in what the plug-in relies on.
+
+    Args:
+        package: the folder of the package `vllm`.
+        version: a key of `RECORDED`.
+    """
+    found = (_difference(package, place, expected) for place, expected in RECORDED[version].items())
+    return [difference for difference in found if difference]
+
+
+def _difference(package: Path, place: str, expected: tuple[str, ...] | frozenset[str]) -> str:
+    path, _, name = place.partition("::")
+    source = package / path
+    node = definition(ast.parse(source.read_text()), name.split(".")) if source.is_file() else None
+    if node is None:
+        return f"{place} is not there"
+    if isinstance(expected, frozenset):
+        missing = expected - set(_attributes(node))
+        return f"{place} has no {', '.join(sorted(missing))}" if missing else ""
+    found = arguments(node)
+    return "" if found == expected else f"{place} takes {found}, not {expected}"
+
+
+def definition(node: ast.AST, names: list[str]) -> ast.AST | None:
+    """Return a function or class of a module, which may stand within another one; None if it is not there."""
+    for name in names:
+        here = ast.walk(node) if isinstance(node, ast.Module) else ast.iter_child_nodes(node)
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        found = next((one for one in here if isinstance(one, kinds) and one.name == name), None)
+        if found is None:
+            return None
+        node = found
+    return node
+
+
+def arguments(node: ast.AST | None) -> tuple[str, ...]:
+    """Return the names of a function's arguments, in their order."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return ()
+    given = node.args
+    return tuple(one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+
+
+def _attributes(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a class declares, defines or assigns, of itself and its objects."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.FunctionDef):
+            yield one.name
+        elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+            yield one.attr
+        elif isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            yield one.target.id
+
+
+def closest_version(version: str) -> str:
+    """Return the recorded version that another one is compared with: the newest one.
+
+    Example:
+        >>> closest_version("0.32.4"), closest_version("0.99.0")
+        ('0.32', '0.33')
+    """
+    return next((known for known in RECORDED if f"{version}.".startswith(f"{known}.")), [*RECORDED][-1])
