@@ -117,6 +117,22 @@ class Rule(ABC):
         """Say that h depends on the drafted token; rules for which it does not return its rows."""
         return None
 
+    def relaxed_target_beside(
+        self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
+    ) -> Tensor | None:
+        """Return h as rows where some tokens are proposed in any case, if it does not depend on the drafted one.
+
+        By default it is that of a draft which draws from ``drawn_probs``. A rule that looks at more overrides this.
+
+        Args:
+            target_probs: q, ``[..., vocabulary]``.
+            draft_probs: the draft's whole rows p; None where it has none.
+            drawn_probs: the law of the drafted token: p without the fixed tokens, normalised; all on the first fixed
+                token where none is drawn.
+            fixed_token_ids: those that are proposed in any case, ``[..., tokens]``.
+        """
+        return self.relaxed_target(target_probs, drawn_probs)
+
     @property
     def lifts_absurd_tokens(self) -> bool:
         """Whether the rule lifts tokens that the target finds absurd, unless truncation (top-p, ...) excludes them."""

@@ -67,3 +67,9 @@ class Ensemble(Rule):
         total = deficit.sum(-1, keepdim=True)
         given_back = torch.where(total > 0, deficit / total, 0.0) * (self.weight * outside)
         return torch.where(q > 0, torch.lerp(q, p, self.weight), 0.0) + given_back
+
+    def relaxed_target_beside(
+        self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
+    ) -> Tensor:
+        """Return the mixture with the draft's whole row."""
+        return self.relaxed_target(target_probs, drawn_probs if draft_probs is None else draft_probs)
