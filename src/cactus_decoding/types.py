@@ -105,6 +105,18 @@ class Proposal(NamedTuple):
             node = self.parents[node]
         return path[::-1]
 
+    def path_along(self, token_ids: list[int]) -> list[int]:
+        """Return the places of the proposals that a continuation of the text goes along, as far as it does."""
+        assert self.parents is not None
+        path, at = [], -1
+        places = {(parent, token): node for node, (parent, token) in enumerate(zip(self.parents, self.token_ids))}
+        for token in token_ids:
+            if (at, token) not in places:
+                break
+            at = places[at, token]
+            path.append(at)
+        return path
+
     @property
     def depth(self) -> int:
         """The most proposals that can be kept."""
@@ -414,7 +426,7 @@ class DraftLength(Protocol):
 
     @property
     def max_draft_tokens(self) -> int:
-        """Upper limit of the proposals in any step."""
+        """Upper limit of the proposals in any step, in a tree of those that follow one another."""
         ...
 
     def begin_response(self) -> None:
@@ -452,10 +464,12 @@ class Drafter(Protocol):
     Attributes:
         max_length: tokens that the draft's context window holds, if it has one.
         fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given those before it alone.
+        grows_trees: whether it proposes a tree where the length of a response is a tree's shape.
     """
 
     max_length: int | None = None
     fixed_blocks: ClassVar[bool] = False
+    grows_trees: ClassVar[bool] = False
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Hear of a response that is about to begin.

@@ -1,4 +1,4 @@
-"""How many tokens to propose in each step: one way a file, one registry, and their text spelling."""
+"""How many tokens to propose in each step, and as what tree: one way a file, one registry, and their text spelling."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
 from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.lengths.static_tree import StaticTree
 from cactus_decoding.types import DraftLength
 
-DRAFT_LENGTHS = MappingProxyType({"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength})
-"""Every draft length by its name."""
+DRAFT_LENGTHS = MappingProxyType(
+    {"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength, "tree": StaticTree}
+)
+"""Every draft length, and every shape of a tree, by its name."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
-__all__ = ["DRAFT_LENGTHS", "AdaptiveLength", "ConfidenceStop", "FixedLength", "as_draft_length"]
+__all__ = ["DRAFT_LENGTHS", "AdaptiveLength", "ConfidenceStop", "FixedLength", "StaticTree", "as_draft_length"]
 
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
