@@ -82,7 +82,8 @@ class Proposal(NamedTuple):
         parents: of each token the place of the one it follows, -1 for the text itself; None for a chain, whose parents
             are -1, 0, 1, and so on.
         drawn: of a tree's tokens, which were drawn: from their row without its fixed children and those drawn before,
-            and as a function of the text before them alone where they are not. None for a chain: all, if it has rows.
+            and as a function of the text before them alone where they are not. None for all, if there are rows, or
+            none.
     """
 
     token_ids: list[int]
@@ -93,7 +94,7 @@ class Proposal(NamedTuple):
     @property
     def is_chain(self) -> bool:
         """Whether each token follows the one before it."""
-        return self.parents is None or (self.drawn is None and self.parents == list(range(-1, len(self.parents) - 1)))
+        return self.parents is None or (self.drawn is None and self.parents == [*range(-1, len(self.token_ids) - 1)])
 
     def tokens_to(self, node: int) -> list[int]:
         """Return the tokens from the text to a proposal, itself included; none for -1."""
@@ -109,7 +110,8 @@ class Proposal(NamedTuple):
         """Return the places of the proposals that a continuation of the text goes along, as far as it does."""
         assert self.parents is not None
         path, at = [], -1
-        places = {(parent, token): node for node, (parent, token) in enumerate(zip(self.parents, self.token_ids))}
+        nodes = range(len(self.token_ids))
+        places = dict(zip(zip(self.parents, self.token_ids, strict=True), nodes, strict=True))
         for token in token_ids:
             if (at, token) not in places:
                 break

@@ -84,6 +84,8 @@ def decode(
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
     """Raise `ValueError` for what a drafter must not propose: the models would fail on it without saying so."""
     token_ids, probs = proposal.token_ids, proposal.probs
+    if not proposal.is_chain:
+        check_tree(proposal)
     if proposal.depth > max(limit, 0):
         raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {proposal.depth}")
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocabulary):
@@ -91,7 +93,6 @@ def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
         raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")
     rows, each = len(token_ids), "a row a token"
     if not proposal.is_chain:
-        check_tree(proposal)
         rows, each = len(set(proposal.parents or ())), "a row for each token that has children, and for the text"
     if token_ids and probs is not None and probs.shape != (rows, vocabulary):
         expected = [rows, vocabulary]
@@ -103,9 +104,9 @@ def check_tree(proposal: Proposal) -> None:
     token_ids, parents, drawn = proposal.token_ids, proposal.parents or [], proposal.drawn
     if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")
-    if drawn is None or len(drawn) != len(token_ids):
+    if drawn is not None and len(drawn) != len(token_ids):
         raise ValueError(f"a drafter must say of each token of a tree whether it was drawn, but says {drawn}")
-    if any(drawn) and proposal.probs is None:
+    if drawn and any(drawn) and proposal.probs is None:
         raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
     if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
         raise ValueError(f"a drafter's tokens behind the same one must differ, but are {token_ids} behind {parents}")
