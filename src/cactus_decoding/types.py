@@ -323,9 +323,10 @@ class Fate(StrEnum):
 
     ACCEPTED = "accepted"
     RELAXED = "relaxed"
-    MATCHED = "matched"
     RECOVERED = "recovered"
     BONUS = "bonus"
+    MATCHED = "matched"
+    """Recovered, and one of the proposals too: in a tree the step goes on behind it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,13 @@ from support.tiny_architectures import random_tokens, tiny_mistral
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import Fate, ModelDrafter, NgramDrafter, Request, SamplingParams, generate, load_pair, stream
+from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import as_logits_to_probs
+from cactus_decoding.tracing import stream_trace
+from cactus_decoding.training.diagnosis.recording import check_request
+from cactus_decoding.training.importance.collecting import Collection
 from cactus_decoding.zoo.word_problems import word_problems
 
 TREE = "tree:static=3.2.1"
@@ -90,8 +94,15 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["tree:static=2.2", "tree:static=3.1,drawn=2", "tree:static=2,drawn=0"])
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(0.7, top_k=5, top_p=0.9)], ids=["plain", "cut"])
+@pytest.mark.parametrize(
+    ("shape", "sampling"),
+    [
+        ("tree:static=2.2", SamplingParams()),
+        ("tree:static=3.1,drawn=2", SamplingParams()),
+        ("tree:static=2,drawn=0", SamplingParams()),
+        ("tree:static=2.2", SamplingParams(0.7, top_k=5, top_p=0.9)),
+    ],
+)
 def test_lossless_trees_emit_the_target_law_of_two_tokens(shape: str, sampling: SamplingParams) -> None:
     target, drafter = CachedModel(tiny_llama(0)), ModelDrafter(tiny_llama(1))
     counts = torch.zeros(8, 8)
@@ -203,6 +214,21 @@ def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
             generate(pair, prompts[0], num_speculative_tokens=TREE)
     finally:
         pair.drafter = drafter
+
+
+@pytest.mark.parametrize("reader", ["a trace", "learning importance", "a diagnosis", "a recording of rows"])
+def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
+    request = Request(num_speculative_tokens=TREE)
+    asked = {
+        "a trace": lambda: stream_trace(pair, prompts[0], request),
+        "learning importance": lambda: Collection(request),
+        "a diagnosis": lambda: check_request(request),
+        "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),
+    }
+    with pytest.raises(
+        ValueError, match=f"{reader} reads chains of proposals only, but num_speculative_tokens is tree:"
+    ):
+        asked[reader]()
 
 
 def test_models_that_cannot_read_trees_are_refused_by_name() -> None:

@@ -117,11 +117,10 @@ class ModelDrafter(Drafter):
             texts = ([*token_ids, *proposal.tokens_to(node)] for node in tree.level)
             probs = torch.cat([to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)])
             tree.add_level(logits, probs, count, shape.drawn, generator)
-        proposal = tree.proposal()
         read = self._model.length - start
         self._given, self._cached = start, list(token_ids)
-        self._tree = Proposal(proposal.token_ids[:read], None, proposal.parents[:read])
-        return proposal
+        self._tree = Proposal(tree.token_ids[:read], None, tree.parents[:read])
+        return tree.proposal()
 
     def _keep_path(self, token_ids: list[int]) -> None:
         """Keep of a tree in the cache what the sequence went along; nothing where it began otherwise."""

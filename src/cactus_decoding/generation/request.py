@@ -191,6 +191,12 @@ class Request:
             if paced:
                 raise ValueError(f"{how} verification cannot pace a budget: the width must be the same in every step")
 
+    def check_chain(self, reader: str) -> None:
+        """Raise `ValueError` for a tree, on behalf of what reads chains of proposals only."""
+        length = self.num_speculative_tokens
+        if isinstance(length, StaticTree):
+            raise ValueError(f"{reader} reads chains of proposals only, but num_speculative_tokens is {length}")
+
     def check_drafter(self, drafter: Drafter) -> None:
         """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
         if isinstance(drafter, type) or not isinstance(drafter, Drafter):

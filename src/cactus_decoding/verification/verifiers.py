@@ -36,8 +36,10 @@ from cactus_decoding.verification.trees.match import match
 from cactus_decoding.verification.trees.tree import ProposedTree
 from cactus_decoding.verification.trees.walk import RandomNumbers, Trial
 
-VERIFICATIONS = ("token", "block", *(name for name in TREE_SCHEMES if name != "token"))
-"""One proposal after another, all of a chain jointly, and further ways for trees."""
+CHAIN_VERIFICATIONS = ("token", "block")
+"""One proposal after another, or all of a step jointly."""
+VERIFICATIONS = (*CHAIN_VERIFICATIONS, *(name for name in TREE_SCHEMES if name != "token"))
+"""Those and further ones for trees."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,13 @@ from cactus_decoding.drafting.lengths.fixed import FixedLength
 from cactus_decoding.drafting.lengths.static_tree import StaticTree
 from cactus_decoding.types import DraftLength
 
-DRAFT_LENGTHS = MappingProxyType(
-    {"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength, "tree": StaticTree}
-)
-"""Every draft length, and every shape of a tree, by its name."""
+DRAFT_LENGTHS = MappingProxyType({"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength})
+"""Every draft length by its name."""
+TREE_SHAPES = MappingProxyType({"tree": StaticTree})
+"""What may stand in the place of a draft length to propose a tree, by its name."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
-__all__ = ["DRAFT_LENGTHS", "AdaptiveLength", "ConfidenceStop", "FixedLength", "StaticTree", "as_draft_length"]
+__all__ = ["DRAFT_LENGTHS", "TREE_SHAPES", "AdaptiveLength", "ConfidenceStop", "FixedLength", "StaticTree", "as_draft_length"]
 
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
@@ -42,10 +42,13 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         if _NUMBER.fullmatch(text):  # a number is what most people mean
             return FixedLength(int(text))
         name = text.partition(":")[0]
+        if name in TREE_SHAPES:
+            return parse("tree", text, TREE_SHAPES)
         if name not in DRAFT_LENGTHS:
+            known = [*DRAFT_LENGTHS, *TREE_SHAPES]
             raise ValueError(
-                f"unknown draft length {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
-                f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
+                f"unknown draft length {shown(text)}; known are {', '.join(known)}, and "
+                f"num_speculative_tokens may be a number such as 6{suggestion(name, known)}"
             )
         return parse("draft length", text, DRAFT_LENGTHS)
     if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):

@@ -22,7 +22,7 @@ class StaticTree:
 
     ``4.2.2.1`` lets 4 tokens follow the text, 2 each of them, 2 each of those and 1 each of the last: 44 in all, of
     which at most 4 are kept. ``drawn`` of the children of a token are drawn from the draft's row, the others are its
-    likeliest tokens; where the row has fewer tokens than that, as at temperature 0, the next likeliest take their place.
+    likeliest tokens; where the row has fewer tokens, as at temperature 0, the next likeliest take their place.
 
     Attributes:
         static: how many children the text has and each token behind it, level by level: numbers with dots between.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from cactus_decoding.auditing import audit_rows
+from cactus_decoding.auditing import Audit, audit_rows
 from cactus_decoding.budgets.metering import BudgetState, JudgedOn, admit
 from cactus_decoding.budgets.scaling import RulePerPosition
 from cactus_decoding.budgets.spending import FittedPolicy
 from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.rules import Lossless
-from cactus_decoding.rules.emitted import relaxed_target_beside
+from cactus_decoding.rules.emitted import EmittedRows, relaxed_target_beside
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.types import AcceptanceRule, judges_untempered
 from cactus_decoding.verification.trees.tree import ROOT, Children, Tree
@@ -41,6 +42,19 @@ class NodeRecord(NamedTuple):
     fell_back: bool
     protected: bool
     spent: float
+
+
+def audit_children(rule: AcceptanceRule, target: Tensor, children: Children) -> Audit:
+    """Return exactly what a rule emits behind a node, by `match` or `recursive`; the acceptance is its drafted child's.
+
+    Args:
+        rule: the rule.
+        target: the target's row, float64, a distribution, ``[vocabulary]``.
+        children: of the node.
+    """
+    law = children.law(children.drafted)
+    relaxed = relaxed_target_beside(rule, target, children.draft_probs, law, children.fixed_token_ids)
+    return audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, law)
 
 
 class NodeJudge:
@@ -103,7 +117,7 @@ class NodeJudge:
             token = torch.tensor([children.token_ids[drafted]])
             kept = judgement.rule.judge(target, None, token).relaxed_prob.item() > 0
             return given_up(judgement.rule.rows, token).item() if kept else 0.0
-        return audit_rows(judgement.rule, target[None], children.law(drafted)[None]).kl.item()
+        return audit_children(judgement.rule, target, children).kl.item()
 
     def _allowed(self, policy: FittedPolicy, node: int, children: Children) -> tuple[AcceptanceRule, bool]:
         """Return the rule that a policy lets judge here, and whether it is none."""
