@@ -7,7 +7,6 @@ seen can still be anything.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +30,12 @@ class Choices:
     def __init__(self) -> None:
         self._script: list[list[tuple[int, float]]] = []  # at each place the choices left, the current one last
         self._place = 0
+        self._known: dict[int, tuple[float, float]] = {}  # where the numbers of nodes lie
         self.probability = 1.0
 
     def __iter__(self) -> Iterator[None]:
         while True:
-            self._place, self.probability = 0, 1.0
+            self._place, self.probability, self._known = 0, 1.0, {}
             yield
             while self._script and len(self._script[-1]) == 1:
                 self._script.pop()
@@ -52,12 +52,13 @@ class Choices:
         self.probability *= probability
         return choice
 
-    def below(self, node: int, *bars: float) -> tuple[bool, ...]:
-        """Let the uniform number lie in each of the intervals that the bars cut out."""
-        ends = sorted({0.0, 1.0, *(min(max(bar, 0.0), 1.0) for bar in bars)})
-        lengths = [after - before for before, after in itertools.pairwise(ends)]
-        low = ends[self.choose(lengths)]
-        return tuple(low < bar for bar in bars)
+    def below(self, node: int, bar: float) -> bool:
+        """Let the node's number lie on either side of the bar, within what is known of it already."""
+        low, high = self._known.get(node, (0.0, 1.0))
+        middle = min(max(bar, low), high)
+        is_below = self.choose([(high - middle) / (high - low), (middle - low) / (high - low)]) == 1
+        self._known[node] = (low, middle) if is_below else (middle, high)
+        return is_below
 
     def token(self, weights: Tensor) -> int:
         """Let every token of positive weight be drawn."""

@@ -18,7 +18,7 @@ def recursive_without_update(tree: Tree, judge: Judge, chance: Chance) -> Walk:
         h, kept = relaxed_rows(judge, node), None
         for index, child in enumerate(children.nodes):
             law, token = children.law(index), children.token_ids[index]
-            if chance.below(child, ratio(h[token].item(), law[token].item()))[0]:
+            if chance.below(child, ratio(h[token].item(), law[token].item())):
                 kept = child
                 break
             left = left_over(h, law)
@@ -39,7 +39,7 @@ def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: Chance) -> Wa
 def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) -> tuple[list[int], int] | None:
     children = tree.children(node)
     if children is None:
-        return ([], chance.token(tree.target(node))) if node == ROOT or chance.below(node, weight)[0] else None
+        return ([], chance.token(tree.target(node))) if node == ROOT or chance.below(node, weight) else None
     shares, recovery, _ = _shares(children, relaxed_rows(judge, node), weight)
     remaining = 1.0
     for index, child in enumerate(children.nodes):
@@ -47,7 +47,7 @@ def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) ->
         if fired is not None:
             return [child, *fired[0]], fired[1]
         remaining -= shares[index]
-    passes = node == ROOT or chance.below(node, min(ratio(recovery.sum().item(), remaining), 1.0))[0]
+    passes = node == ROOT or chance.below(node, min(ratio(recovery.sum().item(), remaining), 1.0))
     weights = recovery if recovery.sum() > 0 else tree.target(node)
     return ([], chance.token(weights)) if passes else None
 

@@ -48,6 +48,7 @@ class Ensemble(Rule):
     families = (Family("ensemble", "interpolation", lambda x: f"ensemble:weight={x!r}", 1e-3, 1.0),)
     never_stricter_than_lossless = True
     needs_support_only = True
+    needs_whole_draft_row = True
     needs_drafted_token_only = True
     recovers_from_relaxed_target = True
     scalable = ("weight",)
@@ -67,9 +68,3 @@ class Ensemble(Rule):
         total = deficit.sum(-1, keepdim=True)
         given_back = torch.where(total > 0, deficit / total, 0.0) * (self.weight * outside)
         return torch.where(q > 0, torch.lerp(q, p, self.weight), 0.0) + given_back
-
-    def relaxed_target_beside(
-        self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
-    ) -> Tensor:
-        """Return the mixture with the draft's whole row."""
-        return self.relaxed_target(target_probs, drawn_probs if draft_probs is None else draft_probs)

@@ -21,7 +21,15 @@ TREE_SHAPES = MappingProxyType({"tree": StaticTree})
 """What may stand in the place of a draft length to propose a tree, by its name."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
-__all__ = ["DRAFT_LENGTHS", "TREE_SHAPES", "AdaptiveLength", "ConfidenceStop", "FixedLength", "StaticTree", "as_draft_length"]
+__all__ = [
+    "DRAFT_LENGTHS",
+    "TREE_SHAPES",
+    "AdaptiveLength",
+    "ConfidenceStop",
+    "FixedLength",
+    "StaticTree",
+    "as_draft_length",
+]
 
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:

@@ -67,4 +67,4 @@ def _shares(children: Children, h: Tensor, weight: float) -> tuple[list[float], 
 
 
 def _passes(chance: Chance, node: int, probability: float) -> bool:
-    return node == ROOT or chance.below(node, probability)[0]
+    return node == ROOT or chance.below(node, probability)

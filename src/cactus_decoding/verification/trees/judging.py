@@ -52,9 +52,13 @@ def audit_children(rule: AcceptanceRule, target: Tensor, children: Children) -> 
         target: the target's row, float64, a distribution, ``[vocabulary]``.
         children: of the node.
     """
+    relaxed = _relaxed(rule, target, children)
+    return audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, children.law(children.drafted))
+
+
+def _relaxed(rule: AcceptanceRule, target: Tensor, children: Children) -> Tensor | None:
     law = children.law(children.drafted)
-    relaxed = relaxed_target_beside(rule, target, children.draft_probs, law, children.fixed_token_ids)
-    return audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, law)
+    return relaxed_target_beside(rule, target, children.draft_probs, law, children.fixed_token_ids)
 
 
 class NodeJudge:
@@ -102,10 +106,8 @@ class NodeJudge:
     def _judged_by(self, rule: AcceptanceRule, node: int, children: Children) -> Judgement:
         target = self._tree.target(node)
         if judges_untempered(rule):
-            return Judgement(JudgedOn(rule, self._tree.untempered(node)), None)
-        law = children.law(children.drafted)
-        relaxed = relaxed_target_beside(rule, target, children.draft_probs, law, children.fixed_token_ids)
-        return Judgement(rule, relaxed)
+            return Judgement(JudgedOn(rule, self._tree.untempered(node)))
+        return Judgement(rule, lambda: _relaxed(rule, target, children))
 
     def _cost(self, judgement: Judgement, node: int, children: Children) -> float:
         """Return the nats of what is emitted at a node, or for a rule for temperature 0 of what it gives up there."""

@@ -35,7 +35,7 @@ def match(tree: Tree, judge: Judge, chance: Chance) -> Walk:
         >>> rows = TreeRows(torch.zeros(3, 2), [5, 1, 0], proposal, *[lambda logits, _: logits.softmax(-1)] * 2)
         >>> tree = ProposedTree(rows)
         >>> numbers = RandomNumbers(torch.tensor([0.9, 0.0, 0.3, 0.7, 0.0]).double(), 2)
-        >>> walk = match(tree, lambda node: Judgement(Lossless(), None), numbers)
+        >>> walk = match(tree, lambda node: Judgement(Lossless()), numbers)
         >>> walk.path, walk.next_token  # token 1 is rejected, and token 0 is drawn, which is the other one
         ([1], 1)
     """
@@ -44,18 +44,20 @@ def match(tree: Tree, judge: Judge, chance: Chance) -> Walk:
     node = ROOT
     while (children := tree.children(node)) is not None:
         target, judgement, drafted = tree.target(node), judge(node), children.drafted
-        rule = judgement.rule if judgement.relaxed is None else EmittedRows(judgement.relaxed)
-        fixed = drafted < children.num_fixed
         law, candidate = children.law(drafted), torch.tensor([children.token_ids[drafted]])
-        relaxed_prob, scale = rule.judge(target, None if fixed else law, candidate)
-        p, q = law[candidate].item(), target[candidate].item()
-        child = children.nodes[drafted]
-        accepted, losslessly = chance.below(child, ratio(relaxed_prob.item(), p), ratio(q, p))
-        if accepted:
+        child, p = children.nodes[drafted], law[candidate].item()
+        losslessly = chance.below(child, ratio(target[candidate].item(), p))
+        recovery = None
+        if not (losslessly and judgement.never_stricter_than_lossless):
+            rule = judgement.rule if judgement.relaxed is None else EmittedRows(judgement.relaxed)
+            given = None if drafted < children.num_fixed else law
+            relaxed_prob, scale = rule.judge(target, given, candidate)
+            if not chance.below(child, ratio(relaxed_prob.item(), p)):
+                recovery = residual(rule.recovery_target(target).double(), law, scale[0])
+        if recovery is None:
             trials.append(Trial(node, child, accepted=True, relaxed=not losslessly))
         else:
-            weights = residual(rule.recovery_target(target).double(), law, scale[0])
-            token = chance.token(weights)
+            token = chance.token(recovery)
             matched = children.other_than(drafted, token)
             trials.append(Trial(node, child, accepted=False, matched=matched))
             if matched is None:

@@ -26,7 +26,7 @@ def recursive(tree: Tree, judge: Judge, chance: Chance) -> Walk:
         left, kept = relaxed_rows(judge, node), None
         for index, child in enumerate(children.nodes):
             law, token = children.law(index), children.token_ids[index]
-            if chance.below(child, ratio(left[token].item(), law[token].item()))[0]:
+            if chance.below(child, ratio(left[token].item(), law[token].item())):
                 kept = child
                 break
             rest = left_over(left, law)

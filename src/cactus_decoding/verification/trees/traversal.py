@@ -44,5 +44,5 @@ def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) ->
                 left, weight = rest / mass, mass / (mass + (1 - weight))
             elif weight < 1:
                 weight = 0.0
-    passes = node == ROOT or chance.below(node, weight)[0]
+    passes = node == ROOT or chance.below(node, weight)
     return ([], chance.token(left)) if passes else None

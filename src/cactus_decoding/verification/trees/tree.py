@@ -47,6 +47,8 @@ class Children(NamedTuple):
         if index < self.num_fixed:
             return one_hot(torch.tensor(self.token_ids[index]), self.vocabulary).double()
         assert self.draft_probs is not None
+        if index == 0:
+            return self.draft_probs
         return without(self.draft_probs, torch.tensor(self.token_ids[:index], dtype=torch.long))
 
     def other_than(self, index: int, token_id: int) -> int | None:
@@ -93,17 +95,21 @@ class ProposedTree:
         parents = range(ROOT, len(proposal.token_ids) - 1) if proposal.parents is None else proposal.parents
         self._parents = parents
         drawn = [proposal.probs is not None] * len(proposal.token_ids) if proposal.drawn is None else proposal.drawn
-        self._children: dict[int, tuple[list[int], list[int]]] = {}
+        self._nodes: dict[int, tuple[list[int], list[int]]] = {}
+        self._children: dict[int, Children] = {}
         for node, (parent, was_drawn) in enumerate(zip(parents, drawn, strict=True)):
-            self._children.setdefault(parent, ([], []))[was_drawn].append(node)
-        self._place = {parent: place for place, parent in enumerate(sorted(self._children))}
+            self._nodes.setdefault(parent, ([], []))[was_drawn].append(node)
+        self._place = {parent: place for place, parent in enumerate(sorted(self._nodes))}
         self._targets: dict[int, Tensor] = {}
 
     def children(self, node: int) -> Children | None:
         """Return what is proposed to follow a token; None behind a leaf."""
-        if node not in self._children:
-            return None
-        fixed, drawn = self._children[node]
+        if node in self._nodes and node not in self._children:
+            self._children[node] = self._described(node)
+        return self._children.get(node)
+
+    def _described(self, node: int) -> Children:
+        fixed, drawn = self._nodes[node]
         probs, nodes = self._proposal.probs, [*fixed, *drawn]
         row = None if probs is None else normalised(probs[self._place[node]]).cpu()
         token_ids = [self._proposal.token_ids[each] for each in nodes]

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from cactus_decoding.rules.base import Rule
 from cactus_decoding.sampling.drawing import draw_one
 from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verification.trees.tree import ROOT, Tree
 
 
-class Judgement(NamedTuple):
+@dataclass(frozen=True)
+class Judgement:
     """What judges the children of a node.
 
     Attributes:
         rule: judges them, by the target's row and the law of the drafted child.
-        relaxed: h, ``[vocabulary]`` in float64, where it does not depend on the drafted child; None where it does.
+        work_out: gives `relaxed`.
     """
 
     rule: AcceptanceRule
-    relaxed: Tensor | None
+    work_out: Callable[[], Tensor | None] = lambda: None
+
+    @cached_property
+    def relaxed(self) -> Tensor | None:
+        """H, ``[vocabulary]`` in float64, where it does not depend on the drafted child; None where it does."""
+        return self.work_out()
+
+    @property
+    def never_stricter_than_lossless(self) -> bool:
+        """Whether it keeps whatever the lossless test keeps with the same number, beside fixed children too."""
+        rule = self.rule
+        return isinstance(rule, Rule) and rule.never_stricter_than_lossless and not rule.needs_whole_draft_row
 
 
 Judge = Callable[[int], Judgement]
@@ -31,8 +46,8 @@ Judge = Callable[[int], Judgement]
 class Chance(Protocol):
     """Where a scheme's randomness comes from."""
 
-    def below(self, node: int, *bars: float) -> tuple[bool, ...]:
-        """Say of each of some numbers whether a node's uniform number in [0, 1) is strictly below it."""
+    def below(self, node: int, bar: float) -> bool:
+        """Say whether a node's uniform number in [0, 1) is strictly below a bar."""
         ...
 
     def token(self, weights: Tensor) -> int:
@@ -50,16 +65,16 @@ class RandomNumbers:
 
     def __init__(self, numbers: Tensor, count: int) -> None:
         self._numbers, self._next = numbers, count
-        self._tests = numbers[:count].tolist()
+        self._tests: list[float] = numbers[:count].tolist()
 
     @staticmethod
     def needed(count: int) -> int:
         """Return how many numbers serve a tree of ``count`` nodes: at most one token is drawn behind each."""
         return 2 * count + 1
 
-    def below(self, node: int, *bars: float) -> tuple[bool, ...]:
+    def below(self, node: int, bar: float) -> bool:
         """Compare a node's number."""
-        return tuple(self._tests[node] < bar for bar in bars)
+        return self._tests[node] < bar
 
     def token(self, weights: Tensor) -> int:
         """Draw with the next number."""
@@ -137,6 +152,7 @@ def left_over(weights: Tensor, law: Tensor) -> Tensor:
     """Return the positive part of a difference, ``[vocabulary]``.
 
     Example:
+        >>> import torch
         >>> left_over(torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])).tolist()
         [0.0, 0.25]
     """
