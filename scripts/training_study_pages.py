@@ -32,6 +32,7 @@ def render(folder: Path, page: Path) -> None:
     for name, parts in {
         "losses": {"losses": _losses, "losses of the other draft": _other_losses},
         "four": {
+            "long": _long,
             "four": lambda content: _four(content["chosen"], folder, "draft, verification"),
             "under the rule": lambda content: _four(content["under the rule"], folder, "draft"),
         },
@@ -116,6 +117,21 @@ def _loss_table(content: Mapping[str, Any], start: str) -> str:
             row += [number(_length(drafts, sampling), 3), f"{min(seeds):.2f} to {max(seeds):.2f}", told]
         rows.append(row)
     header = ["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"]
+    return lines(header, rows)
+
+
+def _long(content: Mapping[str, Any]) -> str:
+    """Return what long trainings gave losslessly, by both models' rows."""
+    expected, rows = content["expected"], []
+    untrained = [expected["as it came"]]
+    for name, each in expected.items():
+        cells = []
+        for sampling in SAMPLINGS:
+            ratio = "–" if name == "as it came" else number(_ratio([each], untrained, sampling), 3)
+            cells += [number(_length([each], sampling), 3), ratio]
+        took = content["took"].get(name)
+        rows.append([name, *cells, "–" if took is None else f"{took['seconds'] / 60:.0f} ({took['threads']})"])
+    header = ["draft", "T = 1", "÷ as it came", "the paper's sampling", "÷ as it came", "minutes (threads)"]
     return lines(header, rows)
 
 
