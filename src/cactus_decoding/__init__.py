@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cactus_decoding.drafting.lengths import AdaptiveLength as AdaptiveLength
     from cactus_decoding.drafting.lengths import ConfidenceStop as ConfidenceStop
     from cactus_decoding.drafting.lengths import FixedLength as FixedLength
+    from cactus_decoding.drafting.lengths import StaticTree as StaticTree
     from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
     from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
     from cactus_decoding.drafting.registry import DRAFTERS as DRAFTERS
@@ -43,7 +44,7 @@ _NAMES = {
     "auditing": "Audit audit",
     "budgets.budget": "Budget",
     "drafting.candidates": "CandidateGeneratorDrafter",
-    "drafting.lengths": "DRAFT_LENGTHS AdaptiveLength ConfidenceStop FixedLength",
+    "drafting.lengths": "DRAFT_LENGTHS AdaptiveLength ConfidenceStop FixedLength StaticTree",
     "drafting.model": "ModelDrafter",
     "drafting.ngram": "NgramDrafter",
     "drafting.registry": "DRAFTERS",

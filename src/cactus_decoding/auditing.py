@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,9 +10,10 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding.arguments.checks import check_device, check_probabilities, check_token_ids
 from cactus_decoding.divergences.ratio_order import count_up_to, sums_from
-from cactus_decoding.divergences.rows import kl_of_rows, normalised
+from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.rules import as_rule
 from cactus_decoding.rules.base import Rule
+from cactus_decoding.rules.emitted import EmittedRows, relaxed_target_beside
 from cactus_decoding.types import AcceptanceRule, Verdict
 
 
@@ -43,6 +44,7 @@ def audit(
     draft_probs: Tensor | None = None,
     *,
     draft_token_ids: Tensor | None = None,
+    fixed_token_ids: Tensor | None = None,
 ) -> Audit:
     r"""Return exactly what a rule emits when the draft proposes from ``draft_probs``, in O(V log V) a row.
 
@@ -53,6 +55,9 @@ def audit(
         target_probs: q, ``[..., vocabulary]``; what the rows lack of summing to 1 is made good in float64.
         draft_probs: p, ``[..., vocabulary]``, or None for a deterministic draft, which then needs
         draft_token_ids: the token it proposes, ``[...]``.
+        fixed_token_ids: in a tree, further tokens that are proposed in any case, ``[..., tokens]``; the drafted one is
+            then drawn from ``draft_probs`` without them, or is the first of them where there are no such rows. The
+            acceptance is the probability that one of all these is kept.
 
     Raises:
         TypeError: for an argument that is no tensor of the right kind.
@@ -69,6 +74,8 @@ def audit(
     """
     rule = as_rule(rule)
     target_probs = check_probabilities("target_probs", target_probs)
+    if fixed_token_ids is not None:
+        return _audit_beside(rule, target_probs, draft_probs, draft_token_ids, fixed_token_ids)
     if (draft_probs is None) == (draft_token_ids is None):
         raise ValueError("give either draft_probs or, for a deterministic draft, draft_token_ids")
     if draft_token_ids is not None:
@@ -86,6 +93,40 @@ def audit(
         raise ValueError(f"draft_probs must be {list(target_probs.shape)} as target_probs is, but its shape is {given}")
 
     return audit_rows(rule, normalised(target_probs), normalised(draft_probs))
+
+
+def _audit_beside(
+    rule: AcceptanceRule,
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor | None,
+    fixed_token_ids: Tensor,
+) -> Audit:
+    """Check the rest of what `audit` is given, and audit positions where some tokens are proposed in any case."""
+    check_token_ids("fixed_token_ids", fixed_token_ids, target_probs.shape[-1])
+    check_device("fixed_token_ids", fixed_token_ids, target_probs.device)
+    if draft_token_ids is not None:
+        raise ValueError("give either draft_token_ids or fixed_token_ids, of which the first is then the drafted one")
+    if fixed_token_ids.shape[:-1] != target_probs.shape[:-1]:
+        wanted = [*target_probs.shape[:-1], "tokens"]
+        raise ValueError(f"fixed_token_ids must be {wanted}, but its shape is {list(fixed_token_ids.shape)}")
+    fixed, target = fixed_token_ids.long(), normalised(target_probs)
+    if draft_probs is not None:
+        draft_probs = check_probabilities("draft_probs", draft_probs)
+        if draft_probs.shape != target.shape:
+            raise ValueError(f"draft_probs must be {list(target.shape)}, but its shape is {list(draft_probs.shape)}")
+        draft_probs = normalised(draft_probs)
+    elif not fixed.shape[-1]:
+        raise ValueError("give draft_probs, or at least one token that is proposed in any case")
+    drawn = torch.zeros_like(target) if draft_probs is None else without(draft_probs, fixed)
+    if fixed.shape[-1]:  # where nothing is left to draw, the first is the drafted one
+        none_left = drawn.sum(-1, keepdim=True) == 0
+        drawn = torch.where(none_left, torch.zeros_like(drawn).scatter(-1, fixed[..., :1], 1.0), drawn)
+    relaxed = relaxed_target_beside(rule, target, draft_probs, drawn, fixed)
+    result = audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, drawn)
+    # a drafted token counts already where it is accepted; other children are kept where they are recovered
+    others = torch.zeros_like(target).scatter(-1, fixed, 1.0) * (drawn == 0)
+    return replace(result, acceptance=result.acceptance + (others * result.output_probs).sum(-1))
 
 
 def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:

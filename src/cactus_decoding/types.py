@@ -78,14 +78,56 @@ class Proposal(NamedTuple):
     Attributes:
         token_ids: the proposed tokens, parents before their children; there may be none.
         probs: the rows they were really drawn from, ``[len(token_ids), vocabulary]``; None if the choice was
-            deterministic.
+            deterministic. In a tree a row for each token that has children, the text's own first, in their order.
         parents: of each token the place of the one it follows, -1 for the text itself; None for a chain, whose parents
             are -1, 0, 1, and so on.
+        drawn: of a tree's tokens, which were drawn: from their row without its fixed children and those drawn before,
+            and as a function of the text before them alone where they are not. None for all, if there are rows, or
+            none.
     """
 
     token_ids: list[int]
     probs: Tensor | None
     parents: list[int] | None = None
+    drawn: list[bool] | None = None
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each token follows the one before it."""
+        return self.parents is None or (self.drawn is None and self.parents == [*range(-1, len(self.token_ids) - 1)])
+
+    def tokens_to(self, node: int) -> list[int]:
+        """Return the tokens from the text to a proposal, itself included; none for -1."""
+        if self.parents is None:
+            return self.token_ids[: node + 1]
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.token_ids[node])
+            node = self.parents[node]
+        return path[::-1]
+
+    def path_along(self, token_ids: list[int]) -> list[int]:
+        """Return the places of the proposals that a continuation of the text goes along, as far as it does."""
+        assert self.parents is not None
+        path, at = [], -1
+        nodes = range(len(self.token_ids))
+        places = dict(zip(zip(self.parents, self.token_ids, strict=True), nodes, strict=True))
+        for token in token_ids:
+            if (at, token) not in places:
+                break
+            at = places[at, token]
+            path.append(at)
+        return path
+
+    @property
+    def depth(self) -> int:
+        """The most proposals that can be kept."""
+        if self.parents is None:
+            return len(self.token_ids)
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths, default=0)
 
 
 LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
@@ -137,10 +179,15 @@ class StepRows:
         the greatest logit is the one that is chosen. So its equals here become less likely by the least there is.
         """
         rows = self._rows(self._untempered, 0, len(self.logits) if count is None else count)
-        best = self.target(len(rows)).argmax(-1, keepdim=True)
-        greatest = rows.gather(-1, best)
-        equals = (rows == greatest).scatter_(-1, best, False)
-        return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), rows)
+        return _without_equals(rows, self.target(len(rows)))
+
+    def target_of(self, node: int) -> Tensor:
+        """Return the target's row that a proposal was judged in, as it is sampled from, ``[vocabulary]``."""
+        return self.target(node + 1)[node]
+
+    def untempered_of(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation."""
+        return self.untempered(node + 1)[node]
 
     def draft(self, node: int) -> Tensor | None:
         """Return the row that a proposal was drawn from, ``[vocabulary]``; None where it is deterministic."""
@@ -148,6 +195,77 @@ class StepRows:
 
     def _rows(self, to_probs: LogitsToProbs, start: int, stop: int) -> Tensor:
         return to_probs(self.logits[start:stop], self._token_ids[: len(self._token_ids) - len(self.logits) + stop])
+
+
+def _without_equals(rows: Tensor, target: Tensor) -> Tensor:
+    best = target.argmax(-1, keepdim=True)
+    greatest = rows.gather(-1, best)
+    equals = (rows == greatest).scatter_(-1, best, False)
+    return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), rows)
+
+
+class TreeRows(StepRows):
+    """Both models' rows of a step that proposes a tree: row 0 follows the text, row i + 1 the proposal at place i.
+
+    Each row is made by itself, and only when it is asked for. The arguments are those of `StepRows`.
+    """
+
+    __slots__ = ("_made",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._made: dict[int, Tensor] = {}
+
+    def target_behind(self, node: int) -> Tensor:
+        """Return the target's row behind a proposal, or with -1 behind the text, as it is sampled from."""
+        if node not in self._made:
+            self._made[node] = self._to_probs(self.logits[node + 1 : node + 2], self._text(node))[0]
+        return self._made[node]
+
+    def untempered_behind(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation; see `StepRows.untempered`."""
+        row = self._untempered(self.logits[node + 1 : node + 2], self._text(node))
+        return _without_equals(row, self.target_behind(node)[None])[0]
+
+    def target(self, count: int | None = None) -> Tensor:
+        """Return the rows behind the text and the first ``count - 1`` proposals, or all, ``[count, vocabulary]``."""
+        count = len(self.logits) if count is None else count
+        return torch.stack([self.target_behind(node) for node in range(-1, count - 1)])
+
+    def untempered(self, count: int | None = None) -> Tensor:
+        """Return the same before temperature and truncation."""
+        count = len(self.logits) if count is None else count
+        return torch.stack([self.untempered_behind(node) for node in range(-1, count - 1)])
+
+    def target_of(self, node: int) -> Tensor:
+        """Return the target's row that a proposal was judged in, as it is sampled from, ``[vocabulary]``."""
+        return self.target_behind(self._parents[node])
+
+    def untempered_of(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation."""
+        return self.untempered_behind(self._parents[node])
+
+    def draft(self, node: int) -> Tensor | None:
+        """Return the law of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
+        proposal, parents = self.proposal, self._parents
+        drawn = proposal.drawn or [True] * len(parents)
+        if proposal.probs is None or not drawn[node]:
+            return None
+        row = proposal.probs[sorted(set(parents)).index(parents[node])].to(torch.float64, copy=True)
+        for other, token_id in enumerate(proposal.token_ids):
+            if parents[other] == parents[node] and (not drawn[other] or other < node):
+                row[token_id] = 0.0
+        return row / row.sum()
+
+    @property
+    def _parents(self) -> list[int]:
+        parents = self.proposal.parents
+        return list(range(-1, len(self.proposal.token_ids) - 1)) if parents is None else parents
+
+    def _text(self, node: int) -> list[int]:
+        """Return all the tokens before the row behind a proposal."""
+        before = len(self._token_ids) - len(self.proposal.token_ids)
+        return [*self._token_ids[:before], *self.proposal.tokens_to(node)]
 
 
 class Visit(NamedTuple):
@@ -164,6 +282,7 @@ class Visit(NamedTuple):
         fell_back: whether the budget could not afford the rule here.
         protected: whether the request's policy did not let the rule judge here.
         rows: of both models in this step.
+        matched: in a tree, the place of another proposal that the recovered token is, and behind which it goes on.
     """
 
     node: int
@@ -175,11 +294,12 @@ class Visit(NamedTuple):
     fell_back: bool
     protected: bool
     rows: StepRows
+    matched: int | None = None
 
     @property
     def target_probs(self) -> Tensor:
         """The target's row as it is sampled from, ``[vocabulary]``."""
-        return self.rows.target(self.node + 1)[self.node]
+        return self.rows.target_of(self.node)
 
     @property
     def draft_probs(self) -> Tensor | None:
@@ -189,7 +309,7 @@ class Visit(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """The rule's two numbers about the drafted token, ``[1]`` each."""
-        judged = self.rows.untempered(self.node + 1)[self.node] if judges_untempered(self.rule) else self.target_probs
+        judged = self.rows.untempered_of(self.node) if judges_untempered(self.rule) else self.target_probs
         return self.rule.judge(judged, self.draft_probs, torch.tensor([self.token_id], device=judged.device))
 
 
@@ -205,6 +325,8 @@ class Fate(StrEnum):
     RELAXED = "relaxed"
     RECOVERED = "recovered"
     BONUS = "bonus"
+    MATCHED = "matched"
+    """Recovered, and one of the proposals too: in a tree the step goes on behind it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +338,9 @@ class Outcome:
 
     Attributes:
         proposal: what the drafter proposed.
-        path: places of the accepted proposals, in order; for a chain the first few.
-        next_token: the recovered token, or the bonus token where all were accepted.
-        visits: the accepted positions and the one of the first rejection, in order.
+        path: places of the proposals that were kept, in order; for a chain the first few.
+        next_token: the recovered token, or the bonus token where nothing was proposed behind the last that was kept.
+        visits: the positions of those that were kept and the one where none was, in order.
         rows: of both models.
         num_emitted: tokens handed on: all of them, unless one ended the response.
         finish_reason: ``stop`` or ``length`` on the last step, else None.
@@ -276,7 +398,8 @@ class Outcome:
     @property
     def all_fates(self) -> list[Fate]:
         """How each of them came about."""
-        fates = [Fate.RELAXED if visit.relaxed else Fate.ACCEPTED for visit in self.visits if visit.accepted]
+        kept = [visit for visit in self.visits if visit.accepted or visit.matched is not None]
+        fates = [Fate.RELAXED if each.relaxed else Fate.ACCEPTED if each.accepted else Fate.MATCHED for each in kept]
         return [*fates, Fate.RECOVERED if self.num_accepted < len(self.visits) else Fate.BONUS]
 
     @property
@@ -306,7 +429,7 @@ class DraftLength(Protocol):
 
     @property
     def max_draft_tokens(self) -> int:
-        """Upper limit of the proposals in any step."""
+        """Upper limit of the proposals in any step, in a tree of those that follow one another."""
         ...
 
     def begin_response(self) -> None:
@@ -344,10 +467,12 @@ class Drafter(Protocol):
     Attributes:
         max_length: tokens that the draft's context window holds, if it has one.
         fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given those before it alone.
+        grows_trees: whether it proposes a tree where the length of a response is a tree's shape.
     """
 
     max_length: int | None = None
     fixed_blocks: ClassVar[bool] = False
+    grows_trees: ClassVar[bool] = False
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Hear of a response that is about to begin.

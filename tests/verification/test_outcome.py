@@ -107,13 +107,18 @@ def test_a_paced_step_names_the_width_of_its_moment():
                 assert visit.nats == pytest.approx(cost, abs=1e-9)
 
 
-def test_a_tree_of_proposals_is_refused_rather_than_taken_for_a_chain():
+def test_a_tree_of_proposals_is_not_taken_for_a_chain():
     verifier = Request().verifier(lambda logits, _: logits.softmax(-1), lambda logits, _: logits.softmax(-1))
     logits, ids = torch.zeros(3, 5), [1, 3, 4]
-    with pytest.raises(ValueError, match="must be a chain"):
-        verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, [-1, -1]), None)
-    _, outcome = verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, [-1, 0]), None)
-    assert outcome.num_drafted == 2
+    for parents, paths in (([-1, -1], [[], [0], [1]]), ([-1, 0], [[], [0], [0, 1]])):
+        seen = []
+        for seed in range(60):
+            generator = torch.Generator().manual_seed(seed)
+            _, outcome = verifier(verifier.begin(), logits, ids, Proposal([3, 4], None, parents), generator)
+            assert outcome.num_drafted == 2
+            assert len(outcome.all_fates) == len(outcome.path) + 1
+            seen.append(outcome.path)
+        assert sorted(map(tuple, paths)) == sorted(set(map(tuple, seen)))
 
 
 def test_emitted_tokens_are_cut_where_the_response_ends():

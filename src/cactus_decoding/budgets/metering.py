@@ -18,6 +18,7 @@ from cactus_decoding.budgets.phases import PhaseState
 from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.rules import ClampedRatio, Lossless
 from cactus_decoding.rules.base import probability_of
+from cactus_decoding.rules.emitted import EmittedRows
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.types import AcceptanceRule, Verdict
 
@@ -232,30 +233,6 @@ def charge(
     if pace is not None:
         pace = pace.after(costs[:visited], pace.width(state.limit - state.spent), visited)
     return state._replace(spent=spent, pace=pace), nats
-
-
-@dataclass(frozen=True, eq=False)
-class EmittedRows:
-    """The rule that emits given rows h: accept n with h(n), recover from (h - p)+.
-
-    Attributes:
-        rows: h at each position, ``[..., vocabulary]`` in float64.
-    """
-
-    rows: Tensor
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return h(n) and 1: recovery starts from h itself."""
-        relaxed_prob = probability_of(self.rows.expand_as(target_probs), token_ids)
-        return Verdict(relaxed_prob, torch.ones_like(relaxed_prob))
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Recover from h."""
-        return self.rows.expand_as(target_probs)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return h."""
-        return self.rows.expand_as(target_probs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 _STYLES = {
     "accepted": ("#009e73", "green", ""),
     "relaxed": ("#d55e00", "yellow", "bold underline"),
+    "matched": ("#0072b2", "blue", "italic underline"),
     "recovered": ("#0072b2", "blue", "italic"),
     "bonus": ("#cc79a7", "magenta", "bold"),
 }
 """Of each fate: a colour of Okabe and Ito, which colour-blind people can tell apart (contrast at least 3:1 on black and
 on white), its like on terminals of 16 colours, and a second cue."""
 
-_EXPLANATIONS = {"relaxed": " by the rule", "recovered": " after a rejection", "bonus": " if none"}
+_EXPLANATIONS = {
+    "relaxed": " by the rule",
+    "matched": " another proposal after a rejection",
+    "recovered": " after a rejection",
+    "bonus": " if none",
+}
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {
     code: ord(".") for code in range(0x7F, 0xA0)
 }  # what a model writes must not command the terminal

@@ -99,10 +99,12 @@ _OPTIONS = {each.name: each for each in (
             "Relax only between these marks, such as '<think>' '</think>'.", **_BUDGET),
     _option("num_speculative_tokens", str, "6", "N",
             "Tokens that the draft proposes per step; or 'confidence:threshold=0.4' to stop where it is unsure, or "
-            "'adaptive' to propose as many as are worth their time.", **_RUNNING),
+            "'adaptive' to propose as many as are worth their time; or 'tree:static=4.2.2.1' for a tree in which 4 may "
+            "follow the text, 2 each of them, and so on.", **_RUNNING),
     _option("verification", str, "token", "HOW",
             "'token': one proposal after another; 'block': all of a step jointly, which accepts more (for lossless, "
-            "clamped and ensemble).", **_RUNNING),
+            "clamped and ensemble); 'joint': the same for a tree ('recursive' and 'traversal' are there to compare).",
+            **_RUNNING),
     _option("temperature", float, 1.0, "T",
             "0 takes the most likely token; 1 leaves the model's probabilities as they are.", **_SAMPLING),
     _option("top_k", int, 0, "K",

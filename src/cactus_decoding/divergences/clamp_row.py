@@ -29,7 +29,8 @@ class ClampedRow:
 
     Args:
         target_probs: q, ``[support]``, float64, all positive.
-        draft_probs: p of the same tokens, ``[support]``, float64.
+        draft_probs: p of the same tokens, ``[support]``, float64; it sums to 1, or to 2 beside tokens that are proposed
+            in any case, on which it is the most that they can have.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.9, 0.1]).double()
@@ -47,6 +48,8 @@ class ClampedRow:
         self.target, self.ratios = target_probs, ratios
         self._clamped = torch.empty_like(ratios)
         self._min_log_ratio = _log(ratios.amin().item()) if len(ratios) else 0.0
+        if missing < -0.5:  # beside fixed tokens: what p has too much of is lost below the least ratio
+            self._min_log_ratio = -math.inf
         self._slope = _USUAL_SLOPE[0]
         self._gained, self._lost = max(-missing, 0.0), max(missing, 0.0)
 

@@ -25,6 +25,24 @@ def normalised(rows: Tensor) -> Tensor:
     return wide.div_(torch.where((sums - 1).abs() <= rows.shape[-1] * _UNIT, 1.0, sums))
 
 
+def without(rows: Tensor, token_ids: Tensor) -> Tensor:
+    """Return rows without some tokens, divided by what is left, in float64; zeros where nothing is left.
+
+    It is the law of a token that is drawn beside others which are proposed in any case.
+
+    Args:
+        rows: ``[..., vocabulary]``.
+        token_ids: ``[..., tokens]``.
+
+    Example:
+        >>> without(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0])).tolist()
+        [0.0, 0.5, 0.5]
+    """
+    rest = rows.to(torch.float64, copy=True).scatter_(-1, token_ids, 0.0)
+    left = rest.sum(-1, keepdim=True)
+    return rest.div_(torch.where(left > 0, left, 1.0))
+
+
 def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
     r"""Return KL(row || target row) in nats, ``[...]`` in float64; infinite where a row has what the target excludes.
 

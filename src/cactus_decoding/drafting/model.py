@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from cactus_decoding.drafting.lengths import FixedLength
+from cactus_decoding.drafting.growing import GrowingTree
+from cactus_decoding.drafting.lengths import FixedLength, StaticTree
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.trees import path_places, tree_inputs
 from cactus_decoding.sampling.drawing import check_drawn, draw
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
@@ -26,6 +28,7 @@ class ModelDrafter(Drafter):
     """
 
     fixed_blocks: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel | BaseCachedModel, vocabulary: int | None = None) -> None:
         self._model = model if isinstance(model, BaseCachedModel) else CachedModel(model)
@@ -33,6 +36,7 @@ class ModelDrafter(Drafter):
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._given = 0
+        self._tree: Proposal | None = None  # what the cache holds behind the first `_given` tokens, if that is a tree
         self._cached: list[int] = []  # begins with the tokens in the cache; empty while a step is being taken
 
     def twin(self) -> ModelDrafter:
@@ -60,7 +64,7 @@ class ModelDrafter(Drafter):
 
     def reset(self) -> None:
         """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
-        self._cached = []
+        self._cached, self._tree = [], None
         self._model.reset()
 
     @torch.inference_mode()
@@ -69,6 +73,7 @@ class ModelDrafter(Drafter):
     ) -> Proposal:
         """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
 
+        Where the draft length is a tree's shape, they are the levels of that tree.
         There are none after a token that the draft lacks. After an error or an interruption nothing is remembered.
         """
         if self.max_length is not None:
@@ -77,6 +82,8 @@ class ModelDrafter(Drafter):
         if limit <= 0 or max(token_ids[known:]) >= self._model.vocabulary_size:
             self._given, self._cached = known, token_ids[:known]
             return Proposal([], None)
+        if isinstance(self._length, StaticTree):
+            return self._grow(self._length, token_ids, limit, to_probs, generator)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), []
         for i in range(limit):
@@ -90,8 +97,46 @@ class ModelDrafter(Drafter):
         self._given, self._cached = len(token_ids), sequence
         return Proposal(sequence[len(token_ids) :], torch.cat(rows))
 
+    def _grow(
+        self,
+        shape: StaticTree,
+        token_ids: list[int],
+        limit: int,
+        to_probs: LogitsToProbs,
+        generator: torch.Generator | None,
+    ) -> Proposal:
+        """Grow a tree of up to ``limit`` levels, and read each but the last in one pass."""
+        tree, start = GrowingTree(), len(token_ids)
+        logits = self._fit(self._model.append(token_ids[self._model.length :], rows=1))
+        for depth, count in enumerate(shape.branching[:limit]):
+            if depth:
+                level = tree.token_ids[tree.level.start :]
+                inputs = tree_inputs(start, tree.parents, tree.level.start)
+                logits = self._fit(self._model.append(level, len(level), **inputs))
+            proposal = Proposal(tree.token_ids, None, tree.parents)
+            texts = ([*token_ids, *proposal.tokens_to(node)] for node in tree.level)
+            probs = torch.cat([to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)])
+            tree.add_level(logits, probs, count, shape.drawn, generator)
+        read = self._model.length - start
+        self._given, self._cached = start, list(token_ids)
+        self._tree = Proposal(tree.token_ids[:read], None, tree.parents[:read])
+        return tree.proposal()
+
+    def _keep_path(self, token_ids: list[int]) -> None:
+        """Keep of a tree in the cache what the sequence went along; nothing where it began otherwise."""
+        tree, self._tree = self._tree, None
+        if tree is None:
+            return
+        path = []
+        if token_ids[: self._given] == self._cached:
+            path = tree.path_along(token_ids[self._given : -1])
+        cached, self._cached = self._cached, []  # until that is done
+        self._model.keep(path_places(len(cached), path))
+        self._cached = [*cached, *(tree.token_ids[node] for node in path)]
+
     def _follow(self, token_ids: list[int]) -> int:
         """Roll the cache back to what it shares with the sequence and return how much; the last token is fed again."""
+        self._keep_path(token_ids)
         cached, self._cached = self._cached, []  # what ends a step early must not leave tokens of another cache behind
         limit = min(self._model.length, len(cached), len(token_ids) - 1)
         shared = min(self._given, limit)  # usually all of what was given last time is still there: compared at once

@@ -15,7 +15,7 @@ class Metrics:
     Attributes:
         steps: verifications, each one forward pass of the target.
         drafted: tokens proposed.
-        accepted: drafted tokens kept by the rule.
+        accepted: drafted tokens that were kept.
         relaxed: accepted tokens that the lossless test, with the same uniform draw, would have rejected.
         recovered: tokens drawn after a rejection.
         bonus: tokens drawn from the target when all proposals were kept.
@@ -47,7 +47,7 @@ class Metrics:
     @classmethod
     def of(cls, outcome: Outcome) -> Metrics:
         """Return the counts of one step; the seconds are those of its caller."""
-        nats, all_accepted = outcome.nats, outcome.num_accepted == outcome.num_drafted
+        nats, all_accepted = outcome.nats, outcome.num_accepted == len(outcome.visits)
         return cls(
             steps=1,
             drafted=outcome.num_drafted,

@@ -19,6 +19,7 @@ from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy, spending_policy
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.lengths.static_tree import StaticTree
 from cactus_decoding.files.jsonl import number_of
 from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.sampling.params import SamplingParams
@@ -64,9 +65,11 @@ class Request:
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more
-            and is open to rules whose relaxed target does not depend on the drafted token.
+            and is open to rules whose relaxed target does not depend on the drafted token. In a tree ``token`` goes on
+            behind recovered tokens that are proposals too, ``joint`` is what a block is in a chain, and ``recursive``
+            and ``traversal`` are there to compare with.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
-            that chooses their number, such as `AdaptiveLength`, or its spelling.
+            that chooses their number, such as `AdaptiveLength`, or a tree's shape such as `StaticTree`, or a spelling.
         sampling: temperature and truncation.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         stop: strings that end the response.
@@ -152,6 +155,7 @@ class Request:
                 raise ValueError(f"with {name} a budget limits the log-probability given up: give its nats, no more")
             return
         paced = budget is not None and budget.expected_tokens is not None
+        self._check_tree(paced)
         if self.verification == "block":
             relaxed_target_of(rule, torch.ones(1, 1), torch.ones(1, 1))
             if not self.num_speculative_tokens.fixed and not isinstance(rule, Lossless):
@@ -161,11 +165,48 @@ class Request:
         if paced:
             check_paced(rule)
 
+    def _check_tree(self, paced: bool) -> None:
+        """Raise `ValueError` where a tree and the way to verify do not go together."""
+        shape, how = self.num_speculative_tokens, self.verification
+        if not isinstance(shape, StaticTree):
+            if how not in ("token", "block"):
+                raise ValueError(
+                    f"verification={how!r} is for trees, but num_speculative_tokens is {shape}: give a tree such as "
+                    "'tree:static=4.2.2.1', or use verification='block'"
+                )
+            return
+        if how == "block":
+            raise ValueError("block verification is for chains; use verification='joint', which is the same for trees")
+        if how == "token":
+            return
+        relaxed_target_of(self.rule, torch.ones(1, 1), torch.ones(1, 1), f"{how} verification")
+        if how == "joint" and shape.drawn > 1:
+            raise ValueError(f"joint verification takes at most one drawn child a token, but the tree is {shape}")
+        if how != "recursive" and not isinstance(self.rule, Lossless):
+            if not shape.is_even:
+                raise ValueError(
+                    f"{how} verification of a relaxed rule needs a tree with as many children everywhere, such as "
+                    f"tree:static=2.2.2, because a position must be judged alike in every step, but it is {shape}"
+                )
+            if paced:
+                raise ValueError(f"{how} verification cannot pace a budget: the width must be the same in every step")
+
+    def check_chain(self, reader: str) -> None:
+        """Raise `ValueError` for a tree, on behalf of what reads chains of proposals only."""
+        length = self.num_speculative_tokens
+        if isinstance(length, StaticTree):
+            raise ValueError(f"{reader} reads chains of proposals only, but num_speculative_tokens is {length}")
+
     def check_drafter(self, drafter: Drafter) -> None:
         """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
         if isinstance(drafter, type) or not isinstance(drafter, Drafter):
             name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
             raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")
+        if isinstance(self.num_speculative_tokens, StaticTree) and not drafter.grows_trees:
+            raise ValueError(
+                f"a {type(drafter).__name__} proposes chains only, but num_speculative_tokens is "
+                f"{self.num_speculative_tokens}: give a number, or a draft model"
+            )
         if self.verification == "block" and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
             raise ValueError(_FIXED_BLOCKS)
 

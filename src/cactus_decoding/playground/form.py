@@ -13,7 +13,7 @@ from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.verification.verifiers import VERIFICATIONS
+from cactus_decoding.verification.verifiers import CHAIN_VERIFICATIONS
 from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
@@ -36,7 +36,7 @@ def form(limits: Limits, *, models: bool) -> dict[str, Any]:
         "protection": knobs(Protection),
         "protected_sets": list(PATTERNS),
         "start": RELAXED,
-        "verifications": VERIFICATIONS,
+        "verifications": CHAIN_VERIFICATIONS,
         "limits": asdict(limits),
         "models": models,
         "examples": [example._asdict() for example in EXAMPLES],

@@ -85,6 +85,7 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
     request = Request.from_dict(values)
+    request.check_chain("the playground")
     if not models:
         _check_named(request.spending)
     if isinstance(request.rule, Lossless):

@@ -56,6 +56,8 @@ class Rule(ABC):
             whatever the lossless test accepts with the same number: it then need not be asked about those tokens.
         needs_support_only: the rule promises that its numbers, and its recovery target, stay the same when tokens
             with q = 0 other than the drafted one are left out of both rows.
+        needs_whole_draft_row: the rule looks at the draft's row as it is, also where some of its tokens are proposed in
+            any case and another one is drawn without them.
         needs_drafted_token_only: the rule promises that h(n) depends on q(n) and p(n) alone, and that it does not fall
             as q(n) rises.
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
@@ -73,6 +75,7 @@ class Rule(ABC):
     families: ClassVar[tuple[Family, ...]] = ()
     never_stricter_than_lossless: ClassVar[bool] = False
     needs_support_only: ClassVar[bool] = False
+    needs_whole_draft_row: ClassVar[bool] = False
     needs_drafted_token_only: ClassVar[bool] = False
     recovers_from_relaxed_target: ClassVar[bool] = False
     scalable: ClassVar[tuple[str, ...]] = ()
@@ -116,6 +119,24 @@ class Rule(ABC):
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
         """Say that h depends on the drafted token; rules for which it does not return its rows."""
         return None
+
+    def relaxed_target_beside(
+        self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
+    ) -> Tensor | None:
+        """Return h as rows where some tokens are proposed in any case, if it does not depend on the drafted one.
+
+        It is that of a draft which draws from ``drawn_probs``, or for `needs_whole_draft_row` of one which draws from
+        ``draft_probs``. A rule that treats fixed tokens otherwise overrides this.
+
+        Args:
+            target_probs: q, ``[..., vocabulary]``.
+            draft_probs: the draft's whole rows p; None where it has none.
+            drawn_probs: the law of the drafted token: p without the fixed tokens, normalised; all on the first fixed
+                token where none is drawn.
+            fixed_token_ids: those that are proposed in any case, ``[..., tokens]``.
+        """
+        whole = self.needs_whole_draft_row and draft_probs is not None
+        return self.relaxed_target(target_probs, draft_probs if whole else drawn_probs)  # type: ignore[arg-type]
 
     @property
     def lifts_absurd_tokens(self) -> bool:

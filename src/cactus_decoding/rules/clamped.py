@@ -119,6 +119,16 @@ class ClampedRatio(Rule):
         q, p = target_probs.double(), draft_probs.double()
         return torch.minimum(torch.maximum(p, q * low), q * high)
 
+    def relaxed_target_beside(
+        self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
+    ) -> Tensor:
+        """Return h with p infinite at the fixed tokens, which are q e^hi there; see `Rule.relaxed_target_beside`."""
+        fixed = target_probs.double().gather(-1, fixed_token_ids)
+        mass = fixed.sum(-1, keepdim=True)
+        # h is at most 1 on them together, so that this is as good as infinity, and takes no digits from the others
+        endless = torch.where(mass > 0, fixed / mass, 0.0)
+        return self.relaxed_target(target_probs, drawn_probs.double().scatter(-1, fixed_token_ids, endless))
+
     def _bounds_for_one_token(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Return (e^lo, e^hi) where the draft puts all its mass on a token with target probability q."""
         if self.width is not None:

@@ -48,6 +48,7 @@ class Ensemble(Rule):
     families = (Family("ensemble", "interpolation", lambda x: f"ensemble:weight={x!r}", 1e-3, 1.0),)
     never_stricter_than_lossless = True
     needs_support_only = True
+    needs_whole_draft_row = True
     needs_drafted_token_only = True
     recovers_from_relaxed_target = True
     scalable = ("weight",)

@@ -121,6 +121,7 @@ def stream_trace(
     request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
+    request.check_chain("a trace")
     vocabulary = pair.target.vocabulary_size
     response = stream(pair, prompt, request)
     header = TraceHeader(prompt, target or _target_name(pair), draft or _draft_name(pair), request, vocabulary)

@@ -151,6 +151,7 @@ class DraftAdaptation:
         ids: list[Tensor] = []
         log_probs: list[Tensor] = []
         kept = 0.0
+        response.request.check_chain("adapting a draft")
         for outcome in response:
             began = time.perf_counter()
             top = likeliest(outcome.rows.logits[: outcome.num_emitted])

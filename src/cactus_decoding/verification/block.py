@@ -75,12 +75,14 @@ def verify_block(
     return Verification(*(part.squeeze(0) for part in result)) if unbatched else result
 
 
-def relaxed_target_of(rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+def relaxed_target_of(
+    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor, what: str = "block verification"
+) -> Tensor:
     """Return the rows h of a rule, or raise `ValueError` if its h depends on the drafted token."""
     rows = rule.relaxed_target(target_probs, draft_probs)
     if rows is None:
         raise ValueError(
-            "block verification needs a rule whose relaxed target does not depend on the drafted token, such as "
+            f"{what} needs a rule whose relaxed target does not depend on the drafted token, such as "
             f"lossless or clamped, but the rule is {rule!s}"
         )
     return rows

@@ -22,6 +22,7 @@ from cactus_decoding.types import (
     Outcome,
     Proposal,
     StepRows,
+    TreeRows,
     Verification,
     Visit,
     judges_untempered,
@@ -29,9 +30,16 @@ from cactus_decoding.types import (
 from cactus_decoding.verification.block import verify_block
 from cactus_decoding.verification.logits import verify_confined, verify_logits
 from cactus_decoding.verification.plain import verify
+from cactus_decoding.verification.trees import TREE_SCHEMES
+from cactus_decoding.verification.trees.judging import NodeJudge, NodeRecord
+from cactus_decoding.verification.trees.match import match
+from cactus_decoding.verification.trees.tree import ProposedTree
+from cactus_decoding.verification.trees.walk import RandomNumbers, Trial
 
-VERIFICATIONS = ("token", "block")
+CHAIN_VERIFICATIONS = ("token", "block")
 """One proposal after another, or all of a step jointly."""
+VERIFICATIONS = (*CHAIN_VERIFICATIONS, *(name for name in TREE_SCHEMES if name != "token"))
+"""Those and further ones for trees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +52,7 @@ class Verifier:
         untempered: the same before temperature and truncation.
         sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
         budget: limits, or measures, how far the response's distribution moves.
-        verification: ``token`` or ``block``.
+        verification: ``token`` or ``block``; for trees one of `TREE_SCHEMES`.
         policy: where the rule may relax; None for everywhere.
     """
 
@@ -78,8 +86,10 @@ class Verifier:
             proposal: what the drafter proposes.
             generator: source of the random numbers, on the target's device.
         """
-        if proposal.parents is not None and proposal.parents != list(range(-1, len(proposal.token_ids) - 1)):
-            raise ValueError(f"proposals must be a chain, whose parents are -1, 0, 1, ..., but are {proposal.parents}")
+        if not proposal.is_chain:
+            return self._verify_tree(
+                state, TreeRows(logits, token_ids, proposal, self.to_probs, self.untempered), generator
+            )
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.untempered)
         drafted = torch.tensor(proposal.token_ids, dtype=torch.long, device=logits.device)
         if self.budget is None and not judges_untempered(self.rule):
@@ -105,6 +115,31 @@ class Verifier:
         if metered:
             state, nats = metering.charge(state, plan.costs, plan.fell_back, int(result.num_accepted))
         outcome = _outcome(result, rows, rule, plan.protected, plan.fell_back, nats)
+        return self._after(state, outcome), outcome
+
+    def _verify_tree(
+        self, state: BudgetState, rows: TreeRows, generator: torch.Generator | None
+    ) -> tuple[BudgetState, Outcome]:
+        """Decide on a tree: walk it, and charge the nodes that were visited."""
+        proposal, count = rows.proposal, len(rows.proposal.token_ids)
+        rule, scheme = metering.rule_of_step(self.rule, state), TREE_SCHEMES[self.verification]
+        metered = self.budget is not None or judges_untempered(rule)
+        numbers = torch.rand(
+            RandomNumbers.needed(count), dtype=torch.float64, generator=generator, device=rows.logits.device
+        ).cpu()
+        tree = ProposedTree(rows)
+        judge = NodeJudge(tree, rule, state, metered=metered, policy=self.policy)
+        walk = scheme(tree, judge, RandomNumbers(numbers, count))
+        trials = walk.trials
+        if scheme is not match and not isinstance(rule, Lossless):
+            without_a_rule = NodeJudge(tree, _LOSSLESS, state, metered=False)
+            trials = walk.compared_with(scheme(tree, without_a_rule, RandomNumbers(numbers, count)))
+        visits = [_visit(trial, judge.records[trial.parent], rows, metered=metered) for trial in trials]
+        records = [judge.records[trial.parent] for trial in trials]
+        if metered:
+            costs, fell_back = [each.cost for each in records], [each.fell_back for each in records]
+            state, _ = metering.charge(state, costs, fell_back, len(walk.path))
+        outcome = Outcome(proposal, walk.path, walk.next_token, visits, rows, len(walk.path) + 1)
         return self._after(state, outcome), outcome
 
     def _after(self, state: BudgetState, outcome: Outcome) -> BudgetState:
@@ -158,6 +193,22 @@ class Verifier:
 
 
 _LOSSLESS = Lossless()
+
+
+def _visit(trial: Trial, record: NodeRecord, rows: TreeRows, *, metered: bool) -> Visit:
+    """Return the record of a node's children that were judged."""
+    return Visit(
+        trial.node,
+        rows.proposal.token_ids[trial.node],
+        record.rule,
+        accepted=trial.accepted,
+        relaxed=trial.relaxed,
+        nats=record.nats if metered else None,
+        fell_back=record.fell_back,
+        protected=record.protected,
+        rows=rows,
+        matched=trial.matched,
+    )
 
 
 def _outcome(

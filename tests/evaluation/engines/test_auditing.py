@@ -36,6 +36,17 @@ def test_the_audit_is_what_an_unlimited_budget_measures(pair):
         assert answer.audited.max_log_ratio > 0
 
 
+@pytest.mark.parametrize("rule", ["cactus:delta=1.0", "clamped:width=2.0", "ensemble:weight=0.5"])
+def test_the_audit_of_a_tree_is_what_an_unlimited_budget_measures(pair, rule: str) -> None:
+    request = Request(rule, num_speculative_tokens="tree:static=3.2.1", max_new_tokens=40, seed=7)
+    answer = TransformersEngine(pair).answer(PROMPT, request)
+    response = generate(pair, PROMPT, replace(request, budget=Budget(math.inf)))
+    assert answer.text == response.text
+    assert answer.audited.metered == response.metrics.metered
+    assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-9)
+    assert 0 < answer.audited.tv < answer.audited.metered
+
+
 @pytest.mark.parametrize("budget", [Budget(0.05), Budget(0.2, expected_tokens=60)], ids=["greedy", "paced"])
 def test_the_audit_takes_what_was_charged_by_the_rule_that_judged(pair, budget):
     request = Request("clamped:width=2.0", budget, max_new_tokens=60, seed=3)

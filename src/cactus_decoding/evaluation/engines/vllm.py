@@ -55,6 +55,7 @@ class VllmEngine:
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what vLLM, or the plug-in in it, does not do."""
+        request.check_chain("vLLM, which has removed tree attention,")
         if not isinstance(request.num_speculative_tokens, FixedLength):
             raise ValueError(f"vLLM takes a fixed number of proposals, but not '{request.num_speculative_tokens}'")
         if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):

@@ -121,6 +121,7 @@ def record_rows(
             "rows are recorded where one proposal is judged after another, so verification must be 'token', but is "
             f"{request.verification!r}"
         )
+    request.check_chain("a recording of rows")
     recording, stop_token_ids = Recording(), frozenset(pair.stop_token_ids)
     for number, prompt in enumerate(prompts):
         if sum(recording.visited) >= positions:

@@ -34,6 +34,7 @@
     relaxed: "kept by the rule, where lossless would have rejected it",
     recovered: "drawn after a rejection",
     bonus: "drawn from the target after all proposals were kept",
+    matched: "drawn after a rejection, and proposed too: only in trees",
   };
   const SVG = "http://www.w3.org/2000/svg";
 

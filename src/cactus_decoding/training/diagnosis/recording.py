@@ -97,6 +97,7 @@ def check_request(request: Request) -> None:
         raise ValueError("the temperature must be above 0: at 0 a rejection says nothing of how far rows are apart")
     if not isinstance(request.rule, Lossless) or request.verification != "token":
         raise ValueError("lossless responses, verified token by token, are what a diagnosis looks at")
+    request.check_chain("a diagnosis")
     if request.num_speculative_tokens.max_draft_tokens == 0:
         raise ValueError("num_speculative_tokens must be at least 1: without proposals nothing is rejected")
 

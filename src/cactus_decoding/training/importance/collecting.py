@@ -52,6 +52,7 @@ class Collection:
         check_integer("max_positions", self.max_positions, 1)
         if not isinstance(self.request.rule, Lossless):
             raise ValueError(f"importance is learned along lossless answers, but the rule is {self.request.rule}")
+        self.request.check_chain("learning importance")
         if self.request.num_speculative_tokens.max_draft_tokens == 0:
             raise ValueError("num_speculative_tokens must be at least 1: without proposals nothing is rejected")
 

@@ -1,0 +1,98 @@
+"""A tree of the same shape in every step."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from torch import Tensor
+
+from cactus_decoding.arguments.checks import shown
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.spelling import spell
+
+MAX_NODES = 1024
+"""Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""
+
+
+@dataclass(frozen=True)
+class StaticTree:
+    """Proposes a tree: several tokens may follow the text, several more each of these, and so on.
+
+    ``4.2.2.1`` lets 4 tokens follow the text, 2 each of them, 2 each of those and 1 each of the last: 44 in all, of
+    which at most 4 are kept. ``drawn`` of the children of a token are drawn from the draft's row, the others are its
+    likeliest tokens; where the row has fewer tokens, as at temperature 0, the next likeliest take their place.
+
+    Attributes:
+        static: how many children the text has and each token behind it, level by level: numbers with dots between.
+        drawn: how many children of each are drawn, 0 or more; all, where there are fewer.
+
+    Raises:
+        TypeError: for a number of drawn children that is none.
+        ValueError: for a shape that is none, or of more than 1024 tokens.
+
+    Example:
+        >>> shape = StaticTree("4.2.2.1")
+        >>> shape.branching, shape.max_draft_tokens, shape.num_nodes
+        ((4, 2, 2, 1), 4, 44)
+    """
+
+    static: Annotated[str, Knob("children of the text and of each token behind it, level by level, such as 4.2.2.1")]
+    drawn: Annotated[int, Knob("children of each that are drawn; the others are the likeliest", "tokens", ge=0)] = 1
+
+    fixed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.static, str) or not re.fullmatch(r"[1-9]\d{0,3}(\.[1-9]\d{0,3}){0,99}", self.static):
+            raise ValueError(
+                f"static must be numbers from 1 with dots between such as '4.2.2.1', but is {shown(self.static)}"
+            )
+        check_knobs(self)
+        if self.num_nodes > MAX_NODES:
+            raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.num_nodes}")
+
+    def __str__(self) -> str:
+        """Return the text that `as_draft_length` turns into this one."""
+        return spell("tree", self)
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """How deep it is, which is how many of its tokens can be kept."""
+        return len(self.branching)
+
+    @property
+    def branching(self) -> tuple[int, ...]:
+        """How many children the text has, each token that follows it, and so on."""
+        return tuple(int(each) for each in self.static.split("."))
+
+    @property
+    def num_nodes(self) -> int:
+        """How many tokens it has in all."""
+        level, total = 1, 0
+        for count in self.branching:
+            level *= count
+            total += level
+        return total
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all tokens but the last have as many children, so that a position is judged alike in every step."""
+        return len(set(self.branching)) == 1
+
+    def begin_response(self) -> None:
+        """Nothing to learn."""
+
+    def begin_step(self) -> int:
+        """Return the depth."""
+        return self.max_draft_tokens
+
+    def should_continue(self, logits: Tensor) -> bool:
+        """Go on, whatever the row."""
+        return True
+
+    def end_draft(self, num_drafted: int) -> None:
+        """Nothing to learn."""
+
+    def end_step(self, num_accepted: int) -> None:
+        """Nothing to learn."""

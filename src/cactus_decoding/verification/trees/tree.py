@@ -1,0 +1,134 @@
+"""A proposal as a tree: what is proposed to follow each of its tokens, and by which law."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.divergences.rows import normalised, without
+from cactus_decoding.types import TreeRows
+
+ROOT = -1
+"""The place that stands for the text itself."""
+
+
+class Children(NamedTuple):
+    """What is proposed to follow one token: some *fixed* tokens, then some that are drawn.
+
+    Attributes:
+        nodes: places in the proposal, the fixed ones first, in the order in which they are tested; at least one.
+        token_ids: their tokens, which all differ.
+        num_fixed: how many are functions of the text alone.
+        vocabulary: how many tokens there are in all.
+        draft_probs: the draft's whole row in float64, a distribution, ``[vocabulary]``; None where it has none.
+    """
+
+    nodes: list[int]
+    token_ids: list[int]
+    num_fixed: int
+    vocabulary: int
+    draft_probs: Tensor | None
+
+    @property
+    def drafted(self) -> int:
+        """Which of them a rule judges: the first that is drawn, or else the first, of which the draft is then sure."""
+        return self.num_fixed if self.num_fixed < len(self.nodes) else 0
+
+    @property
+    def fixed_token_ids(self) -> Tensor:
+        """The fixed tokens, ``[num_fixed]``."""
+        return torch.tensor(self.token_ids[: self.num_fixed], dtype=torch.long)
+
+    def law(self, index: int) -> Tensor:
+        """Return the law that a child has given the text and the children drawn before it, ``[vocabulary]``."""
+        if index < self.num_fixed:
+            return one_hot(torch.tensor(self.token_ids[index]), self.vocabulary).double()
+        assert self.draft_probs is not None
+        if index == 0:
+            return self.draft_probs
+        return without(self.draft_probs, torch.tensor(self.token_ids[:index], dtype=torch.long))
+
+    def other_than(self, index: int, token_id: int) -> int | None:
+        """Return the place of the child that is a token, if there is one and it is not the child of that index."""
+        if token_id not in self.token_ids or self.token_ids[index] == token_id:
+            return None
+        return self.nodes[self.token_ids.index(token_id)]
+
+
+class Tree(Protocol):
+    """What a scheme sees of a proposal and of the target's rows; it asks for no more than it needs."""
+
+    def children(self, node: int) -> Children | None:
+        """Return what is proposed to follow a token; None behind a leaf."""
+        ...
+
+    def parent(self, node: int) -> int:
+        """Return the place of the token that a token follows."""
+        ...
+
+    def tokens_to(self, node: int) -> list[int]:
+        """Return the proposed tokens from the text to one of them, itself included."""
+        ...
+
+    def target(self, node: int) -> Tensor:
+        """Return the target's row behind a token as it is sampled from: float64, a distribution, ``[vocabulary]``."""
+        ...
+
+    def untempered(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation, in the precision that it has."""
+        ...
+
+
+class ProposedTree:
+    """The tree of a step.
+
+    Args:
+        rows: of both models, with the proposal that they belong to.
+    """
+
+    def __init__(self, rows: TreeRows) -> None:
+        proposal = rows.proposal
+        self._rows, self._proposal = rows, proposal
+        parents = range(ROOT, len(proposal.token_ids) - 1) if proposal.parents is None else proposal.parents
+        self._parents = parents
+        drawn = [proposal.probs is not None] * len(proposal.token_ids) if proposal.drawn is None else proposal.drawn
+        self._nodes: dict[int, tuple[list[int], list[int]]] = {}
+        self._children: dict[int, Children] = {}
+        for node, (parent, was_drawn) in enumerate(zip(parents, drawn, strict=True)):
+            self._nodes.setdefault(parent, ([], []))[was_drawn].append(node)
+        self._place = {parent: place for place, parent in enumerate(sorted(self._nodes))}
+        self._targets: dict[int, Tensor] = {}
+
+    def children(self, node: int) -> Children | None:
+        """Return what is proposed to follow a token; None behind a leaf."""
+        if node in self._nodes and node not in self._children:
+            self._children[node] = self._described(node)
+        return self._children.get(node)
+
+    def _described(self, node: int) -> Children:
+        fixed, drawn = self._nodes[node]
+        probs, nodes = self._proposal.probs, [*fixed, *drawn]
+        row = None if probs is None else normalised(probs[self._place[node]]).cpu()
+        token_ids = [self._proposal.token_ids[each] for each in nodes]
+        return Children(nodes, token_ids, len(fixed), self._rows.logits.shape[-1], row)
+
+    def parent(self, node: int) -> int:
+        """Return the place of the token that a token follows."""
+        return self._parents[node]
+
+    def tokens_to(self, node: int) -> list[int]:
+        """Return the proposed tokens from the text to one of them, itself included."""
+        return self._proposal.tokens_to(node)
+
+    def untempered(self, node: int) -> Tensor:
+        """Return the target's row behind a token before temperature and truncation."""
+        return self._rows.untempered_behind(node).cpu()
+
+    def target(self, node: int) -> Tensor:
+        """Return the target's row behind a token, ``[vocabulary]``, made when it is first asked for."""
+        if node not in self._targets:
+            self._targets[node] = normalised(self._rows.target_behind(node)).cpu()
+        return self._targets[node]

@@ -1,0 +1,162 @@
+"""Trees that a draft model proposes: their shape, their rows, and what its cache holds afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.loop_runs import PROMPT, decided, run
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import DraftLength, ModelDrafter, SamplingParams
+from cactus_decoding.drafting.growing import choose_children
+from cactus_decoding.drafting.lengths import StaticTree, as_draft_length
+from cactus_decoding.generation.loop import check_proposal
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.types import Proposal
+
+
+@pytest.fixture(scope="module")
+def draft():
+    return tiny_llama(1)
+
+
+# What is asked for
+
+
+def test_spellings() -> None:
+    for spelling in ("tree:static=4.2.2.1", "tree:static=3", "tree:static=2.2,drawn=0", "tree:static=2.1,drawn=2"):
+        shape = as_draft_length(spelling)
+        assert isinstance(shape, StaticTree)
+        assert isinstance(shape, DraftLength)
+        assert str(shape) == spelling
+        assert as_draft_length(str(shape)) == shape
+    assert StaticTree("2.2.2").is_even
+    assert not StaticTree("2.2.1").is_even
+
+
+@pytest.mark.parametrize(
+    ("spelling", "wrong"),
+    [
+        ("tree", "lacks static"),
+        ("tree:static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),
+        ("tree:static=4.", "but is '4.'"),
+        ("tree:static=a", "but is 'a'"),
+        ("tree:static=2.2,drawn=-1", "drawn must be at least 0, but is -1"),
+        ("tree:static=32.32", "at most 1024 tokens, but tree:static=32.32 has 1056"),
+        ("tree:best_first", "not parameter=value"),
+    ],
+)
+def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        as_draft_length(spelling)
+
+
+# Children
+
+
+def test_children_are_the_likeliest_and_then_what_is_drawn_from_the_rest() -> None:
+    logits = torch.randn(300, 6, generator=torch.Generator().manual_seed(0)).mul(2)
+    probs = logits.softmax(-1)
+    tokens, drawn = choose_children(logits, probs, 4, 2, torch.Generator().manual_seed(1))
+    assert drawn.tolist() == [[False, False, True, True]] * 300
+    assert torch.equal(tokens[:, :2], logits.topk(2).indices)
+    assert all(len(set(row)) == 4 for row in tokens.tolist())
+    every, _ = choose_children(logits, probs, 6, 3, None)
+    assert every.sort(-1).values.tolist() == [[*range(6)]] * 300
+    more, _ = choose_children(logits, probs, 9, 1, None)  # no more than there are
+    assert more.shape == (300, 6)
+
+
+def test_a_drawn_child_has_the_law_of_the_row_without_the_fixed_ones() -> None:
+    row = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).expand(20_000, -1)
+    tokens, _ = choose_children(row.log(), row, 2, 1, torch.Generator().manual_seed(2))
+    share = (tokens[:, 1] == 1).double().mean().item()
+    # five standard deviations: false alarms with probability 6e-7
+    assert abs(share - 0.6) < 5 * (0.24 / 20_000) ** 0.5
+    assert abs(share - 0.3) > 0.2  # what the whole row gives it
+
+
+def test_where_the_row_is_used_up_the_next_likeliest_take_the_place_of_draws() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).expand(50, -1)
+    for support, expected in ((1, [False, False, False]), (2, [False, True, False]), (3, [False, True, True])):
+        probs = logits.masked_fill(torch.arange(4) >= support, -torch.inf).softmax(-1)
+        tokens, drawn = choose_children(logits, probs, 3, 2, torch.Generator().manual_seed(3))
+        assert drawn.tolist() == [expected] * 50
+        assert {tuple(sorted(row)) for row in tokens.tolist()} == {(0, 1, 2)}
+
+
+# Growth
+
+
+def plain_row(draft, ids: list[int], sampling: SamplingParams) -> torch.Tensor:
+    with torch.no_grad():
+        return sampling(draft(torch.tensor([ids])).logits[0, -1])
+
+
+@pytest.mark.parametrize("shape", ["3.2.1", "2.2.2,drawn=0", "1.3", "2.2,drawn=2"])
+def test_rows_are_those_of_the_draft_behind_each_path(draft, shape: str) -> None:
+    length, sampling = as_draft_length(f"tree:static={shape}"), SamplingParams(0.8, top_k=6)
+    drafter = ModelDrafter(draft)
+    text = list(PROMPT)
+    for seed in range(4):
+        drafter.begin_response(None, length)
+        generator = torch.Generator().manual_seed(seed)
+        proposal = drafter.propose(text, length.max_draft_tokens, lambda logits, _: sampling(logits), generator)
+        check_proposal(proposal, length.max_draft_tokens, 8)
+        assert len(proposal.token_ids) == length.num_nodes
+        assert proposal.depth == length.max_draft_tokens
+        inner = sorted(set(proposal.parents))
+        for row, parent in zip(proposal.probs, inner, strict=True):
+            torch.testing.assert_close(
+                row, plain_row(draft, text + proposal.tokens_to(parent), sampling), atol=1e-5, rtol=0
+            )
+            assert proposal.parents.count(parent) == length.branching[len(proposal.tokens_to(parent))]
+        # the text goes on along a path, and leaves it
+        leaf = len(proposal.token_ids) - 1 - seed % 2
+        path = proposal.tokens_to(leaf)[: 1 + seed % len(length.branching)]
+        text = [*text, *path, (seed * 3) % 8]
+
+
+def test_a_new_text_begins_anew(draft) -> None:
+    length = as_draft_length("tree:static=2.2")
+    drafter = ModelDrafter(draft)
+    drafter.begin_response(None, length)
+
+    def propose(ids: list[int]) -> Proposal:
+        return drafter.propose(ids, 2, lambda logits, _: logits.softmax(-1), torch.Generator().manual_seed(0))
+
+    first = propose([1, 2, 3])
+    for other in ([4, 2], [1, 2], [1, 2, 3], [1, 2, 3, *first.tokens_to(0), 0, 0, 0], [5]):
+        proposal = propose(other)
+        torch.testing.assert_close(proposal.probs[0], plain_row(draft, other, SamplingParams()), atol=1e-5, rtol=0)
+    drafter.begin_response(None, as_draft_length("3"))  # and a chain after a tree
+    chain = drafter.propose([5, 6], 3, lambda logits, _: logits.softmax(-1), torch.Generator().manual_seed(0))
+    assert chain.parents is None
+    torch.testing.assert_close(chain.probs[0], plain_row(draft, [5, 6], SamplingParams()), atol=1e-5, rtol=0)
+
+
+def test_near_the_end_there_are_fewer_levels_and_responses_are_those_of_a_twin(draft) -> None:
+    target = CachedModel(tiny_llama(0))
+    drafter = ModelDrafter(draft)
+    steps = run(target, drafter, k="tree:static=2.2.2", length=20)
+    assert all(step.proposal.depth <= 3 for step in steps)
+    assert steps[-1].proposal.depth < 3
+    assert decided(run(target, drafter.twin(), k="tree:static=2.2.2", length=20)) == decided(steps)
+    assert decided(run(target, drafter, k="tree:static=2.2.2", length=20)) == decided(steps)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "wrong"),
+    [
+        (Proposal([1, 2], None, [-1, 1]), r"places before those of their children, but are \[-1, 1\]"),
+        (Proposal([1, 2], None, [-1]), "places before those of their children"),
+        (Proposal([1, 1], None, [-1, -1]), r"must differ, but are \[1, 1\] behind \[-1, -1\]"),
+        (Proposal([1, 2], None, [-1, -1], [True, False]), "rows that tokens of a tree were drawn from"),
+        (Proposal([1, 2], None, [-1, -1], [True]), "whether it was drawn"),
+        (Proposal([1, 2], torch.ones(2, 8), [-1, -1]), r"probs must be \[1, 8\], a row for each token that has"),
+        (Proposal([1, 2, 3], None, [-1, 0, 1], [False] * 3), "at most the 2 tokens that it was asked for: 3"),
+    ],
+)
+def test_trees_that_are_none_are_refused(proposal: Proposal, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        check_proposal(proposal, 2, 8)

@@ -1,0 +1,237 @@
+"""Responses that are written with trees: the law of the real loop, greedy decoding, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from scipy.stats import chi2
+from support.architectures import VOCABULARY, greedy_answer, tiny_architecture
+from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, exact_law_of_two, run, tokens
+from support.tiny_architectures import random_tokens, tiny_mistral
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import Fate, ModelDrafter, NgramDrafter, Request, SamplingParams, generate, load_pair, stream
+from cactus_decoding.evaluation.frontier.recording import record_rows
+from cactus_decoding.generation.loop import decode
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.sampling.params import as_logits_to_probs
+from cactus_decoding.tracing import stream_trace
+from cactus_decoding.training.diagnosis.recording import check_request
+from cactus_decoding.training.importance.collecting import Collection
+from cactus_decoding.zoo.word_problems import word_problems
+
+TREE = "tree:static=3.2.1"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    problems = word_problems("validation", seed=4)
+    return [next(problems).prompt for _ in range(3)]
+
+
+# Temperature 0: token for token
+
+
+@pytest.mark.parametrize("shape", ["tree:static=4.2.2.1", "tree:static=1.1.1", "tree:static=2.2.2,drawn=0"])
+@pytest.mark.parametrize("verification", ["token", "joint", "recursive", "traversal"])
+def test_the_bundled_pair_writes_its_greedy_answers(pair, prompts: list[str], shape: str, verification: str) -> None:
+    for prompt in prompts:
+        greedy = generate(pair, prompt, temperature=0.0, num_speculative_tokens=0)
+        response = generate(pair, prompt, temperature=0.0, num_speculative_tokens=shape, verification=verification)
+        assert response.token_ids == greedy.token_ids
+        assert response.metrics.steps < greedy.metrics.steps
+
+
+@pytest.mark.parametrize(
+    "rule", ["cactus:delta=1", "clamped:width=2", "lenience:lenience=0.5", "relaxed_greedy:margin=0"]
+)
+def test_every_rule_of_a_divergence_is_greedy_at_temperature_zero(pair, prompts: list[str], rule: str) -> None:
+    greedy = generate(pair, prompts[0], temperature=0.0, num_speculative_tokens=0)
+    response = generate(pair, prompts[0], temperature=0.0, num_speculative_tokens=TREE, rule=rule)
+    assert response.token_ids == greedy.token_ids
+
+
+ARCHITECTURES = ["llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi", "olmo2", "granite", "gemma", "stablelm"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_ten_architectures_write_their_own_greedy_answers(name: str) -> None:
+    model, prompt = tiny_architecture(name), random_tokens(12, vocabulary=VOCABULARY)
+    draft = copy.deepcopy(model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.03)
+    sampling = as_logits_to_probs(SamplingParams(temperature=0))
+    request = Request(num_speculative_tokens="tree:static=3.2.1")
+    for forward in ("auto", "transformers"):
+        outcomes = list(
+            decode(
+                CachedModel(model, forward),
+                ModelDrafter(CachedModel(draft, forward)),
+                prompt,
+                request.verifier(sampling, sampling),
+                sampling,
+                length=request.num_speculative_tokens,
+                max_length=len(prompt) + 24,
+                stopping_criteria=lambda _: False,
+                generator=torch.Generator().manual_seed(0),
+            )
+        )
+        assert tokens(outcomes) == greedy_answer(model, prompt, 24)
+        assert any(outcome.path for outcome in outcomes)
+
+
+# The law: each of these fails by chance with probability 1e-6 at most (the generator is fixed, so: always or never)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "sampling"),
+    [
+        ("tree:static=2.2", SamplingParams()),
+        ("tree:static=3.1,drawn=2", SamplingParams()),
+        ("tree:static=2,drawn=0", SamplingParams()),
+        ("tree:static=2.2", SamplingParams(0.7, top_k=5, top_p=0.9)),
+    ],
+)
+def test_lossless_trees_emit_the_target_law_of_two_tokens(shape: str, sampling: SamplingParams) -> None:
+    target, drafter = CachedModel(tiny_llama(0)), ModelDrafter(tiny_llama(1))
+    counts = torch.zeros(8, 8)
+    for seed in range(DRAWS):
+        first, second = tokens(run(target, drafter, k=shape, seed=seed, length=5, sampling=sampling))
+        counts[first, second] += 1
+    statistic, freedom = chi_square(counts, exact_law_of_two(target, sampling))
+    assert statistic < chi2.isf(FALSE_ALARM, freedom)
+
+
+# Records
+
+
+def test_records_name_each_visited_node(pair, prompts: list[str]) -> None:
+    fates = set()
+    for outcome in stream(
+        pair, prompts[0], num_speculative_tokens="tree:static=4.2.2.1", rule="clamped:width=2", seed=3, budget=9.0
+    ):
+        proposal, at = outcome.proposal, -1
+        for visit in outcome.visits:
+            assert proposal.parents[visit.node] == at
+            assert visit.token_id == proposal.token_ids[visit.node]
+            assert visit.nats is not None
+            expected = outcome.rows.target_behind(at)
+            torch.testing.assert_close(visit.target_probs, expected)
+            at = visit.node if visit.accepted else visit.matched
+        assert outcome.path == [
+            v.node if v.accepted else v.matched for v in outcome.visits if v.accepted or v.matched is not None
+        ]
+        assert outcome.all_token_ids == [
+            *proposal.tokens_to(outcome.path[-1] if outcome.path else -1),
+            outcome.next_token,
+        ]
+        assert (outcome.all_fates[-1] == Fate.BONUS) == (at is not None)
+        fates |= set(outcome.fates)
+    assert Fate.MATCHED in fates
+
+
+def test_a_budget_is_kept_and_a_policy_followed(pair, prompts: list[str]) -> None:
+    for rule in ("cactus:delta=1", "clamped:width=2"):
+        response = generate(
+            pair,
+            prompts[0],
+            rule=rule,
+            budget=0.05,
+            protect="digits",
+            seed=1,
+            num_speculative_tokens="tree:static=4.2.2.1",
+        )
+        assert response.metrics.nats <= 0.05
+        assert response.metrics.protected > 0
+        assert response.metrics.metered > 0
+
+
+def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str]) -> None:
+    response = generate(
+        pair, prompts[0], temperature=0.0, rule="relaxed_greedy:margin=3", num_speculative_tokens=TREE, budget=2.0
+    )
+    assert response.metrics.relaxed > 0
+    assert 0 < response.metrics.nats <= 2.0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"verification": "block"}, "block verification is for chains; use verification='joint'"),
+        ({"verification": "joint", "rule": "cactus:delta=1"}, "joint verification needs a rule whose relaxed target"),
+        ({"verification": "joint", "rule": "clamped:width=1"}, "as many children everywhere"),
+        ({"verification": "traversal", "rule": "clamped:width=1"}, "as many children everywhere"),
+        ({"verification": "joint", "num_speculative_tokens": "tree:static=2.2,drawn=2"}, "at most one drawn child"),
+        ({"verification": "joint", "num_speculative_tokens": 4}, "verification='joint' is for trees"),
+        (
+            {
+                "verification": "joint",
+                "rule": "clamped:width=1",
+                "budget": 0.1,
+                "num_speculative_tokens": "tree:static=2.2",
+            }
+            | {"expected_tokens": 9},
+            "budget and expected_tokens exclude each other|cannot pace a budget",
+        ),
+        ({"verification": "match"}, "verification must be one of token, block, joint, recursive, traversal"),
+    ],
+)
+def test_what_does_not_go_with_trees_is_refused(settings: dict, wrong: str) -> None:
+    error = TypeError if "exclude" in wrong else ValueError
+    with pytest.raises(error, match=wrong):
+        Request.from_dict({"num_speculative_tokens": TREE} | settings)
+
+
+def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
+    for settings in (
+        {"verification": "joint", "num_speculative_tokens": "tree:static=2.2.2"},
+        {"verification": "recursive"},
+    ):
+        Request.from_dict({"num_speculative_tokens": TREE, "rule": "clamped:width=1"} | settings)
+    assert str(Request(num_speculative_tokens=TREE).as_dict()["num_speculative_tokens"]) == TREE
+
+
+def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
+    drafter, pair.drafter = pair.drafter, NgramDrafter()
+    try:
+        with pytest.raises(
+            ValueError, match="a NgramDrafter proposes chains only, but num_speculative_tokens is tree:"
+        ):
+            generate(pair, prompts[0], num_speculative_tokens=TREE)
+    finally:
+        pair.drafter = drafter
+
+
+@pytest.mark.parametrize("reader", ["a trace", "learning importance", "a diagnosis", "a recording of rows"])
+def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
+    request = Request(num_speculative_tokens=TREE)
+    asked = {
+        "a trace": lambda: stream_trace(pair, prompts[0], request),
+        "learning importance": lambda: Collection(request),
+        "a diagnosis": lambda: check_request(request),
+        "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),
+    }
+    with pytest.raises(
+        ValueError, match=f"{reader} reads chains of proposals only, but num_speculative_tokens is tree:"
+    ):
+        asked[reader]()
+
+
+def test_models_that_cannot_read_trees_are_refused_by_name() -> None:
+    target, draft = CachedModel(tiny_mistral(0)), ModelDrafter(tiny_mistral(1))
+    with pytest.raises(ValueError, match="MistralForCausalLM cannot read trees of tokens: its attention slides"):
+        run(target, draft, k=TREE)

@@ -1,0 +1,82 @@
+"""Deliberately wrong ways to verify or to grow trees, which the tests must tell from the right ones."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cactus_decoding.verification.trees.joint import _shares
+from cactus_decoding.verification.trees.tree import ROOT, Children, Tree
+from cactus_decoding.verification.trees.walk import Chance, Judge, Walk, left_over, ratio, relaxed_rows
+from support.tree_enumeration import LazyTree
+
+
+def recursive_without_update(tree: Tree, judge: Judge, chance: Chance) -> Walk:
+    """Test every child against h itself, and draw from what the last one leaves of that."""
+    path: list[int] = []
+    node = ROOT
+    while (children := tree.children(node)) is not None:
+        h, kept = relaxed_rows(judge, node), None
+        for index, child in enumerate(children.nodes):
+            law, token = children.law(index), children.token_ids[index]
+            if chance.below(child, ratio(h[token].item(), law[token].item())):
+                kept = child
+                break
+            left = left_over(h, law)
+        if kept is None:
+            return Walk.along(tree, path, chance.token(left if left.sum() > 0 else h))
+        path.append(kept)
+        node = kept
+    return Walk.along(tree, path, chance.token(tree.target(node)))
+
+
+def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: Chance) -> Walk:
+    """Let a node pass with min(Z / remaining, 1), as published ports do."""
+    fired = _fire(tree, judge, chance, ROOT, 1.0)
+    assert fired is not None
+    return Walk.along(tree, *fired)
+
+
+def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) -> tuple[list[int], int] | None:
+    children = tree.children(node)
+    if children is None:
+        return ([], chance.token(tree.target(node))) if node == ROOT or chance.below(node, weight) else None
+    shares, recovery, _ = _shares(children, relaxed_rows(judge, node), weight)
+    remaining = 1.0
+    for index, child in enumerate(children.nodes):
+        fired = _fire(tree, judge, chance, child, ratio(shares[index], remaining))
+        if fired is not None:
+            return [child, *fired[0]], fired[1]
+        remaining -= shares[index]
+    passes = node == ROOT or chance.below(node, min(ratio(recovery.sum().item(), remaining), 1.0))
+    weights = recovery if recovery.sum() > 0 else tree.target(node)
+    return ([], chance.token(weights)) if passes else None
+
+
+class JudgedByTheWholeRow(Children):
+    """Takes p, not p', for the law of the drawn child."""
+
+    def law(self, index: int) -> Tensor:
+        if index == self.num_fixed and self.draft_probs is not None:
+            return self.draft_probs
+        return super().law(index)
+
+
+class TreeJudgedByTheWholeRow(LazyTree):
+    def _grow(self, node: int) -> Children | None:
+        children = super()._grow(node)
+        return None if children is None else JudgedByTheWholeRow(*children)
+
+
+class TreeWithoutUnlikelyDraws(LazyTree):
+    """Drops a drawn child of less than a third of the draft's row, without telling anybody."""
+
+    def _grow(self, node: int) -> Children | None:
+        children = super()._grow(node)
+        if children is None or children.num_fixed == len(children.nodes):
+            return children
+        assert children.draft_probs is not None
+        if children.draft_probs[children.token_ids[-1]] > 1 / 3:
+            return children
+        if len(children.nodes) == 1:
+            return None
+        return children._replace(nodes=children.nodes[:-1], token_ids=children.token_ids[:-1])
