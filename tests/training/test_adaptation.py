@@ -162,6 +162,7 @@ def masters_of(adaptation: DraftAdaptation) -> torch.Tensor:
     return torch.cat([each.detach().flatten() for each in adaptation._precise])
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_of_a_step_leaves_it_taken_or_not_and_never_a_part_of_it() -> None:
     pair = tiny_pair()
     start = [each.detach().clone() for each in pair.drafter.model.parameters()]

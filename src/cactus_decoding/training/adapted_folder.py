@@ -131,8 +131,8 @@ class AdaptedFolder:
         began = time.perf_counter()
         with naming(self.path):
             model.save_pretrained(self._part, max_shard_size="1TB")
-            tokenizer.save_pretrained(self._part)
             record = Record(draft, saving_seconds=time.perf_counter() - began)
+            tokenizer.save_pretrained(self._part)
             (self._part / _RECORD).write_text(as_json(asdict(record), indent=1) + "\n", encoding="utf-8")
             os.rename(self._part, self.path)
         self.record = record
