@@ -55,8 +55,9 @@ class DraftAdaptation:
             after it; what it, or any other, took too long is made up for.
         replay: how many responses are remembered.
         batch: how many of them a step sees at most, the latest included.
-        max_row_bytes: of a step's logits in float32, ``4 * texts * longest * vocabulary``; their gradient needs some
-            six times as much. Earlier responses are left out of a step, and a text that alone has more is cut.
+        max_row_bytes: of a step's logits in float32, ``4 * texts * longest * vocabulary``; with what their gradient
+            needs, rows take some eight times as much. Earlier responses are left out of a step, and a text that alone
+            has more is cut.
         save_every: seconds between savings.
         seed: of the choice of what is remembered.
 
