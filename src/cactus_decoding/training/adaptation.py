@@ -246,7 +246,7 @@ class DraftAdaptation:
             self._change()
 
     def _change(self) -> None:
-        """Have the draft follow the optimizer's step; where that fails, the draft stays, and what it is stepped from."""
+        """Have the draft follow the optimizer's step; where that fails, the draft stays as it is."""
         try:
             self._optimizer.step()
         except BaseException:  # such as a lack of memory for its moments
