@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import os
+import signal
+import sys
+from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
 from support.tiny_models import tiny_llama
+from support.tiny_pair import tiny_pair
 
 from cactus_decoding import Request, generate, load_pair, stream
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.training import adaptation as adaptation_module
+from cactus_decoding.training import interruptions
 from cactus_decoding.training.acceptance.data import TokenSequence
 from cactus_decoding.training.acceptance.row_cache import likeliest
-from cactus_decoding.training.adaptation import DraftAdaptation, Text
+from cactus_decoding.training.adaptation import DraftAdaptation
+from cactus_decoding.training.replay import Text
 from cactus_decoding.zoo.word_problems import word_problems
 
 PROMPTS = [each.prompt for each in islice(word_problems("train"), 60)]
@@ -82,7 +87,7 @@ def test_at_temperature_0_nothing_that_is_said_changes() -> None:
 def test_the_rows_are_the_targets_at_each_emitted_token() -> None:
     adaptation = DraftAdaptation(load_pair(), max_time_share=0.0)
     token_ids = answer(adaptation, PROMPTS[0], seed=0)
-    (text,) = adaptation._texts
+    (text,) = adaptation._replay.texts
     sequence, start = text.sequence
     assert sequence[start:] == token_ids
     with torch.no_grad():
@@ -121,6 +126,105 @@ def test_steps_take_no_more_than_their_share_of_the_time(monkeypatch) -> None:
     assert adaptation.seconds > 0.08 * adaptation.response_seconds
 
 
+def signalled(run: Callable[[], object], strike: int) -> int:
+    """Run something, press Ctrl-C at the given one of the lines of adaptation that it passes; return how many."""
+    files, passed = (adaptation_module.__file__, interruptions.__file__), 0
+
+    def local(frame, event, arg):
+        nonlocal passed
+        if event == "line":
+            passed += 1
+            if passed == strike:
+                signal.raise_signal(signal.SIGINT)
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: local if frame.f_code.co_filename in files else None)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return passed
+
+
+def about_to_step(pair: Pair, start: list[torch.Tensor]) -> DraftAdaptation:
+    """Return an adaptation that has taken a step from the same weights, and whose drafter has something cached."""
+    with torch.no_grad():
+        for each, value in zip(pair.drafter.model.parameters(), start, strict=True):
+            each.copy_(value)
+    adaptation = DraftAdaptation(pair, max_time_share=1.0, learning_rate=1e-2)
+    adaptation.learn(text_of(6), SLOW_SECONDS)
+    generate(pair, "Tom has", seed=0, max_new_tokens=4)
+    return adaptation
+
+
+def masters_of(adaptation: DraftAdaptation) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in adaptation._precise])
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_line_of_a_step_leaves_it_taken_or_not_and_never_a_part_of_it() -> None:
+    pair = tiny_pair()
+    start = [each.detach().clone() for each in pair.drafter.model.parameters()]
+    adaptation = about_to_step(pair, start)
+    before, text, whole = weights_of(pair), text_of(8), 0
+    total = signalled(lambda: adaptation.learn(text, SLOW_SECONDS), 0)
+    after = weights_of(pair)
+    assert not torch.equal(before, after)
+    assert pair.drafter._cached == []
+    for strike in range(1, total + 1):
+        adaptation = about_to_step(pair, start)
+        with pytest.raises(KeyboardInterrupt):
+            signalled(lambda each=adaptation: each.learn(text, SLOW_SECONDS), strike)
+        taken = adaptation.steps == 2
+        whole += taken
+        found, where = weights_of(pair), f"at line {strike} of {total}"
+        assert torch.equal(found, after if taken else before), where
+        assert torch.equal(masters_of(adaptation), found), where
+        assert (pair.drafter._cached == []) == taken, where
+    assert 0 < whole < total
+
+
+def test_a_step_that_fails_half_way_changes_nothing() -> None:
+    pair = tiny_pair()
+    adaptation = about_to_step(pair, [each.detach().clone() for each in pair.drafter.model.parameters()])
+    before = weights_of(pair)
+
+    def without_memory() -> None:
+        with torch.no_grad():
+            adaptation._precise[0].add_(1.0)
+        raise torch.OutOfMemoryError
+
+    adaptation._optimizer.step, step = without_memory, adaptation._optimizer.step
+    with pytest.raises(torch.OutOfMemoryError):
+        adaptation.learn(text_of(8), SLOW_SECONDS)
+    assert torch.equal(weights_of(pair), before)
+    assert torch.equal(masters_of(adaptation), before)
+    adaptation._optimizer.step = step
+    assert adaptation.learn(text_of(8), SLOW_SECONDS)
+    assert adaptation.steps == 2
+
+
+def test_the_rows_of_a_step_take_no_more_than_their_share_of_memory() -> None:
+    pair, most = tiny_pair(), 4 * 1003 * 20  # 20 positions
+    adaptation = DraftAdaptation(pair, max_time_share=1.0, max_row_bytes=most)
+    seen: list[tuple[int, ...]] = []
+    pair.drafter.model.lm_head.register_forward_hook(lambda module, given, logits: seen.append(tuple(logits.shape)))
+    for length in (6, 7, 40, 8, 5, 9):
+        assert adaptation.learn(text_of(length), SLOW_SECONDS)
+    assert [texts * tokens * vocabulary * 4 <= most for texts, tokens, vocabulary in seen] == [True] * 6
+    assert seen[2][:2] == (1, 20), "one that alone is too long is cut"
+    assert seen[1][:2] == (2, 7)
+
+
+def test_no_text_is_longer_than_the_drafts_context_window() -> None:
+    pair = tiny_pair()
+    assert pair.drafter.max_length == 256
+    adaptation = DraftAdaptation(pair, max_time_share=1.0)
+    adaptation.learn(text_of(300), SLOW_SECONDS)
+    assert len(adaptation._replay.texts[0].sequence.token_ids) == 256
+
+
 def test_no_time_means_no_step() -> None:
     adaptation = DraftAdaptation(load_pair(), max_time_share=0.0)
     assert not adaptation.learn(text_of(10), SLOW_SECONDS)
@@ -150,35 +254,11 @@ def test_the_same_responses_make_the_same_draft_and_a_bfloat16_draft_learns_too(
     assert torch.equal(*made)
 
 
-def test_the_folder_is_a_model_that_grows_and_is_whole_when_a_saving_fails(tmp_path: Path, monkeypatch) -> None:
-    folder = tmp_path / "adapted"
-    adaptation = DraftAdaptation.load(folder)
-    assert torch.equal(weights_of(load_pair(draft=folder)), weights_of(load_pair()))
-    answer(adaptation, PROMPTS[0], seed=0)
-    adaptation.save()
-    changed = weights_of(adaptation.pair)
-    assert torch.equal(weights_of(load_pair(draft=folder)), changed)
-    again = DraftAdaptation.load(folder)
-    assert torch.equal(weights_of(again.pair), changed)
-    again.learn(text_of(10), SLOW_SECONDS)
-
-    def full(*arguments) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        again.save()
-    monkeypatch.undo()
-    assert torch.equal(weights_of(load_pair(draft=folder)), changed)
-    again.save()
-    assert torch.equal(weights_of(load_pair(draft=folder)), weights_of(again.pair))
-    assert not list(folder.glob(".*"))
-
-
 def test_what_cannot_adapt_is_refused() -> None:
     with pytest.raises(ValueError, match="a model of transformers, but this one is a NgramDrafter"):
         DraftAdaptation(load_pair("bundled", "ngram"))
-    for name, value in (("learning_rate", 0.0), ("max_time_share", 1.5), ("replay", 0), ("batch", 0)):
+    settings = ("learning_rate", 0.0), ("max_time_share", 1.5), ("replay", 0), ("batch", 0), ("max_row_bytes", 0)
+    for name, value in settings:
         with pytest.raises(ValueError, match=f"{name} must be"):
             DraftAdaptation(load_pair(), **{name: value})
     with pytest.raises(ValueError, match="did you mean"):

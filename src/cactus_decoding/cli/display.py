@@ -84,9 +84,10 @@ def number(value: float, digits: int = 2) -> str:
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def metrics_table(response: Response) -> Table:
-    """Return a response's counts and ratios, each with what it means."""
+def metrics_table(response: Response, *, adapting: bool = False) -> Table:
+    """Return a response's counts and ratios, each with what it means; an adapting draft may change after it."""
     metrics = response.metrics
+    same = "the same seed gives the same text" + (" while the draft is the same" if adapting else "")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -105,7 +106,7 @@ def metrics_table(response: Response) -> Table:
         *_protected(response),
         *_spending(response),
         ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
-        ("seed", str(response.request.seed), "the same seed gives the same text"),
+        ("seed", str(response.request.seed), same),
     ):
         table.add_row(name, value if isinstance(value, str) else number(value), meaning)
     return table

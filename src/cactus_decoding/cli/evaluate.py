@@ -78,7 +78,9 @@ def evaluate(
         Path | None,
         typer.Option(metavar="DIR", file_okay=False, show_default="none", rich_help_panel=MODELS,
                      help="Learn from the answers: the draft in this folder proposes, and is trained a step after an "
-                     "answer. A folder that is new begins as a copy of the draft. One setting at a time."),
+                     "answer where a tenth of all answers' time allows, which their times leave out. A new folder "
+                     "begins as a copy of the draft. The optimizer's moments and earlier answers are not kept between "
+                     "commands. One setting at a time."),
     ] = None,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="What decodes: transformers or vllm.", rich_help_panel=MODELS)
@@ -155,7 +157,7 @@ def evaluate(
     Request.from_dict(settings | {"rule": relaxed, "protect_threshold": None})  # raises before tasks are read
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
-    drafts = _unique(map(full_name, draft or _bundled_draft(target)))
+    drafts = _unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))
     if engine == "transformers":
         check_names(target, *drafts)
     begins = drafts
@@ -185,14 +187,14 @@ def evaluate(
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
         load: LoadEngine = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         adaptation = None
-        if adapt is not None and todo:
-            from cactus_decoding.evaluation.engines.transformers import TransformersEngine
-            from cactus_decoding.training.adaptation import DraftAdaptation
-
-            adaptation = DraftAdaptation.load(adapt, target, begins[0])
-            adapting = TransformersEngine(adaptation.pair, audited=audit, watch=adaptation.watch)
-            load = lambda draft: adapting  # noqa: E731
         try:
+            if adapt is not None and todo:
+                from cactus_decoding.evaluation.engines.transformers import TransformersEngine
+                from cactus_decoding.training.adaptation import DraftAdaptation
+
+                adaptation = DraftAdaptation.load(adapt, target, *begins)
+                adapting = TransformersEngine(adaptation.pair, audited=audit, watch=adaptation.watch)
+                load = lambda draft: adapting  # noqa: E731
             with counting("Answering", sum(config.problems for config in todo)) as progress:
                 done = count(1)
                 run(configs, tasks, load, file, provenance(arguments),
@@ -207,16 +209,18 @@ def evaluate(
             raise typer.Exit(INTERRUPTED) from None
         finally:
             if adaptation is not None:
-                adaptation.save()
-                console.print(adaptation.summary(), soft_wrap=True)
+                adaptation.close()
+                console.print(adaptation.summary(), soft_wrap=True, markup=False)
         _show(file.results, configs, every_metric)
+        if adapt is not None:
+            typer.echo("\ntimes leave out what learning took, a tenth at most")
 
 
 def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:
     """Raise `ValueError` where answers could not be learned from."""
     if engine != "transformers":
         raise ValueError(f"--adapt trains the draft of --engine transformers, but the engine is {engine!r}")
-    if settings != 1 or len(drafts) != 1:
+    if settings != 1 or len(drafts) > 1:
         raise ValueError(
             "--adapt changes the draft from answer to answer, so that settings could not be compared: give one task, "
             f"draft, rule, protection, length and seed, but there are {max(settings, len(drafts))} settings"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,8 +85,9 @@ def generate(
     adapt: Annotated[
         Path | None,
         typer.Option(metavar="DIR", file_okay=False, show_default="none", rich_help_panel=MODELS,
-                     help="Learn from the response: the draft in this folder proposes, and is trained a step after it. "
-                     "A folder that is new begins as a copy of the draft."),
+                     help="Learn from the response: the draft in this folder proposes, and is trained a step after it "
+                     "where a tenth of all responses' time allows. A new folder begins as a copy of the draft. The "
+                     "optimizer's moments and earlier responses are not kept between commands."),
     ] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
@@ -117,34 +119,33 @@ def generate(
     if adapt is not None and trace is not None:
         raise ValueError("--adapt and --trace exclude each other: trace a response of the adapted draft, --draft DIR")
     options.prepare(threads, small=target is None)
-    adaptation = None
-    with errors.status("Loading the models"):
-        if adapt is not None:
-            from cactus_decoding.training.adaptation import DraftAdaptation
+    with ExitStack() as closing:
+        with errors.status("Loading the models"):
+            adaptation = None
+            if adapt is not None:
+                from cactus_decoding.training.adaptation import DraftAdaptation
 
-            adaptation = DraftAdaptation.load(adapt, target, draft)
-        pair = load_pair(target, draft) if adaptation is None else adaptation.pair
-    if chat:
-        text = as_chat_prompt(pair.tokenizer, text)
-    elif pair.bundled and not raw:
-        text = as_prompt(text)
-    steps: Iterable[Outcome | TracedStep]
-    if trace is None:
-        response = stream(pair, text, request)
-        steps = response if adaptation is None else adaptation.watch(response)
-    else:
-        from cactus_decoding.tracing import stream_trace, written
+                adaptation = closing.enter_context(DraftAdaptation.load(adapt, target, draft))
+            pair = load_pair(target, draft) if adaptation is None else adaptation.pair
+        if chat:
+            text = as_chat_prompt(pair.tokenizer, text)
+        elif pair.bundled and not raw:
+            text = as_prompt(text)
+        steps: Iterable[Outcome | TracedStep]
+        if trace is None:
+            response = stream(pair, text, request)
+            steps = response if adaptation is None else adaptation.watch(response)
+        else:
+            from cactus_decoding.tracing import stream_trace, written
 
-        traced = stream_trace(pair, text, request, target=target, draft=draft)
-        response, steps = traced.response, written(traced, trace)
-    if as_json:
-        for _ in steps:
-            pass
-    else:
-        show(steps, pair.tokenizer, request.stop)
-        sys.stdout.flush()
-    if adaptation is not None:
-        adaptation.save()
+            traced = stream_trace(pair, text, request, target=target, draft=draft)
+            response, steps = traced.response, written(traced, trace)
+        if as_json:
+            for _ in steps:
+                pass
+        else:
+            show(steps, pair.tokenizer, request.stop)
+            sys.stdout.flush()
     if as_json:
         left = response.budget_left
         result = {
@@ -157,10 +158,12 @@ def generate(
             "arguments": {"target": target, "draft": draft, "prompt": text} | request.as_dict(),
         }
         typer.echo(to_json(result))
-        return
-    errors.print()
-    errors.print(metrics_table(response))
-    if trace is not None:
+    else:
+        errors.print()
+        errors.print(metrics_table(response, adapting=adaptation is not None))
+    if adaptation is not None:
+        errors.print(adaptation.summary(), soft_wrap=True, markup=False)
+    if trace is not None and not as_json:
         errors.print(f"\nwrote {trace}: 'cactus trace {trace}' makes a page of it", soft_wrap=True, markup=False)
 
 
