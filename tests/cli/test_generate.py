@@ -148,7 +148,10 @@ def test_blocks(run):
         (["--expected-tokens", "0", "--budget", "1", *SPENDER], "'--expected-tokens'"),
         (["--expected-tokens", "9", "--budget", "inf", *SPENDER], "spreads a finite budget"),
         (["--expected-tokens", "9", "--budget", "1", "--rule", "cactus:delta=1"], "must be clamped:width=..."),
-        (["--verification", "joint"], "verification must be one of token, block, but is 'joint'"),
+        (
+            ["--verification", "blocks"],
+            "verification must be one of token, block, joint, recursive, traversal, but is 'blocks'",
+        ),
         (["--verification", "block", "--rule", "typical"], "does not depend on the drafted token"),
         (["--verification", "block", "--draft", "ngram", *SPENDER], "needs a draft model"),
         (["--rule", "relaxed_greedy:margin=1"], "set the temperature to 0"),
