@@ -34,7 +34,7 @@ from cactus_decoding.integrations.llama_cpp.sampling import (
 from cactus_decoding.models.cached import check_fits
 from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.models.llama_cpp.settings import USUAL_CONTEXT_SIZE, GgufFile, parse_gguf
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer
@@ -85,6 +85,7 @@ class CactusLlama(Llama):
 
     Attributes:
         metrics: counts of the last response.
+        usage: its tokens, end tokens left out, by the names of completions.
         on_step: as given.
 
     Raises:
@@ -120,11 +121,32 @@ class CactusLlama(Llama):
             raise
         finalize(self, self._stack.close)  # at exit too, where llama_cpp.Llama comes too late for its own modules
         self.draft, self.on_step, self.metrics = draft, on_step, Metrics()
+        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self._weights = GgufModel("target", model_path, self.model)
         tokenizer = GgufTokenizer(self._weights)
         self._context = _Interruptible(self._weights, self.ctx)
         target = _Target(self._weights, self._context, self.scores if self._logits_all else None)
         self._pair: Pair | None = Pair(target, self._load(draft, target, tokenizer), tokenizer)
+
+    @classmethod
+    def open(cls, file: GgufFile, draft: str | Path | Drafter, **settings: Any) -> CactusLlama:
+        """Open a file by its settings, as `load_pair` reads them; ``settings`` are those of calls that say nothing."""
+        read = file.settings
+        weights = GgufModel.load("target", file.path, vocab_only=True)
+        precise: dict[str, Any] = {"type_k": 0, "type_v": 0} if read.cache == "float32" else {}
+        threads = read.threads or torch.get_num_threads()
+        return cls(
+            file.path,
+            draft=draft,
+            n_ctx=read.context_size or min(weights.trained_length, USUAL_CONTEXT_SIZE),
+            n_gpu_layers=read.gpu_layers,
+            n_threads=threads,
+            n_threads_batch=threads,
+            flash_attn=read.cache == "float16",
+            verbose=False,
+            **precise,
+            **settings,
+        )
 
     def _load(self, draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: GgufTokenizer) -> Drafter:
         """Return what drafts, with the target's threads and a context as long."""
@@ -246,7 +268,7 @@ class CactusLlama(Llama):
             stopping_criteria=lambda token_ids: token_ids[-1] in ends,
             generator=generator,
         )
-        self.metrics = Metrics()
+        self.metrics, written = Metrics(), 0
         self.input_ids[: len(prompt_ids)] = prompt_ids
         turn, self.n_tokens = pair.take_turn(), len(prompt_ids)
         self._context.cancelled = asked.cancelled
@@ -260,6 +282,12 @@ class CactusLlama(Llama):
                         self._input_ids, outcome.rows.logits[i].numpy()
                     ):
                         return
+                    written += token not in ends
+                    self.usage = {
+                        "prompt_tokens": len(prompt_ids),
+                        "completion_tokens": written,
+                        "total_tokens": len(prompt_ids) + written,
+                    }
                     yield token
                     self.input_ids[self.n_tokens] = token
                     self.n_tokens += 1
