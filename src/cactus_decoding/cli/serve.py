@@ -162,7 +162,7 @@ def _serve_llama_cpp(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "cactus_decoding":
             raise
-        raise ValueError(f"cactus serve needs Starlette and uvicorn: run {install('playground')}") from None
+        raise ValueError(f"cactus serve needs Starlette and uvicorn: run {install('llama-cpp')}") from None
     if not is_loopback(host) and key is None:
         raise ValueError(
             f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"
