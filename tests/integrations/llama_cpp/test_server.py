@@ -96,7 +96,7 @@ def test_whoever_leaves_frees_the_model(server):
 
 @pytest.mark.slow
 def test_a_hundred_requests_at_once_of_which_a_third_is_cancelled(server):
-    """None is lost: what is not cancelled is what the same request gives when it is alone. Memory stays where it was."""
+    """None is lost: what is not cancelled is what the same request gives when it is alone. Memory stays as it was."""
 
     def body(number):
         return {"prompt": QUESTION, "max_tokens": 40, "seed": number % 5, "acceptance_rule": RULES[number % len(RULES)]}
