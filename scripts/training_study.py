@@ -14,17 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from constraint_stories import ANSWERABLE, constrained_stories
 from relaxing_study import SAMPLINGS, answer, longest
+from torch import Tensor
 from training_study_pages import render
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
 from cactus_decoding.budgets.spending import spending_policy
@@ -39,8 +41,8 @@ from cactus_decoding.training.acceptance.sampling import sample
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 from cactus_decoding.training.acceptance.training import train_draft
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.diagnosis.steps import steps_taken
 from cactus_decoding.training.importance.continuations import Branch, continue_alone
+from cactus_decoding.training.steps import steps_taken
 from cactus_decoding.zoo.word_problems import word_problems
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,10 +55,13 @@ LOSSES = (
     "relaxed:cactus:delta=1.0",
 )  # fmt: skip
 FILTERS = (None, "adaspec:keep=0.4")
-SEEDS = (0, 1, 2)
 PLAIN_START_LOSSES = ("kl", "total_variation", "lk")
 """What the start of which little is expected is trained with."""
 RATES = (3e-4, 1e-3, 3e-3)
+SECONDS = "seconds.json"
+"""Beside a trained draft: what its training took, of the process that ended it."""
+ROUNDS = (0, 1)
+"""Seeds of the table of four: one draft is answered after another, so that each gets two parts of the time."""
 LENGTHS = (4, 6, 8, 10, 14, 20)
 VALIDATION, TEST = "word_problems:split=validation,seed=23", "word_problems"
 PROTECTED = {"rule": "clamped:width=3.0", "protect": "digits"}
@@ -75,6 +80,7 @@ class Sizes:
         held_out: problems of the table of four.
         stories: of the family that no draft saw.
         old: problems of the usual families, for what was forgotten.
+        seeds: trainings of every loss.
     """
 
     documents: int = 4000
@@ -85,6 +91,19 @@ class Sizes:
     held_out: int = 500
     stories: int = 300
     old: int = 200
+    seeds: int = 3
+
+
+class Text(NamedTuple):
+    """An answer of the target: its tokens with the prompt's, how many those are, and the target's rows of it."""
+
+    token_ids: list[int]
+    start: int
+    rows: Tensor
+
+
+Texts = Mapping[str, Sequence[Text]]
+"""By sampling."""
 
 
 class Study:
@@ -134,11 +153,15 @@ class Study:
                 "bundled", str(self.data()), loss=loss, draft=start, filter=filter, held_out=64, steps=steps, seed=seed,
                 evaluate_every=max(1, steps // 4), learning_rate=rate, cache=str(self.work / "rows"),
             )  # fmt: skip
+            began = time.perf_counter()
             train_draft(settings, folder)
+            seconds = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}
+            write_atomically(folder / SECONDS, as_json(seconds) + "\n")
         return folder
 
-    def texts(self, split: str) -> dict[str, list[tuple[list[int], int]]]:
-        """Return, for each sampling, the target's answers to problems: token ids, and how many are the prompt's."""
+    @torch.inference_mode()
+    def texts(self, split: str) -> Texts:
+        """Return, for each sampling, the target's answers to problems, with its rows."""
         pair, found = load_pair("bundled", "ngram"), {}
         prompts = [each.prompt for each in islice(word_problems(split, seed=31), self.sizes.texts)]
         ids = [list(pair.tokenizer(prompt).input_ids) for prompt in prompts]
@@ -146,10 +169,12 @@ class Study:
         for name, sampling in SAMPLINGS.items():
             branches = [Branch(each, len(each), seed) for seed, each in enumerate(ids)]
             answers = continue_alone(pair, branches, sampling, max_new_tokens=256)
-            found[name] = [
-                ([*prompt, *pair.tokenizer(answer, add_special_tokens=False).input_ids, *stop], len(prompt))
-                for prompt, answer in zip(ids, answers, strict=True)
-            ]
+            found[name] = []
+            for prompt, text in zip(ids, answers, strict=True):
+                token_ids = [*prompt, *pair.tokenizer(text, add_special_tokens=False).input_ids, *stop]
+                logits = self.target(torch.tensor([token_ids])).logits[0, len(prompt) - 1 : -1]
+                rows = as_logits_to_probs(sampling)(logits, token_ids)
+                found[name].append(Text(token_ids, len(prompt), rows))
         return found
 
     def rate(self) -> float:
@@ -159,35 +184,44 @@ class Study:
             texts, lengths = self.texts("validation"), {}
             for rate in RATES:
                 draft = self.train(f"rate-{rate:g}", "bundled:worded", "lk", None, 0, rate, self.sizes.steps)
-                steps = expected_steps(self.target, draft, texts)["plain"]
+                steps = expected_steps(draft, texts)["plain"]
                 lengths[f"{rate:g}"] = steps["tokens"] / sum(steps["steps"])
             content = {"acceptance_length": lengths, "provenance": self.provenance}
             write_atomically(path, as_json(content, indent=1) + "\n")
         lengths = json.loads(path.read_text())["acceptance_length"]
         return float(max(lengths, key=lengths.__getitem__))
 
+    def measured(self, draft: Path, texts: Texts) -> dict[str, Any]:
+        """Return a trained draft's expected steps, kept beside it."""
+        path = draft / f"expected-{self.sizes.texts}.json"
+        if not path.exists():
+            write_atomically(path, as_json(expected_steps(draft, texts)) + "\n")
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
     def losses(self, shard: tuple[int, int]) -> None:
         """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
-        rate = self.rate()
-        asked = list(product(SEEDS, LOSSES, FILTERS, ["bundled:worded"]))
-        asked += list(product(SEEDS, PLAIN_START_LOSSES, [None], ["bundled:draft"]))
+        rate, seeds = self.rate(), range(self.sizes.seeds)
+        asked = list(product(seeds, LOSSES, FILTERS, ["bundled:worded"]))
+        asked += list(product(seeds, PLAIN_START_LOSSES, [None], ["bundled:draft"]))
         part, parts = shard
         with counting("Training", len(asked)) as progress:
             for number, (seed, loss, filter, start) in enumerate(asked):
                 if number % parts == part:
-                    self.train(_name(start, loss, filter, seed), start, loss, filter, seed, rate, self.sizes.steps)
+                    self.train(_name(seed, loss, filter, start), start, loss, filter, seed, rate, self.sizes.steps)
                 progress(number + 1, f"{start} {loss} {filter or ''} {seed}")
         if part != parts - 1:
             return
         texts, found = self.texts("test"), []
         for start in STARTS:
-            steps = expected_steps(self.target, zoo.path(start.partition(":")[2]), texts)
+            steps = expected_steps(zoo.path(start.partition(":")[2]), texts)
             found.append({"start": start, "loss": None, "filter": None, "seed": None} | steps)
-        for seed, loss, filter, start in asked:
-            draft = self.work / _name(start, loss, filter, seed)
-            if (draft / "config.json").exists():
-                steps = expected_steps(self.target, draft, texts)
+        there = [each for each in asked if (self.work / _name(*each) / "config.json").exists()]
+        with counting("Measuring", len(there)) as progress:
+            for number, (seed, loss, filter, start) in enumerate(there):
+                steps = self.measured(self.work / _name(seed, loss, filter, start), texts)
                 found.append({"start": start, "loss": loss, "filter": filter, "seed": seed} | steps)
+                progress(number + 1)
         content = {"rate": rate, "steps": self.sizes.steps, "drafts": found, "provenance": self.provenance}
         write_atomically(self.folder / "losses.json", as_json(content) + "\n")
 
@@ -195,12 +229,14 @@ class Study:
         """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
         rate = self.rate()
         drafts = {"as it came": "bundled:worded"}
+        took: dict[str, dict[str, float]] = {}
         for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
-            self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
+            folder = self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
             drafts[name.replace("-", " ")] = f"./{name}"
+            took[name.replace("-", " ")] = json.loads((folder / SECONDS).read_text())
         os.chdir(self.work)  # so that results name drafts and not this machine's folders
         texts = self.texts("test")
-        lengths = {name: expected_steps(self.target, _folder(each), texts) for name, each in drafts.items()}
+        lengths = {name: expected_steps(_folder(each), texts) for name, each in drafts.items()}
         asked = {
             f"{name}, {how}": (each, settings)
             for (name, each), (how, settings) in product(
@@ -212,10 +248,16 @@ class Study:
             configs = [self._config(each, settings, length, VALIDATION, self.sizes.lengths) for length in LENGTHS]
             chosen[name] = longest(configs, self._answer("four-chosen", configs))
         final = {name: replace(config, task=TEST, problems=self.sizes.held_out) for name, config in chosen.items()}
-        self._answer("four", list(final.values()))
+        alike = int(final["trained, relaxed, protected"].num_speculative_tokens)
+        under = {name: self._config(each, PROTECTED, alike, TEST, self.sizes.held_out) for name, each in drafts.items()}
+        together = sorted([*final.values(), *under.values()], key=lambda config: config.draft)
+        for seed in ROUNDS:
+            self._answer("four", [config.asking(seed=seed) for config in together])
         content = {
             "chosen": {name: config.as_dict() for name, config in final.items()},
+            "under the rule": {name: config.as_dict() for name, config in under.items()},
             "expected": lengths,
+            "took": took,
             "rate": rate,
             "steps": self.sizes.long,
             "provenance": self.provenance,
@@ -265,9 +307,7 @@ def _answered(pair: Pair, prompts: Sequence[str], adaptation: DraftAdaptation | 
 
 
 @torch.inference_mode()
-def expected_steps(
-    target: PreTrainedModel, folder: Path, texts: Mapping[str, Sequence[tuple[list[int], int]]]
-) -> dict[str, Any]:
+def expected_steps(folder: Path, texts: Texts) -> dict[str, Any]:
     """Return the steps of 6 proposals that each text is expected to take losslessly, and all texts' tokens.
 
     Rows are exact, and nothing is drawn: drafts are compared on the same texts.
@@ -276,18 +316,17 @@ def expected_steps(
     for name, some in texts.items():
         to_probs = as_logits_to_probs(SAMPLINGS[name])
         chances, problem = [], []
-        for number, (token_ids, start) in enumerate(some):
-            given, here = torch.tensor([token_ids]), slice(start - 1, len(token_ids) - 1)
-            q, p = (to_probs(model(given).logits[0, here], token_ids) for model in (target, draft))
-            chances.append(torch.minimum(q, p).sum(-1).clamp(max=1))
-            problem.append(torch.full((len(token_ids) - start,), number))
+        for number, text in enumerate(some):
+            logits = draft(torch.tensor([text.token_ids])).logits[0, text.start - 1 : -1]
+            chances.append(torch.minimum(text.rows, to_probs(logits, text.token_ids)).sum(-1).clamp(max=1))
+            problem.append(torch.full((len(text.rows),), number))
         steps = steps_taken(torch.cat(chances), torch.cat(problem), 6)
-        tokens = [len(token_ids) - start for token_ids, start in some]
+        tokens = [len(text.rows) for text in some]
         found[name] = {"tokens": sum(tokens), "texts": tokens, "steps": [round(each, 4) for each in steps.tolist()]}
     return found
 
 
-def _name(start: str, loss: str, filter: str | None, seed: int) -> str:
+def _name(seed: int, loss: str, filter: str | None, start: str) -> str:
     return "-".join([start.partition(":")[2], loss, *([] if filter is None else ["adaspec"]), str(seed)])
 
 

@@ -31,7 +31,11 @@ def render(folder: Path, page: Path) -> None:
     text = page.read_text()
     for name, parts in {
         "losses": {"losses": _losses, "losses of the other draft": _other_losses},
-        "four": {"four": lambda content: _four(content, folder)},
+        "four": {
+            "long": _long,
+            "four": lambda content: _four(content["chosen"], folder, "draft, verification"),
+            "under the rule": lambda content: _four(content["under the rule"], folder, "draft"),
+        },
         "adaptation": {"adaptation": _adaptation},
     }.items():
         path = folder / f"{name}.json"
@@ -101,7 +105,7 @@ def _other_losses(content: Mapping[str, Any]) -> str:
 
 def _loss_table(content: Mapping[str, Any], start: str) -> str:
     groups = _groups(content, start)
-    untrained, reference = groups[None, None], groups["lk", None]
+    untrained, reference = groups[None, None], groups.get(("lk", None))
     rows = [["as it came", *(cell for each in SAMPLINGS for cell in (number(_length(untrained, each), 3), "", ""))]]
     for (loss, filter), drafts in groups.items():
         if loss is None:
@@ -109,34 +113,42 @@ def _loss_table(content: Mapping[str, Any], start: str) -> str:
         row = [f"`{loss}`" + ("" if filter is None else ", filtered")]
         for sampling in SAMPLINGS:
             seeds = _by_seed(drafts, sampling)
-            told = "" if drafts is reference else _real(drafts, reference, sampling)
+            told = "" if reference is None or drafts is reference else _real(drafts, reference, sampling)
             row += [number(_length(drafts, sampling), 3), f"{min(seeds):.2f} to {max(seeds):.2f}", told]
         rows.append(row)
     header = ["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"]
     return lines(header, rows)
 
 
-def _four(content: Mapping[str, Any], folder: Path) -> str:
+def _long(content: Mapping[str, Any]) -> str:
+    """Return what long trainings gave losslessly, by both models' rows."""
+    expected, rows = content["expected"], []
+    untrained = [expected["as it came"]]
+    for name, each in expected.items():
+        cells = []
+        for sampling in SAMPLINGS:
+            ratio = "–" if name == "as it came" else number(_ratio([each], untrained, sampling), 3)
+            cells += [number(_length([each], sampling), 3), ratio]
+        took = content["took"].get(name)
+        rows.append([name, *cells, "–" if took is None else f"{took['seconds'] / 60:.0f} ({took['threads']})"])
+    header = ["draft", "T = 1", "÷ as it came", "the paper's sampling", "÷ as it came", "minutes (threads)"]
+    return lines(header, rows)
+
+
+def _four(runs: Mapping[str, Any], folder: Path, what: str) -> str:
+    """Return what each run gave, paired by problem with the first of them."""
     summaries = {each.config.asking(seed=0): each for each in summarise(read_results(folder / "four.jsonl"))}
-    chosen = {name: summaries[RunConfig.from_dict(each)] for name, each in content["chosen"].items()}
-    base, rows = chosen["as it came, lossless"], []
+    chosen = {name: summaries[RunConfig.from_dict(each)] for name, each in runs.items()}
+    base, rows = next(iter(chosen.values())), []
     for name, each in chosen.items():
         score, time, *_ = compared(each.group, base.group)
-        itself = each is base
-        rows.append(
-            [
-                name,
-                str(each.config.num_speculative_tokens),
-                number(each.metrics["score"], 3),
-                "–" if itself else number(score, 3),
-                number(each.metrics["acceptance_length"], 2),
-                "–" if itself else number(tokens_ratio(each.group, base.group), 3),
-                "–" if itself else number(time, 3),
-                number(each.metrics["nats_per_token"], 4),
-            ]
-        )
-    header = ["draft, verification", "length", "score", "− first", "tokens per step", "÷ first", "time ÷ first"]
-    return lines([*header, "nats per token"], rows)
+        differences = [number(score, 3), number(tokens_ratio(each.group, base.group), 3), number(time, 3)]
+        score_by, tokens_by, time_by = ["–"] * 3 if each is base else differences
+        length, nats = str(each.config.num_speculative_tokens), number(each.metrics["nats_per_token"], 4)
+        score_of, tokens_of = number(each.metrics["score"], 3), number(each.metrics["acceptance_length"], 2)
+        rows.append([name, length, score_of, score_by, tokens_of, tokens_by, time_by, nats])
+    header = [what, "length", "score", "− first", "tokens per step", "÷ first", "time ÷ first", "nats per token"]
+    return lines(header, rows)
 
 
 def _adaptation(content: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "diagnose",
+    "plan",
     "report",
     "train-draft",
     "learn-importance",

@@ -21,6 +21,7 @@ GENERATE = ("generate", "How many?")
 FRONTIER = ("frontier", "--output", "new.json")
 EVAL = ("eval", "--out", "new.jsonl")
 CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl")
+PAPER = "paper:gpu=h100,target=8e9"
 REPORT = ("report", "results.jsonl", "--output", "new.html")
 TRAIN = ("train-bundled", "--output", "new")
 LEARN = ("learn-importance", "--out", "new.safetensors")
@@ -104,6 +105,14 @@ CASES = [
     ((*FRONTIER, "--rows", "garbage"), "is not a file of rows"),
     ((*CALIBRATE, "--output", "results.jsonl"), "is an input; give another output"),
     ((*CALIBRATE, "--output", "hard.jsonl"), "is an input; give another output"),
+    (("plan", "results.jsonl", "--costs", "paper:gpu=h1,target=8e9", "--rate", "1", "--latency", "1"), "gpu must be"),
+    (("plan", "results.jsonl", "--costs", "nowhere", "--rate", "1", "--latency", "1"), "No such file"),
+    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "0", "--latency", "1"), "rate must be in (0, inf)"),
+    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "1", "--latency", "-1"), "latency must be in (0, inf)"),
+    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "1", "--latency", "1", "--picture", "a.png"),
+     "--picture is written as .svg"),
+    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "1", "--latency", "1", "--json", "results.jsonl"),
+     "is an input; give another output"),
     (("report", "results.jsonl", "--output", "link.jsonl"), "is an input; give another output"),
     (("report", "results.jsonl", "--output", "/dev/stdin"), "cannot write"),
     ((*FRONTIER, "--picture", "p.png"), "--picture is written as .svg, but 'p.png' ends in '.png'"),
@@ -256,7 +265,7 @@ def test_there_are_cases_for_every_command_that_takes_anything():
     assert len(CASES) >= 60
     assert {arguments[0] for arguments, _ in CASES} >= {
         "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report", "train-bundled",
-        "check-bundled", "rules", "learn-importance", "train-draft", "show", "diagnose",
+        "check-bundled", "rules", "learn-importance", "train-draft", "show", "diagnose", "plan",
     }  # fmt: skip
 
 

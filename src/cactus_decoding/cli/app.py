@@ -21,6 +21,7 @@ from cactus_decoding.cli import (
     frontier,
     generate,
     learn_importance,
+    plan,
     play,
     report,
     rules,
@@ -51,6 +52,7 @@ app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
+app.command("plan", epilog=plan.EXAMPLES, rich_help_panel=MEASURE)(plan.plan)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
 app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(

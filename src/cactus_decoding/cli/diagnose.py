@@ -80,8 +80,8 @@ def diagnose(
     """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.
 
     Answers problems losslessly, and looks at both models' rows. A probe of the draft's last layer, trained on one half
-    of the problems and tried on the other, tells a draft that disagrees by habit from one that is unable. The rule and
-    the protection are those that relaxing is judged by.
+    of the problems and tried on the other, says what little training wins at least: much where a draft only words
+    things differently. The rule and the protection are those that relaxing is judged by.
     """
     from cactus_decoding import Request, load_pair
     from cactus_decoding.budgets.spending import SpendingPolicy

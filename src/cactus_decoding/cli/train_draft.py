@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -51,7 +52,7 @@ def train_draft(
     layers: Annotated[
         int | None,
         typer.Option(metavar="N", rich_help_panel=START, show_default=False,
-                     help="A new draft of N layers with the target's architecture, tokenizer and head, and --width."),
+                     help="A new draft of N layers with the target's architecture and tokenizer, and --width."),
     ] = None,
     width: Annotated[
         int | None,
@@ -177,7 +178,23 @@ def train_draft(
         typer.echo(f"cactus: interrupted; what is done is in {part_of(output)}: the same command goes on", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts, the first
-        typer.echo(f"wrote {folder}: its README.md says what rules accept of it")
+        for line in _outcome(json.loads((folder / "training.json").read_text(encoding="utf-8"))):
+            typer.echo(line)
+        typer.echo(f"wrote {folder}, with a README.md")
+
+
+def _outcome(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what rules accept of the draft, before and after, and whether any accepts more."""
+    steps = found["provenance"]["arguments"]["num_speculative_tokens"]
+    lengths = {rule: (found["before"][rule]["length"], each["length"]) for rule, each in found["after"].items()}
+    for rule, (before, after) in lengths.items():
+        yield f"{rule}: {_spelled(*before)} to {_spelled(*after)} tokens per step of {steps} proposals"
+    if all(after[0] <= before[0] for before, after in lengths.values()):
+        yield "nothing was gained on the documents that training did not see: keep the draft that you had"
+
+
+def _spelled(value: float, low: float | None, high: float | None) -> str:
+    return f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f}–{high:.2f})"
 
 
 class _Stages:

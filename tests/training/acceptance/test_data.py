@@ -91,6 +91,16 @@ def test_parts_are_disjoint_and_drawn_by_the_seed(tmp_path):
     assert len(read_documents(str(write_data(tmp_path / "a.jsonl", 5)))) == 5
 
 
+def test_answers_to_one_prompt_and_equal_texts_stay_together():
+    sequences = [TokenSequence([prompt, 0, answer], 2) for prompt in range(20) for answer in range(5)]
+    sequences += [TokenSequence([7, 7, 7], 0)] * 9
+    parts = split(sequences, 3, seed=0)
+    keys = [{tuple(each.token_ids[: each.prompt_length or None]) for each in part} for part in parts]
+    assert [len(each) for each in keys] == [17, 2, 2]
+    assert not keys[0] & keys[1] | keys[0] & keys[2] | keys[1] & keys[2]
+    assert sum(len(part) for part in parts) == len(sequences)
+
+
 def test_a_batch_counts_what_is_learned():
     sequences = [TokenSequence([5, 6, 7, 8], 2), TokenSequence([9, 3], 0)]
     batch = collate(sequences)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.expected_steps import expected_steps
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import audit
@@ -31,17 +32,17 @@ def measured(models):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_acceptance_is_that_of_the_audit_at_every_learned_position(models, measured, rule):
-    accepted, expected = [], []
+    accepted, steps = [], 0.0
     for sequence in SEQUENCES:
         ids = torch.tensor([sequence.token_ids])
         with torch.no_grad():
             q, p = (model(ids).logits[0, :-1].softmax(-1)[max(sequence.prompt_length, 1) - 1 :] for model in models)
         alphas = audit(rule, q, p).acceptance.tolist()
         accepted += alphas
-        expected += [1 + a + (a * alphas[i + 1] if i + 1 < len(alphas) else 0.0) for i, a in enumerate(alphas)]
+        steps += expected_steps(alphas, 2)
     found = measured[rule]
     assert found.rate.value == pytest.approx(sum(accepted) / len(accepted), abs=1e-12)
-    assert found.length.value == pytest.approx(sum(expected) / len(expected), abs=1e-12)
+    assert found.length.value == pytest.approx(len(accepted) / steps, abs=1e-12)
     for interval in found:
         assert interval.low < interval.value < interval.high
 

@@ -12,7 +12,7 @@ from cactus_decoding import audit, load_pair
 from cactus_decoding.training.acceptance.data import IGNORED, Document, TokenSequence, as_sequence, collate
 from cactus_decoding.training.acceptance.losses import parse_loss
 from cactus_decoding.training.acceptance.losses.base import Rows
-from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
+from cactus_decoding.training.acceptance.row_cache import RowCache, coarse, likeliest
 from cactus_decoding.zoo.word_problems import word_problems
 
 SEQUENCES = [TokenSequence([1, 2, 3, 4, 5], 2), TokenSequence([6, 7, 1], 0), TokenSequence([2, 2, 5, 1], 1)]
@@ -85,6 +85,27 @@ def test_another_target_or_text_has_rows_of_its_own(models, tmp_path):
     assert len(folders) == 4
 
 
+def test_a_tail_that_rounding_would_swallow_keeps_its_mass():
+    # what the likeliest leave of 1 is 0 in float32; the others' own sum is not
+    logits = torch.tensor([[0.0, -30.0, -31.0]])
+    _, log_probs = likeliest(logits, top=1)
+    assert log_probs[0, 1].item() == pytest.approx(torch.tensor([-30.0, -31.0]).logsumexp(-1).item(), abs=1e-5)
+    found = coarse(*likeliest(logits, top=1), torch.zeros(1, 1, 3), torch.tensor([[0]]), torch.tensor([[True]]))
+    exact = Rows.of(logits.unsqueeze(0), torch.zeros(1, 1, 3), torch.tensor([[0]]))
+    reverse = parse_loss("reverse_kl")
+    assert (reverse(found) <= reverse(exact) + 1e-5).all()
+
+
+def test_tokens_that_only_the_target_has_are_left_out():
+    generator = torch.Generator().manual_seed(3)
+    wide = torch.randn(4, 9, generator=generator, dtype=torch.float64)
+    narrow = torch.randn(1, 4, 6, generator=generator, dtype=torch.float64)
+    given = torch.tensor([[0, 1, 2, 3]]), torch.ones(1, 4, dtype=torch.bool)
+    found, exact = coarse(*likeliest(wide, top=9), narrow, *given), Rows.of(wide.unsqueeze(0), narrow, *given)
+    for loss in ("kl", "lk", "total_variation"):
+        torch.testing.assert_close(parse_loss(loss)(found), parse_loss(loss)(exact), rtol=0, atol=1e-9)
+
+
 def test_the_bias_for_the_bundled_pair_is_as_small_as_it_is_stated(tmp_path):
     pair = load_pair("bundled", "bundled:worded")
     models = pair.target.model, pair.drafter.model
@@ -95,5 +116,7 @@ def test_the_bias_for_the_bundled_pair_is_as_small_as_it_is_stated(tmp_path):
     cache.fill()
     _, draft, tokens, mask = rows_of(models, texts)
     found, exact = coarse(*cache.rows(range(24)), draft, tokens, mask), Rows.of(*rows_of(models, texts))
+    for loss in ("kl", "reverse_kl"):
+        assert (parse_loss(loss)(found) <= parse_loss(loss)(exact) + 1e-4).all()
     assert 0 <= (found.acceptance - exact.acceptance).mean() < 1e-4
     assert found.target_probs[:, -1].mean() < 1e-3

@@ -30,6 +30,7 @@ def test_settings_are_plain_values_in_one_spelling():
         ({"steps": 0}, "steps must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be in"),
         ({"on_policy": 1.5}, "on_policy must be in"),
+        ({"on_policy": 0.5, "loss": "cross_entropy"}, "cross_entropy learns the texts' own tokens"),
         ({"on_policy": 0.5, "cache": "rows"}, "a cache keeps rows of texts that stay"),
         ({"on_policy": 0.5, "refresh_every": 30}, "evaluate_every must be a multiple of refresh_every"),
     ],

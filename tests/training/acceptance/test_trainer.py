@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.expected_steps import expected_steps
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import audit
@@ -20,7 +21,7 @@ SEQUENCES = [TokenSequence([1 + i % 7, 2, 3, 4 + i % 3, 5, 6][: 4 + i % 3], i % 
 @pytest.mark.parametrize(
     ("loss", "rule"), [("total_variation", "lossless"), ("relaxed:clamped:width=0.5,kl_weight=0", "clamped:width=0.5")]
 )
-def test_evaluation_counts_every_position_alike(tmp_path, loss, rule):
+def test_evaluation_is_that_of_the_rows_however_they_are_put_into_batches(tmp_path, loss, rule):
     target, draft = (tiny_llama(seed, sharpness=0.3).float() for seed in (0, 1))
     rows = []
     for sequence in SEQUENCES:
@@ -29,7 +30,7 @@ def test_evaluation_counts_every_position_alike(tmp_path, loss, rule):
             both = [model(ids).logits[0, :-1].double().softmax(-1) for model in (target, draft)]
         q, p = (probs[max(sequence.prompt_length, 1) - 1 :] for probs in both)
         rows.append(audit(rule, q, p).acceptance.tolist())
-    lengths = [1 + a + (a * row[i + 1] if i + 1 < len(row) else 0.0) for row in rows for i, a in enumerate(row)]
+    steps = sum(expected_steps(row, 2) for row in rows)
     alphas = [alpha for row in rows for alpha in row]
     settings = TrainingSettings(
         "any", "any", draft="any", loss=loss, steps=1, batch_size=3, num_speculative_tokens=2,
@@ -40,4 +41,4 @@ def test_evaluation_counts_every_position_alike(tmp_path, loss, rule):
     for found in (log[0], log[-1]):  # before the first step, and after one that moves nothing
         assert found["eval_acceptance"] == pytest.approx(sum(alphas) / len(alphas), abs=1e-6)
         assert found["eval_loss"] == pytest.approx(1 - sum(alphas) / len(alphas), abs=1e-6)
-        assert found["eval_acceptance_length"] == pytest.approx(sum(lengths) / len(lengths), abs=1e-6)
+        assert found["eval_acceptance_length"] == pytest.approx(len(alphas) / steps, abs=1e-6)

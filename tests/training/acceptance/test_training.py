@@ -241,14 +241,14 @@ def test_a_loss_that_is_no_number_stops_in_one_line(folder, tmp_path):
     model.save_pretrained(tmp_path / "broken")
     AutoTokenizer.from_pretrained(folder / "draft").save_pretrained(tmp_path / "broken")
     asked = settings(folder, draft=str(tmp_path / "broken"))
-    with pytest.raises(ValueError, match="the loss is nan after step 0; the last checkpoint is whole"):
+    with pytest.raises(ValueError, match="the loss is nan after step 0; what was saved before is whole"):
         train_draft(asked, tmp_path / "draft")
     assert not (tmp_path / "draft").exists()
 
 
 def test_a_training_that_diverges_leaves_the_checkpoint_before(folder, tmp_path):
     asked = settings(folder, learning_rate=1e30, evaluate_every=1)
-    with pytest.raises(ValueError, match=r"the loss is .* after step 2; the last checkpoint is whole"):
+    with pytest.raises(ValueError, match=r"the loss is .* after step 2; what was saved before is whole"):
         train_draft(asked, tmp_path / "draft")
     before = part_of(tmp_path / "draft") / "checkpoints" / "checkpoint-1"
     assert (before / "whole").exists()
@@ -309,6 +309,7 @@ def test_another_tokenizer_is_refused_before_any_work(folder, tmp_path):
         ({"draft": "bundled:worded"}, "goes with the bundled target"),
         ({"draft": None, "layers": 1, "width": 20}, "width must be a multiple of 8"),
         ({"draft": None, "first_layers": 2}, "must be before layer 2"),
+        ({"cache": "/dev/null/rows"}, "cannot write to"),
         ({"max_length": 4}, "there are 0 documents of which anything could be learned"),
     ],
 )
@@ -316,3 +317,4 @@ def test_what_cannot_be_trained_is_refused(folder, tmp_path, others, message):
     with pytest.raises(ValueError, match=message):
         train_draft(settings(folder, **others), tmp_path / "draft")
     assert not (tmp_path / "draft").exists()
+    assert not part_of(tmp_path / "draft").exists(), "other settings may be tried at once"

@@ -50,9 +50,9 @@ def card(
             f"# A draft for `{settings.target}`",
             "",
             f"Trained with `cactus train-draft` (cactus-decoding, commit {commit or 'unknown'}) to be accepted by its "
-            "target in speculative decoding. By itself it writes poor text.",
+            "target in speculative decoding.",
             "",
-            f"Expected tokens per step of {settings.num_speculative_tokens} proposals, and the mean acceptance of a "
+            f"Tokens over expected steps of {settings.num_speculative_tokens} proposals, and the mean acceptance of a "
             f"position, at temperature 1, from both models' rows along {measured_on} documents that training did not "
             "see; in brackets 95 % intervals over documents.",
             "",

@@ -30,8 +30,9 @@ class Watch(TrainerCallback):
         self._last: dict[str, float] = {}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-        """Mark the checkpoint that was just written."""
-        if state.is_world_process_zero:
+        """Mark the checkpoint that was just written, unless a gradient that is no number has spoilt it."""
+        weights = more["model"].parameters()
+        if state.is_world_process_zero and all(bool(each.isfinite().all()) for each in weights):
             (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / _WHOLE).touch()
 
     def on_log(

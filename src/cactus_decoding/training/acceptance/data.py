@@ -122,22 +122,29 @@ class Split(NamedTuple):
 def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> Split:
     """Return sequences in three parts, drawn by a seed; those of which nothing is learned are left out.
 
+    Sequences of one prompt, and equal texts, stay together: no part tells another's answers.
+
     Raises:
-        ValueError: where fewer than three are left.
+        ValueError: where fewer than three prompts or texts are left.
 
     Example:
-        >>> [len(part) for part in split([TokenSequence([1, 2], 0)] * 30, held_out=64, seed=0)]
+        >>> [len(part) for part in split([TokenSequence([each, 2], 1) for each in range(30)], held_out=64, seed=0)]
         [24, 3, 3]
     """
-    usable = [each for each in sequences if each.learned > 0]
-    if len(usable) < 3:
+    alike: dict[tuple[int, ...], list[TokenSequence]] = {}
+    for each in sequences:
+        if each.learned > 0:
+            alike.setdefault(tuple(each.token_ids[: each.prompt_length or None]), []).append(each)
+    if len(alike) < 3:
         raise ValueError(
-            f"there are {len(usable)} documents of which anything could be learned, but at least 3 are needed: to "
-            "train on, to choose the best checkpoint by, and to measure the result on"
+            f"there are {len(alike)} documents of which anything could be learned, but at least 3 are needed: to "
+            "train on, to choose the best checkpoint by, and to measure the result on (those of one prompt count once)"
         )
-    random.Random(seed).shuffle(usable)
-    held = min(held_out, max(1, len(usable) // 10))
-    return Split(usable[2 * held :], usable[:held], usable[held : 2 * held])
+    groups = list(alike.values())
+    random.Random(seed).shuffle(groups)
+    held = min(held_out, max(1, len(groups) // 10))
+    parts = groups[2 * held :], groups[:held], groups[held : 2 * held]
+    return Split(*([each for group in part for each in group] for part in parts))
 
 
 def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:

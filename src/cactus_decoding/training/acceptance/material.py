@@ -75,10 +75,15 @@ def material_of(
         ValueError: for a prompt that leaves no room for an answer, or too few documents.
     """
     stops = stop_token_ids(target, tokenizer)
-    prompts = [list(tokenizer(each.prompt).input_ids) for each in documents if each.completion is None]
-    for prompt in prompts:
-        if len(prompt) >= longest:
-            raise ValueError(f"a prompt has {len(prompt)} tokens, but a sequence at most {longest}: raise max_length")
+    prompts = []
+    for number, each in enumerate(documents, 1):
+        if each.completion is None:
+            prompts.append(list(tokenizer(each.prompt).input_ids))
+            if (length := len(prompts[-1])) >= longest:
+                raise ValueError(
+                    f"the prompt of document {number} has {length} tokens, but a sequence at most {longest}: raise "
+                    "max_length"
+                )
     if prompts and answering:
         answer(
             target,

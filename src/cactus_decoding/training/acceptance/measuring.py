@@ -14,7 +14,8 @@ from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.rules import as_rule
 from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
-from cactus_decoding.training.acceptance.losses.base import Rows, windows
+from cactus_decoding.training.acceptance.losses.base import Rows
+from cactus_decoding.training.steps import steps_of_texts
 
 _ROWS = 256
 """Audited at once."""
@@ -25,7 +26,7 @@ class Acceptance(NamedTuple):
 
     Attributes:
         rate: the mean acceptance of a position.
-        length: the mean expected tokens of a step, 1 + sum of products of acceptance along the texts.
+        length: the texts' tokens over the steps that they are expected to take (see `steps_taken`).
     """
 
     rate: Interval
@@ -63,8 +64,8 @@ def measure(
         for rule in map(as_rule, rules):
             parts = zip(q.split(_ROWS), p.split(_ROWS), strict=True)
             accepted = torch.cat([audit_rows(rule, *part).acceptance for part in parts])
-            kept = windows(accepted, rows.mask, num_speculative_tokens)
-            found.append((accepted.sum().item(), kept.sum().item(), len(accepted)))
+            steps = steps_of_texts(accepted, rows.mask, num_speculative_tokens)
+            found.append((accepted.sum().item(), steps.sum().item(), len(accepted)))
         sums.append(found)
         report(done)
     columns = np.array(sums, dtype=np.float64)
@@ -72,11 +73,11 @@ def measure(
 
 
 def _with_intervals(columns: Numbers) -> Acceptance:
-    """Return means over positions, of sums over each sequence's, ``[sequences, 3]``."""
-    accepted, kept, positions = columns.sum(0)
+    """Return the rate and the length, of sums over each sequence's positions, ``[sequences, 3]``."""
+    accepted, steps, positions = columns.sum(0)
     resampled = resampled_sums(columns)
-    rates, lengths = resampled[:, 0] / resampled[:, 2], 1 + resampled[:, 1] / resampled[:, 2]
+    rates, lengths = resampled[:, 0] / resampled[:, 2], resampled[:, 2] / resampled[:, 1]
     return Acceptance(
         bootstrapped(accepted / positions, rates, len(columns)),
-        bootstrapped(1 + kept / positions, lengths, len(columns)),
+        bootstrapped(positions / steps, lengths, len(columns)),
     )

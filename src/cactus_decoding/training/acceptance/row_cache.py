@@ -27,12 +27,13 @@ _BATCH = 8
 class RowCache:
     """Keeps the `TOP` likeliest tokens of each of the target's rows, and the mass of all others.
 
-    Losses then see the others as one outcome, in the target's row and the draft's (`coarse`). This is biased: two rows
-    that differ only among the others look alike. Divergences come out too small, never too large, and the acceptance
-    of lossless verification too large by at most the smaller of both models' masses on the others; whatever rule
-    judges, the error of its acceptance is at most the draft's mass there. For the bundled pair and TOP of 64 the
-    target's mass on the others is 3e-5 of a row on average, and the acceptance of 0.920 comes out 2e-5 too large; rows
-    of large vocabularies at temperature 1 have heavier tails. Evaluations take whole rows.
+    Losses then see the others as one outcome, in the target's row and the draft's (`coarse`). This is biased: two
+    rows that differ only among the others look alike. Divergences come out too small, never too large (up to
+    float32's rounding), and the acceptance of lossless verification too large by at most the smaller of both
+    models' masses on the others; whatever rule judges, the error of its acceptance is at most the draft's mass
+    there. For the bundled pair and TOP of 64 the target's mass on the others is 3e-5 of a row on average, and the
+    acceptance of 0.920 comes out 2e-5 too large; rows of large vocabularies at temperature 1 have heavier tails.
+    Evaluations take whole rows.
 
     Args:
         folder: where the files are; a folder of its own in it for each target and data.
@@ -73,7 +74,7 @@ class RowCache:
         return {"ids": torch.cat(ids), "log_probs": torch.cat(log_probs)}
 
     def rows(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return token ids and logarithms of q at the learned positions of some sequences, ``[positions, top]``."""
+        """Return tokens and logarithms of q at the learned positions of some sequences, as `likeliest` does."""
         found = [self._rows(index) for index in indices]
         ids, log_probs = (torch.cat(part) for part in zip(*found, strict=True))
         return ids.long(), log_probs
@@ -88,41 +89,65 @@ class RowCache:
 
 
 def likeliest(logits: Tensor, top: int = TOP) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens of rows and the logarithms of their probabilities, ``[rows, top]`` on the CPU."""
+    """Return the likeliest tokens of rows, and the logarithms of their probabilities and of all others' together.
+
+    The others' mass is summed up by itself: what the likeliest leave of 1 is mostly rounding.
+
+    Returns:
+        Token ids, ``[rows, top]``, and logarithms, ``[rows, top + 1]``, on the CPU.
+
+    Example:
+        >>> ids, log_probs = likeliest(torch.tensor([[0.5, 0.25, 0.25]]).log(), top=2)
+        >>> ids[0, 0].item(), log_probs.exp()[0, [0, 2]].tolist()
+        (0, [0.5, 0.25])
+    """
     rows = log_rows(logits)
     found = rows.topk(min(top, rows.shape[-1]))
-    return found.indices.cpu(), found.values.cpu()
+    return found.indices.cpu(), torch.cat([found.values, _others(rows, found.indices)], -1).cpu()
+
+
+def _others(log_probs: Tensor, ids: Tensor) -> Tensor:
+    """Return the logarithm of the mass of all tokens but some, ``[rows, 1]``; tiny where there are no others."""
+    least = torch.finfo(log_probs.dtype).min / 4
+    return log_probs.scatter(-1, ids, least).logsumexp(-1, keepdim=True).clamp(min=_floor(log_probs))
+
+
+def _floor(log_probs: Tensor) -> float:
+    return math.log(torch.finfo(log_probs.dtype).tiny)
 
 
 def coarse(top_ids: Tensor, top_log_probs: Tensor, draft_logits: Tensor, token_ids: Tensor, mask: Tensor) -> Rows:
     """Return rows of one outcome for each token of the target's likeliest, and one for all others.
 
+    Tokens of a target that pads its vocabulary further than the draft are left out.
+
     Args:
         top_ids: the likeliest tokens, ``[positions, top]``.
-        top_log_probs: logarithms of q there.
+        top_log_probs: logarithms of q there, and of the mass of all others, ``[positions, top + 1]``.
         draft_logits: ``[texts, length, vocabulary]``.
         token_ids: what the texts have at these positions, ``[texts, length]``.
         mask: which positions count, ``[texts, length]``.
 
     Example:
-        >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75]]).log(), torch.zeros(1, 1, 4),
+        >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75, 0.25]]).log(), torch.zeros(1, 1, 4),
         ...               torch.tensor([[1]]), torch.tensor([[True]]))
         >>> rows.target_probs, rows.draft_probs
         (tensor([[0.7500, 0.2500]]), tensor([[0.2500, 0.7500]]))
     """  # fmt: skip
-    draft = log_rows(draft_logits[mask])
-    least = torch.finfo(draft.dtype).tiny
-    kept = draft.gather(-1, top_ids)
-    others = draft.scatter(-1, top_ids, torch.finfo(draft.dtype).min / 4).logsumexp(-1, keepdim=True)
-    rest = (1 - top_log_probs.exp().sum(-1, keepdim=True)).clamp(min=least).log()
-    floor = math.log(least)
-    target = torch.cat([top_log_probs, rest], -1).clamp(min=floor)
-    return Rows(target, torch.cat([kept, others.clamp(min=floor)], -1), chosen(draft, token_ids[mask]), mask)
+    draft, target = log_rows(draft_logits[mask]), top_log_probs
+    lacking = torch.nn.functional.pad(top_ids >= draft.shape[-1], (0, 1))
+    if lacking.any():
+        impossible = torch.finfo(draft.dtype).min / 4
+        draft = torch.nn.functional.pad(draft, (0, int(top_ids.max()) + 1 - draft.shape[-1]), value=impossible)
+        target = log_rows(target.masked_fill(lacking, impossible))
+    outcomes = torch.cat([draft.gather(-1, top_ids), _others(draft, top_ids)], -1)
+    floor = _floor(draft)  # what neither row has must not weigh: tiny times a hugely negative logarithm is no zero
+    return Rows(target.clamp(min=floor), outcomes.clamp(min=floor), chosen(draft, token_ids[mask]), mask)
 
 
 def key_of(target: PreTrainedModel, sequences: Sequence[TokenSequence], top: int) -> str:
     """Return a name for a target's rows of some sequences: its weights' beginnings count, and every token."""
-    digest = hashlib.sha256(f"{top} {type(target).__name__}".encode())
+    digest = hashlib.sha256(f"{top} and others, {type(target).__name__}".encode())
     for name, parameter in target.named_parameters():
         digest.update(f"{name} {list(parameter.shape)} {parameter.flatten()[:8].tolist()}".encode())
     for each in sequences:

@@ -23,7 +23,7 @@ class TrainingSettings:
             ``text``; or a task such as ``word_problems:split=train``, whose prompts the target answers.
         loss: such as ``lk``; see `LOSSES`.
         draft: the draft to start from: a folder, a name on the hub, or a bundled draft's name.
-        layers: of a new draft with the target's architecture, tokenizer and head.
+        layers: of a new draft with the target's architecture and tokenizer.
         width: of its hidden states; a multiple of the width of the target's attention heads.
         first_layers: start from so many of the target's own first layers.
         filter: such as ``adaspec:keep=0.4``; see `FILTERS`.
@@ -32,8 +32,8 @@ class TrainingSettings:
         problems: how many of a task's problems or a file's objects are taken, the first; all, if None.
         max_new_tokens: of an answer that the target or the draft gives.
         max_length: tokens of a sequence; what is longer is cut.
-        held_out: documents that choose the best checkpoint, and as many others that measure the result; of few
-            documents a tenth each.
+        held_out: prompts (or texts) that choose the best checkpoint, and as many others that measure the result; of
+            few a tenth each.
         steps: of the optimiser.
         batch_size: sequences a step, of each process.
         gradient_accumulation: batches a step.
@@ -90,6 +90,10 @@ class TrainingSettings:
             raise ValueError(
                 "give one start: a draft, layers and width for a new one, or first_layers of the target; "
                 f"{'several' if any(starts) else 'none'} of them are given"
+            )
+        if self.on_policy and self.loss == "cross_entropy":
+            raise ValueError(
+                "cross_entropy learns the texts' own tokens, which are the draft's with on_policy: give another loss"
             )
         if self.on_policy and self.cache is not None:
             raise ValueError("a cache keeps rows of texts that stay, but on_policy writes new ones: give one of them")

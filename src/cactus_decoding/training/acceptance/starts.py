@@ -41,7 +41,7 @@ def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedMode
 
 
 def of_shape(target: PreTrainedModel, layers: int, width: int) -> PreTrainedModel:
-    """Return an untrained model of the target's architecture, vocabulary and head, with other sizes.
+    """Return an untrained model of the target's architecture and vocabulary, with other sizes.
 
     Attention heads stay as wide as the target's and as many to a key; the feed-forward part keeps its proportion.
 

@@ -14,9 +14,10 @@ from cactus_decoding.training.acceptance.continuations import Continuations
 from cactus_decoding.training.acceptance.data import IGNORED
 from cactus_decoding.training.acceptance.filters import AdaSpec
 from cactus_decoding.training.acceptance.length_groups import LengthGroups
-from cactus_decoding.training.acceptance.losses.base import Loss, Rows, windows
+from cactus_decoding.training.acceptance.losses.base import Loss, Rows
 from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
 from cactus_decoding.training.acceptance.saving import naming
+from cactus_decoding.training.steps import steps_of_texts
 
 METRIC = "acceptance_length"
 """By what the best checkpoint is chosen."""
@@ -79,58 +80,70 @@ class AcceptanceTrainer(Trainer):
         indices = inputs.pop("index", None)
         if self.continuations is not None:
             inputs = self.continuations.mixed(inputs, self.accelerator.unwrap_model(model), self.state.global_step)
-        rows = self.rows(model, inputs, indices)
+        target = self._target_rows(inputs, indices)
+        rows = self._rows(model, inputs, target)
         losses = self.loss(rows)
         if self.filter is not None and self.reference is not None:
             with torch.no_grad():
-                reference = self.rows(self.reference, inputs, indices)
+                reference = self._rows(self.reference, inputs, target)
             losses = losses[self.filter.chosen(rows, reference)]
         loss = losses.mean()
         if not bool(loss.isfinite()):
             raise ValueError(
-                f"the loss is {loss.item()} after step {self.state.global_step}; the last checkpoint is whole. Try a "
+                f"the loss is {loss.item()} after step {self.state.global_step}; what was saved before is whole. Try a "
                 "smaller learning rate, with another output"
             )
         if num_items_in_batch is not None:  # processes' gradients are averaged, not added up
             loss = loss * (counted / num_items_in_batch) * self.accelerator.num_processes
         return (loss, None) if return_outputs else loss
 
-    def rows(self, model: torch.nn.Module, inputs: dict[str, Any], indices: Tensor | None = None) -> Rows:
-        """Return a draft's and the target's rows of a batch; the target's from the cache, given places in it."""
-        texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        labels = inputs["labels"][:, 1:]
-        mask, tokens = labels != IGNORED, labels.clamp(min=0)
-        logits = model(**texts, use_cache=False).logits[:, :-1]
+    @torch.no_grad()
+    def _target_rows(self, inputs: dict[str, Any], indices: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the target's logits of a batch or, given its places in the cache, what that has kept of them."""
         if self.cache is not None and indices is not None:
-            ids, log_probs = (part.to(logits.device) for part in self.cache.rows(indices.tolist()))
-            return coarse(ids, log_probs, logits, tokens, mask)
-        with torch.no_grad():
-            target_logits = self.target(**texts, use_cache=False).logits[:, :-1]
-        return Rows.of(target_logits, logits, tokens, mask)
+            return tuple(part.to(inputs["labels"].device) for part in self.cache.rows(indices.tolist()))
+        return (self._logits(self.target, inputs),)
+
+    def _rows(self, model: torch.nn.Module, inputs: dict[str, Any], target: tuple[Tensor, ...]) -> Rows:
+        """Return a draft's and the target's rows of a batch."""
+        labels = inputs["labels"][:, 1:]
+        given = self._logits(model, inputs), labels.clamp(min=0), labels != IGNORED
+        first, *more = target
+        return coarse(first, more[0], *given) if more else Rows.of(first, *given)
+
+    @staticmethod
+    def _logits(model: torch.nn.Module, inputs: dict[str, Any]) -> Tensor:
+        texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        logits: Tensor = model(**texts, use_cache=False).logits[:, :-1]
+        return logits
 
     @torch.no_grad()
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Return loss, acceptance and acceptance length over a set of sequences, each position alike.
+        """Return loss and acceptance of the positions of a set of sequences, and their tokens per step.
 
-        The acceptance length is 1 + sum of products of acceptance along the texts (see `windows`): by lossless
-        verification, or by the rule that the loss trains for. The target's rows are computed, and nothing is filtered.
+        The acceptance length is the texts' tokens over the steps that they are expected to take (see `steps_taken`): by
+        lossless verification, or by the rule that the loss trains for. The target's rows are computed, and nothing is
+        filtered.
         """
         self.model.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=self.args.device)
         for batch in self.get_eval_dataloader(eval_dataset):
             batch.pop("index", None)
             with self.compute_loss_context_manager():
-                rows = self.rows(self.model, self._prepare_inputs(batch))
+                prepared = self._prepare_inputs(batch)
+                rows = self._rows(self.model, prepared, self._target_rows(prepared))
                 accepted = self.loss.acceptance(rows)
-                parts = self.loss(rows), accepted, windows(accepted, rows.mask, self.num_speculative_tokens)
-            of_texts = torch.zeros(*rows.mask.shape, 4, dtype=torch.float64, device=self.args.device)
-            of_texts[rows.mask] = torch.stack([*parts, torch.ones_like(accepted)], -1).double()
+                losses = self.loss(rows)
+            of_positions = torch.zeros(*rows.mask.shape, 3, dtype=torch.float64, device=self.args.device)
+            of_positions[rows.mask] = torch.stack([losses, accepted, torch.ones_like(accepted)], -1).double()
+            steps = steps_of_texts(accepted, rows.mask, self.num_speculative_tokens).to(of_positions.device)
+            of_texts = torch.cat([of_positions.sum(1), steps.unsqueeze(-1)], -1)
             # the last batches of some processes repeat sequences, which are left out here
-            sums += self.accelerator.gather_for_metrics(of_texts.sum(1)).sum(0)
-        loss, acceptance, kept, _ = (sums / sums[-1]).tolist()
-        names = {"loss": loss, "acceptance": acceptance, METRIC: 1 + kept}
+            sums += self.accelerator.gather_for_metrics(of_texts).sum(0)
+        loss, acceptance, positions, steps_in_all = sums.tolist()
+        names = {"loss": loss / positions, "acceptance": acceptance / positions, METRIC: positions / steps_in_all}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in names.items()}
         self.log(metrics)
         handler: Any = self.callback_handler

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from cactus_decoding import zoo
 from cactus_decoding.drafting.registry import parse_drafter
+from cactus_decoding.files.writing import check_folder
 from cactus_decoding.generation.pair import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached
@@ -63,6 +64,8 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     documents = read_documents(settings.data, settings.problems)
     digest = digest_of(documents)
     work = workplace_of(output, settings, digest)
+    if settings.cache is not None:
+        check_folder(Path(settings.cache).expanduser())
     target_name = check_models(settings)
     local = only_cached("target", target_name)
     tokenizer = load_tokenizer("target", target_name, local=local)

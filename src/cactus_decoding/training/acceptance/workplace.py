@@ -13,7 +13,7 @@ from cactus_decoding.files.writing import check_folder, lock, part_of, write_ato
 from cactus_decoding.training.acceptance.saving import naming
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 
-_LOCK = "lock"
+_LOCK, _SETTINGS = "lock", "settings.json"
 
 
 def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> Path:
@@ -28,7 +28,7 @@ def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> 
     work = part_of(output)
     if not work.exists() or (work.is_dir() and {each.name for each in work.iterdir()} <= {_LOCK}):
         return work
-    file = work / "settings.json"
+    file = work / _SETTINGS
     if not file.is_file():
         raise ValueError(f"{str(work)!r} is in the way: what is not finished is written there")
     earlier, now = json.loads(file.read_text(encoding="utf-8")), _asked(settings, data_sha256)
@@ -45,6 +45,8 @@ def workplace_of(output: Path, settings: TrainingSettings, data_sha256: str) -> 
 def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterator[None]:
     """Make the folder, write down what is asked for, and hold it for this process alone.
 
+    Where nothing came of it, the folder is removed: other settings may then be tried.
+
     Raises:
         ValueError: where another process holds it.
     """
@@ -52,8 +54,12 @@ def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterat
         work.mkdir(parents=True, exist_ok=True)
     with (work / _LOCK).open("w") as held:
         lock(held.fileno(), work)
-        write_atomically(work / "settings.json", json.dumps(_asked(settings, data_sha256), indent=2))
-        yield
+        write_atomically(work / _SETTINGS, json.dumps(_asked(settings, data_sha256), indent=2))
+        try:
+            yield
+        finally:
+            if work.exists() and {each.name for each in work.iterdir()} <= {_LOCK, _SETTINGS}:
+                shutil.rmtree(work)
 
 
 def finish(model: Path, work: Path, output: Path) -> None:

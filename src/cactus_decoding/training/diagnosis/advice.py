@@ -50,5 +50,10 @@ def _means(way: Promise, found: Diagnosis) -> str:
     if way.name == "relaxed":
         return f"This is {found.rule}; what it does to answers, 'cactus eval' measures."
     if way.time.told and way.time.high < 1:
-        return "At least: the draft disagrees by habit, and training all of it removes more ('cactus train-draft')."
-    return "A change of the last layer removes nothing: the draft is unable, or was trained already."
+        return (
+            "At least: a change of the last layer does it, and training all of it removes more ('cactus train-draft')."
+        )
+    return (
+        "A change of the last layer removes nothing. Training all of the draft may yet, by less: a few hundred steps "
+        "of 'cactus train-draft --loss total_variation' tell."
+    )

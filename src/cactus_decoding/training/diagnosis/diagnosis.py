@@ -20,7 +20,7 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.params import as_logits_to_probs
 from cactus_decoding.training.diagnosis.probe import Probe, change
 from cactus_decoding.training.diagnosis.recording import Recorded
-from cactus_decoding.training.diagnosis.steps import steps_taken
+from cactus_decoding.training.steps import steps_taken
 
 CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
 """Kinds of tokens; the first pattern that is found in a token's text decides."""

@@ -43,3 +43,23 @@ def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -
         stops[:, :k] *= 1 - ahead
         begins[:, t + 1 : t + k + 2] += begins[:, t : t + 1] * stops
     return (begins[:, :longest] * (torch.arange(longest) < lengths[:, None])).sum(-1)
+
+
+def steps_of_texts(chances: Tensor, mask: Tensor, num_speculative_tokens: int) -> Tensor:
+    """Return how many steps each text of a batch is expected to take, ``[texts]`` in float64 on the CPU.
+
+    Args:
+        chances: that a proposal for a counted position is kept, ``[positions]``.
+        mask: where these stand, ``[texts, length]``.
+        num_speculative_tokens: proposals per step.
+
+    Example:
+        >>> mask = torch.tensor([[True, True], [False, True], [False, False]])
+        >>> steps_of_texts(torch.tensor([0.5, 0.5, 0.5]), mask, 1).tolist()
+        [1.5, 1.0, 0.0]
+    """
+    mask, found = mask.cpu(), torch.zeros(len(mask), dtype=torch.float64)
+    if mask.any():
+        steps = steps_taken(chances.detach().cpu(), mask.nonzero()[:, 0], num_speculative_tokens)
+        found[: len(steps)] = steps
+    return found

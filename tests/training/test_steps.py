@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.expected_steps import expected_steps
 
-from cactus_decoding.training.diagnosis.steps import steps_taken
+from cactus_decoding.training.steps import steps_taken
 
 EXACT = 1e-12
-
-
-def enumerated(chances: list[float], k: int) -> float:
-    """Walk through every outcome of every step."""
-    if not chances:
-        return 0.0
-    steps, reached = 1.0, 1.0
-    for kept in range(k + 1):
-        ends = kept == k or kept >= len(chances)
-        chance = reached * (1.0 if ends else 1 - chances[kept])
-        steps += chance * enumerated(chances[kept + 1 :], k)
-        if ends:
-            return steps
-        reached *= chances[kept]
-    return steps
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 6])
@@ -31,7 +17,7 @@ def test_steps_are_those_of_an_enumeration(k: int) -> None:
     texts = [torch.rand(n, generator=generator, dtype=torch.float64) for n in (1, 2, 5, 8, 3)]
     problem = torch.cat([torch.full((len(text),), number) for number, text in enumerate(texts)])
     found = steps_taken(torch.cat(texts), problem, k).tolist()
-    assert found == pytest.approx([enumerated(text.tolist(), k) for text in texts], abs=EXACT)
+    assert found == pytest.approx([expected_steps(text.tolist(), k) for text in texts], abs=EXACT)
 
 
 def test_without_proposals_every_token_takes_a_step() -> None:

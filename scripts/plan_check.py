@@ -1,0 +1,199 @@
+"""What `cactus plan` says beside what vLLM's CPU engine does, at several rates: regenerates docs/planning.md's table.
+
+    .venv-vllm/bin/python scripts/plan_check.py            measures: ten minutes on an idle machine
+    .venv/bin/python scripts/plan_check.py --only-render   writes the table, from the result file
+
+One engine answers everything: first one problem at a time, whose steps are recorded; then full batches, whose steps
+are timed; then requests at random times. The first two are what a plan is made of, the third what it is checked by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from marked_page import insert
+
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.planning.costs import StepTimes
+from cactus_decoding.planning.fleet import Workload, simulate
+from cactus_decoding.planning.plan import capacity
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER, PAGE = ROOT / "docs" / "results" / "planning", ROOT / "docs" / "planning.md"
+RUNS = (("lossless", 6), ("cactus:delta=1.0", 6))
+BATCHES = (1, 2, 4, 8, 16)
+MAX_BATCH = 16
+LOADS = (0.3, 0.6, 0.85)
+"""Rates, as shares of what one replica can answer at most."""
+
+
+class Engine:
+    """vLLM's engine in this process, with the bundled pair.
+
+    Args:
+        length: proposals.
+        rule: of every request.
+    """
+
+    def __init__(self, rule: str, length: int) -> None:
+        from vllm import SamplingParams
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        from cactus_decoding import zoo
+        from cactus_decoding.integrations.vllm.server import speculative_config
+
+        draft = str(zoo.path("worded"))
+        self.engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=str(zoo.path("target")), dtype="float32", enforce_eager=True, gpu_memory_utilization=0.2,
+                speculative_config=speculative_config(draft, length, "probabilistic"), max_num_seqs=MAX_BATCH,
+                generation_config="vllm", enable_prefix_caching=False,
+            )
+        )  # fmt: skip
+        asked = {} if rule == "lossless" else {"acceptance_rule": rule}
+        self.sampling = SamplingParams(
+            temperature=1.0, max_tokens=256, extra_args=asked or None, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        self.asked = 0
+
+    def add(self, prompt: str) -> str:
+        """Begin a request, and return its name."""
+        self.asked += 1
+        self.engine.add_request(str(self.asked), prompt, self.sampling)
+        return str(self.asked)
+
+    def step(self) -> list[str]:
+        """Take a step of the whole batch; return who is done."""
+        return [output.request_id for output in self.engine.step() if output.finished]
+
+    def alone(self, prompts: Sequence[str]) -> tuple[list[int], float]:
+        """Return how many steps each answer takes, and the median seconds that reading its prompt adds."""
+        steps, reading = [], []
+        for prompt in prompts:
+            self.add(prompt)
+            times = self._whole()[1]
+            steps.append(len(times))
+            reading.append(times[0] - statistics.median(times))
+        return steps, max(0.0, statistics.median(reading))
+
+    def seconds_of_steps(self, prompts: Sequence[str]) -> dict[int, float]:
+        """Return the median seconds of a step by batch size; those that read prompts are left out."""
+        found: dict[int, list[float]] = {batch: [] for batch in BATCHES}
+        given = cycle(prompts)
+        for _ in range(6):
+            for batch in BATCHES:
+                for prompt in islice(given, batch):
+                    self.add(prompt)
+                found[batch] += self._whole()[0][2:]
+        return {batch: statistics.median(times) for batch, times in found.items()}
+
+    def _whole(self) -> tuple[list[float], list[float]]:
+        """Answer what was asked; return the seconds of the steps before anybody was done, and of all."""
+        before, times, done = [], [], False
+        while self.engine.has_unfinished_requests():
+            began = time.perf_counter()
+            done = bool(self.step()) or done
+            times.append(time.perf_counter() - began)
+            if not done:
+                before.append(times[-1])
+        return before, times
+
+    def serve(self, prompts: Sequence[str], rate: float, seed: int) -> list[float]:
+        """Return the latencies of requests that come at random times."""
+        arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, len(prompts)))
+        began, came, latencies = time.perf_counter(), {}, {}
+        waiting = list(zip(arrivals.tolist(), prompts, strict=True))[::-1]
+        while waiting or self.engine.has_unfinished_requests():
+            now = time.perf_counter() - began
+            while waiting and waiting[-1][0] <= now:
+                arrival, prompt = waiting.pop()
+                came[self.add(prompt)] = arrival
+            if not self.engine.has_unfinished_requests():
+                time.sleep(max(0.0, waiting[-1][0] - (time.perf_counter() - began)))
+                continue
+            for name in self.step():
+                latencies[name] = time.perf_counter() - began - came[name]
+        return [latencies[name] for name in came]
+
+
+def measure(folder: Path, count: int) -> None:
+    """Answer everything, and write what was recorded, timed and served."""
+    from cactus_decoding.zoo.word_problems import word_problems
+
+    prompts = [each.prompt for each in islice(word_problems("test", seed=41), count)]
+    found = []
+    for rule, length in RUNS:
+        engine = Engine(rule, length)
+        engine.alone(prompts[:5])  # the first passes are slow
+        steps, prompt = engine.alone(prompts)
+        seconds = engine.seconds_of_steps(prompts)
+        most = capacity(StepTimes(seconds), statistics.fmean(steps), max_batch=MAX_BATCH, prompt=prompt)
+        served = [
+            {"load": load, "rate": load * most, "latencies": engine.serve(prompts, load * most, seed)}
+            for seed, load in enumerate(LOADS)
+        ]
+        costs = {str(batch): value for batch, value in seconds.items()}
+        found.append(
+            {"rule": rule, "length": length, "steps": steps, "seconds": costs, "prompt": prompt, "served": served}
+        )
+        engine.engine.engine_core.shutdown()
+    content = {
+        "runs": found,
+        "max_batch": MAX_BATCH,
+        "provenance": provenance({"script": "plan_check", "count": count}),
+    }
+    write_atomically(folder / "check.json", as_json(content) + "\n")
+
+
+def render(folder: Path, page: Path) -> None:
+    """Replace the page's table."""
+    content = json.loads((folder / "check.json").read_text())
+    rows = []
+    for run in content["runs"]:
+        for served in run["served"]:
+            rows.append(_row(run, served, content["max_batch"]))
+    head = "| rule | load | requests/s | half within, plan | measured | ratio | 95 % within, plan | measured | ratio |"
+    write_atomically(page, insert(page.read_text(), "check", "\n".join([head, "|---|" + "---:|" * 8, *rows])))
+
+
+def _row(run: dict[str, Any], served: dict[str, Any], max_batch: int) -> str:
+    times = StepTimes({int(batch): seconds for batch, seconds in run["seconds"].items()})
+    # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
+    workload = Workload(served["rate"], np.array(run["steps"]), 50_000)
+    plan = simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
+    cells = []
+    for share in (0.5, 0.95):
+        measured = float(np.quantile(served["latencies"], share))
+        cells += [f"{plan.quantile(share):.3f} s", f"{measured:.3f} s", f"{plan.quantile(share) / measured:.2f}"]
+    load = f"{100 * served['load']:.0f} % | {served['rate']:.1f}"
+    return f"| `{run['rule']}` ×{run['length']} | {load} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Measure and render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result file is")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page whose table is replaced")
+    parser.add_argument("--count", type=int, default=300, help="problems")
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if given.only_render:
+        render(given.folder, given.page)
+    else:
+        measure(given.folder, given.count)
+
+
+if __name__ == "__main__":
+    main()

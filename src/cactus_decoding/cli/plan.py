@@ -1,0 +1,128 @@
+"""`cactus plan`: how many replicas the runs of a result file would take."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.display import number
+from cactus_decoding.cli.progress import counting
+
+if TYPE_CHECKING:
+    from cactus_decoding.planning.plan import Goal, Planned
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus plan results.jsonl --costs costs.json --rate 2 --rate 8 --latency 1.5\n\n"
+    "cactus plan results.jsonl --costs paper:gpu=h100,target=8.2e9,draft=0.6e9,cache_bytes=147456,context=600 "
+    "--rate 1000 --latency 5 --picture plan.svg"
+)
+ASKED = "What is asked"
+
+
+def plan(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULT.jsonl…", help="Result files of cactus eval.")],
+    rate: Annotated[
+        list[float],
+        typer.Option(metavar="R", rich_help_panel=ASKED, help="Requests a second; give it again for another rate."),
+    ],
+    latency: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", rich_help_panel=ASKED, help="Answers are to be complete within so long."),
+    ],
+    costs: Annotated[
+        str,
+        typer.Option(metavar="COSTS", rich_help_panel=ASKED,
+                     help="What a step takes: a JSON file of measured times, or a GPU on paper."),
+    ],
+    share: Annotated[
+        float, typer.Option(metavar="P", rich_help_panel=ASKED, help="Of the answers, in (0, 1).")
+    ] = 0.95,
+    max_batch: Annotated[
+        int, typer.Option(min=1, max=4096, metavar="N", rich_help_panel=ASKED,
+                          help="Requests that share a replica's step at most.")
+    ] = 64,
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, metavar="N", rich_help_panel=ASKED, show_default="the fewest that keep it",
+                     help="Work out the latencies of so many replicas instead."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of arrivals.")] = 0,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
+                     help="Draw replicas, or latencies, by rate."),
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
+                     help="Write the result, with its provenance, here."),
+    ] = None,
+) -> None:  # fmt: skip
+    """Say how many replicas recorded runs would take, with which rule and draft length, and how long users wait.
+
+    An event simulation: requests arrive at random, share a replica's steps in continuous batches, and take as many
+    steps as the result files say. Needs the extra 'plan'.
+    """
+    from cactus_decoding.arguments.checks import check_number
+    from cactus_decoding.arguments.extras import install
+    from cactus_decoding.evaluation.reporting.report import read_all
+    from cactus_decoding.evaluation.runs.summary import summarise
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.planning.costs import parse_costs
+    from cactus_decoding.planning.picture import plan_picture
+    from cactus_decoding.planning.plan import Fleet, Goal, planned_runs
+    from cactus_decoding.planning.plan import plan as planned
+
+    paper = costs.startswith("paper")
+    check_writable(picture, json_file, inputs=[*results, None if paper else Path(costs)])
+    options.check_suffix("--picture", picture, ".svg")
+    for each in rate:
+        check_number("rate", each, 0, math.inf, low_open=True, high_open=True)
+    rates, goal = sorted(set(rate)), Goal(latency, share)
+    try:
+        import simpy  # noqa: F401 - before any work
+    except ImportError:
+        raise ValueError(f"cactus plan needs SimPy: run {install('plan')}") from None
+    summaries = [each for _, file in read_all(results) for each in summarise(file)]
+    lengths = {length for each in summaries if isinstance(length := each.config.num_speculative_tokens, int)}
+    known = parse_costs(costs, lengths, max_batch=max_batch)
+    runs, others = planned_runs(summaries, known)
+    with counting("Simulating", len(runs) * len(rates)) as report:
+        found = planned(runs, Fleet(known, max_batch, seed), rates, goal, replicas=replicas, report=report)
+    if json_file is not None:
+        asked = {"results": [str(path) for path in results], "costs": costs, "rates": rates, "latency": latency,
+                 "share": share, "max_batch": max_batch, "replicas": replicas, "seed": seed}  # fmt: skip
+        content = {"plan": [each.as_dict() for each in found], "provenance": provenance(asked)}
+        write_atomically(json_file, as_json(content, indent=1) + "\n")
+    if picture is not None:
+        write_atomically(picture, plan_picture(found, goal, fixed=replicas is not None))
+    out = Console(highlight=False)
+    for each in rates:
+        out.print(_table([one for one in found if one.rate == each], each, goal))
+    if others:
+        out.print(f"{len(others)} runs are left out: the costs do not tell what their steps take.", soft_wrap=True)
+
+
+def _table(found: list[Planned], rate: float, goal: Goal) -> Table:
+    table = Table(title=f"{rate:g} requests a second, {100 * goal.share:g} % within {goal.latency:g} s",
+                  box=SIMPLE_HEAD, title_justify="left")  # fmt: skip
+    headings = ("run", "replicas", "half within", f"{100 * goal.share:g} % within", "busy", "batch", "score")
+    for name in headings:
+        table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+    for each in found:
+        score, served = each.summary.metrics["score"], each.served
+        cells = ["no number", "–", "–", "–", "–"]
+        if served is not None:
+            times = (f"{number(served.quantile(level), 2)} s" for level in (0.5, goal.share))
+            cells = [f"{each.replicas:,}", *times, f"{100 * served.busy:.0f} %", f"{served.batch:.1f}"]
+        table.add_row(each.summary.config.label, *cells, "–" if score is None else number(score.value, 3))
+    return table

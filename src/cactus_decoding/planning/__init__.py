@@ -1,0 +1,1 @@
+"""A fleet on paper: what recorded answers would take of so many replicas, by an event simulation."""

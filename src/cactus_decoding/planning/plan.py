@@ -1,0 +1,195 @@
+"""How many replicas the runs of a result file would take, and how long their users would wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.summary import RunSummary
+from cactus_decoding.planning.costs import Costs, StepTimes
+from cactus_decoding.planning.fleet import Served, Workload, simulate
+
+REQUESTS = 2000
+"""So many are simulated at least, and five times as many as are in the fleet at once."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What users are promised: a share of the answers is complete within so many seconds."""
+
+    latency: Annotated[float, Knob("of a complete answer", "seconds", gt=0, lt=math.inf)]
+    share: Annotated[float, Knob("of the answers", gt=0, lt=1)] = 0.95
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_knobs(self)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What does not depend on rule and draft length.
+
+    Attributes:
+        costs: of steps and prompts.
+        max_batch: requests that share a replica's step at most.
+        seed: of arrivals.
+    """
+
+    costs: Costs
+    max_batch: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run at one rate.
+
+    Attributes:
+        summary: of the run.
+        rate: requests a second.
+        replicas: that it takes; None where no number of them keeps the goal.
+        served: what they do.
+        capacity: requests a second that one replica answers at most.
+    """
+
+    summary: RunSummary
+    rate: float
+    replicas: int | None
+    served: Served | None
+    capacity: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        served = self.served
+        latencies = {} if served is None else {f"latency_p{share}": served.quantile(share / 100) for share in (50, 95)}
+        score = self.summary.metrics["score"]
+        return {
+            "run": self.summary.config.as_dict(),
+            "rate": self.rate,
+            "replicas": self.replicas,
+            "capacity": self.capacity,
+            "busy": None if served is None else served.busy,
+            "batch": None if served is None else served.batch,
+            "score": None if score is None else score._asdict(),
+        } | latencies
+
+
+def capacity(times: StepTimes, steps: float, *, max_batch: int, prompt: float) -> float:
+    """Return how many requests a second one replica answers at most: max over b of b / (steps T(b) + b prompt).
+
+    Example:
+        >>> capacity(StepTimes({1: 0.1, 2: 0.1}), 10, max_batch=2, prompt=0.0)
+        2.0
+    """
+    return max(batch / (steps * times(batch) + batch * prompt) for batch in range(1, max_batch + 1))
+
+
+def steps_of(summary: RunSummary) -> NDArray[np.int64]:
+    """Return the steps of every recorded answer, ``[answers]``."""
+    return np.concatenate([result.column("steps") for result in summary.group.results]).astype(np.int64)
+
+
+def planned_runs(summaries: Sequence[RunSummary], costs: Costs) -> tuple[list[RunSummary], list[RunConfig]]:
+    """Return the runs whose steps' times are known, and the others.
+
+    Raises:
+        ValueError: where there are none.
+    """
+    known = [each for each in summaries if _length(each.config) in costs.steps]
+    if not known:
+        lengths = ", ".join(str(length) for length in sorted(costs.steps))
+        there = ", ".join(dict.fromkeys(str(each.config.num_speculative_tokens) for each in summaries))
+        raise ValueError(f"the costs are those of {lengths} proposals, but the runs have {there}")
+    return known, [each.config for each in summaries if each not in known]
+
+
+def plan(
+    summaries: Sequence[RunSummary],
+    fleet: Fleet,
+    rates: Sequence[float],
+    goal: Goal,
+    *,
+    replicas: int | None = None,
+    report: Callable[[int], None] = lambda done: None,
+) -> list[Planned]:
+    """Return, for each rate, what each run would take, the fewest replicas first.
+
+    Args:
+        summaries: of runs whose steps' times are known (`planned_runs`).
+        fleet: what a replica is.
+        rates: requests a second.
+        goal: that the fewest replicas keep.
+        replicas: a fixed number, whose latencies are worked out instead.
+        report: called with how many runs are done.
+    """
+    found = []
+    for number, (rate, summary) in enumerate(_each(rates, summaries), 1):
+        found.append(_planned(summary, fleet, rate, goal, replicas))
+        report(number)
+    return sorted(found, key=lambda each: (rates.index(each.rate), each.replicas or math.inf, _wait(each, goal)))
+
+
+def _each(rates: Sequence[float], summaries: Sequence[RunSummary]) -> Iterator[tuple[float, RunSummary]]:
+    return ((rate, summary) for rate in rates for summary in summaries)
+
+
+def _wait(planned: Planned, goal: Goal) -> float:
+    return math.inf if planned.served is None else planned.served.quantile(goal.share)
+
+
+def _planned(summary: RunSummary, fleet: Fleet, rate: float, goal: Goal, replicas: int | None) -> Planned:
+    times, steps = _times(summary, fleet.costs), steps_of(summary)
+    prompt = fleet.costs.prompt
+    most = capacity(times, float(steps.mean()), max_batch=fleet.max_batch, prompt=prompt)
+    alone = times(1) * steps + prompt
+    latency = goal.latency if replicas is None else float(alone.mean())
+    workload = Workload(rate, steps, max(REQUESTS, math.ceil(5 * rate * latency)), fleet.seed)
+
+    def served(count: int) -> Served:
+        return simulate(workload, times, replicas=count, max_batch=fleet.max_batch, prompt=prompt)
+
+    if replicas is not None:
+        return Planned(summary, rate, replicas, served(replicas), most)
+    if np.quantile(alone, goal.share) > goal.latency:  # even who never waits nor shares is too slow
+        return Planned(summary, rate, None, None, most)
+    count, result = fewest(served, lambda each: each.quantile(goal.share) <= goal.latency, math.ceil(rate / most))
+    return Planned(summary, rate, count, result, most)
+
+
+def _times(summary: RunSummary, costs: Costs) -> StepTimes:
+    length = _length(summary.config)
+    assert length is not None
+    return costs.steps[length]
+
+
+def fewest(served: Callable[[int], Served], good: Callable[[Served], bool], least: int) -> tuple[int, Served]:
+    """Return the fewest replicas whose service is good, by doubling and halving, and what they do.
+
+    Args:
+        served: what so many replicas do; more of them do better.
+        good: whether that is good enough; some number is.
+        least: number to begin with; fewer are too few.
+    """
+    low, high = least - 1, least  # low is too few
+    while not good(result := served(high)):
+        low, high = high, high + max(1, high // 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if good(there := served(middle)):
+            high, result = middle, there
+        else:
+            low = middle
+    return high, result
+
+
+def _length(config: RunConfig) -> int | None:
+    """Return how many tokens are proposed; None where that varies."""
+    length = config.num_speculative_tokens
+    return length if isinstance(length, int) else None
