@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from cactus_decoding.cli.play import PORT, _listen
-from cactus_decoding.playground.server import listen
+from cactus_decoding.serving.starting import listen
 
 
 def test_mistakes_of_the_command_are_sentences(run, tmp_path):

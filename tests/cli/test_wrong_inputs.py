@@ -163,6 +163,7 @@ CASES = [
     (("play", "--no-browser", "--draft", "bundled:wordy", "--port", "0"), "did you mean 'bundled:worded'?"),
     ((*FRONTIER, "--family", "cactos"), "did you mean 'cactus'?"),
     (("serve", "--draft-sampling", "gredy"), "did you mean 'greedy'?"),
+    (("serve", "--engine", "lama-cpp"), "did you mean 'llama-cpp'?"),
     (("serve", "--rule", "cactos"), "did you mean 'cactus'?"),
     (("play", "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
     (("play", "--no-browser", "--target", "ngrm", "--draft", "ngram", "--port", "0"), "did you mean 'ngram'?"),

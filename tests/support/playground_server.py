@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cactus_decoding.playground.guards import LOOPBACK_NAMES
 from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.server import Playground, listen, server_of
+from cactus_decoding.playground.server import Playground
+from cactus_decoding.serving.guards import LOOPBACK_NAMES
+from cactus_decoding.serving.starting import listen, server_of
 
 QUESTION = (
     "Anna has 43 stamps. She gives away 17 stamps. She shares the rest equally among 2 friends. "

@@ -25,6 +25,19 @@ PATTERNS = {
 """Named sets of tokens, each a pattern that is searched for in a token's text."""
 
 
+def named_sets(pattern: str) -> str | None:
+    """Return a pattern of named sets, each once and in their order; None for any other.
+
+    Servers take no others from requests: searching a vocabulary for a regular expression may take for ever.
+
+    Example:
+        >>> named_sets("json | digits"), named_sets("a+")
+        ('digits|json', None)
+    """
+    asked = {name.strip() for name in pattern.split("|")}
+    return "|".join(name for name in PATTERNS if name in asked) if asked <= set(PATTERNS) else None
+
+
 @dataclass(frozen=True)
 class Protection:
     r"""Positions to judge losslessly, because the target may write a token there that must not change.

@@ -69,9 +69,10 @@ def play(
     from cactus_decoding import zoo
 
     try:
-        from cactus_decoding.playground.guards import is_loopback
         from cactus_decoding.playground.limits import Limits
-        from cactus_decoding.playground.server import Playground, listen, serve
+        from cactus_decoding.playground.server import Playground, serve
+        from cactus_decoding.serving.guards import is_loopback
+        from cactus_decoding.serving.starting import listen
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "cactus_decoding":
             raise

@@ -1,24 +1,34 @@
-"""`cactus serve`: an OpenAI-compatible server with a draft, by vLLM."""
+"""`cactus serve`: an OpenAI-compatible server with a draft, by vLLM or llama.cpp."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cactus_decoding.cli import options
+
+if TYPE_CHECKING:
+    from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus serve --rule cactus:delta=0.5 --port 8000\n\n"
     "cactus serve meta-llama/Llama-3.3-70B-Instruct --draft meta-llama/Llama-3.2-1B-Instruct --draft-sampling "
     "probabilistic --tensor-parallel-size 4\n\n"
-    "Requests choose a rule by "
-    '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}.'
+    "cactus serve --engine llama-cpp target.gguf:context_size=8192 --draft draft.gguf --rule clamped:width=1\n\n"
+    "Requests to vLLM choose a rule by "
+    '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}; to llama.cpp by the same names '
+    "beside the others."
 )
 SETTINGS = {"ignore_unknown_options": True}
 """What typer does not know is for vLLM."""
+ENGINES = ("vllm", "llama-cpp")
+PORT = 8000
+KEY = "CACTUS_API_KEY"
+SERVER = "Server"
 
 
 @options.request_options(
@@ -27,12 +37,15 @@ SETTINGS = {"ignore_unknown_options": True}
 def serve(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TARGET] [VLLM OPTIONS]", help="Verifying model, a local path or a hub name, and then "
-                       "whatever vLLM's server takes.", show_default="bundled"),
+        typer.Argument(metavar="[TARGET] [VLLM OPTIONS]", help="Verifying model, a local path, a GGUF file or a hub "
+                       "name, and then whatever vLLM's server takes.", show_default="bundled, with vLLM"),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="vllm|llama-cpp", help="What runs the models; llama.cpp reads GGUF files.")
+    ] = "vllm",
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled:worded"),
+        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled:worded, with vLLM"),
     ] = None,
     rule: Annotated[
         str | None,
@@ -47,35 +60,138 @@ def serve(
     num_speculative_tokens: options.NumSpeculativeTokens = 4,
     draft_sampling: Annotated[
         str,
-        typer.Option(metavar="greedy|probabilistic", help="How the draft model proposes: its likeliest tokens, or "
-                     "draws at the request's temperature."),
+        typer.Option(metavar="greedy|probabilistic", help="vLLM: how the draft model proposes: its likeliest tokens, "
+                     "or draws at the request's temperature, as it always does with llama.cpp."),
     ] = "greedy",
     audit_fraction: Annotated[
-        float, typer.Option(min=0, max=1, metavar="F", help="Part of the positions to audit for the metrics.")
+        float, typer.Option(min=0, max=1, metavar="F", help="vLLM: part of the positions to audit for the metrics.")
     ] = 0.0,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address to listen on.", rich_help_panel=SERVER,
+                     show_default="llama.cpp: 127.0.0.1; on others a key is demanded"),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", help="Port; for llama.cpp, 0 takes a free one.",
+                     show_default=str(PORT), rich_help_panel=SERVER),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help=f"Answer those only who bring this key as 'Authorization: Bearer KEY'. "
+                     f"llama.cpp: {KEY} in the environment does the same, and other users of the machine do not see "
+                     "it.", show_default="none", rich_help_panel=SERVER),
+    ] = None,
+    max_waiting: Annotated[
+        int, typer.Option(min=0, metavar="N", help="llama.cpp: requests that may wait; others get 503.",
+                          rich_help_panel=SERVER)
+    ] = 32,
+    threads: options.Threads = None,
     *,
     settings: options.Settings,
 ) -> int:  # fmt: skip
-    """Serve a model with relaxed acceptance, chosen per request, over vLLM's OpenAI-compatible API."""
-    from cactus_decoding import zoo
+    """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
     from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
-    from cactus_decoding.integrations.vllm.request import BUDGET_KEY, RULE_KEY, request_of
-    from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
 
-    engine_arguments = list(arguments or ())
-    # an unknown option's value looks like an argument too, so the target can only be what comes first
-    target = engine_arguments.pop(0) if engine_arguments and not engine_arguments[0].startswith("-") else None
-    check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
+    check_choice("engine", engine, ENGINES)
     check_integer("num_speculative_tokens", num_speculative_tokens, 1)
-    bundled = draft is None or zoo.draft_path(draft) is not None
-    if (target is None) != bundled and draft != "ngram":
-        raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
+    given = list(arguments or ())
+    # an unknown option's value looks like an argument too, so the target can only be what comes first
+    target = given.pop(0) if given and not given[0].startswith("-") else None
     policy = {name: value for name, value in settings.items() if value is not None}
     if not policy["lossless_tokens"]:
         del policy["lossless_tokens"]
-    default = request_of({RULE_KEY: rule, BUDGET_KEY: budget, **policy}, any_pattern=True)
+    if engine == "llama-cpp":
+        if given:
+            raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
+        spending = policy | {"rule": rule or "lossless", "num_speculative_tokens": num_speculative_tokens}
+        if budget is not None:
+            spending["budget"] = budget
+        key = api_key or os.environ.get(KEY) or None
+        return _serve_llama_cpp(target, draft, spending, host or "127.0.0.1", port, key, max_waiting, threads)
+    for option, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
+        given += [] if value is None else [option, str(value)]
+    check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
+    spending = policy | {"acceptance_rule": rule, "budget": budget}
+    return _serve_vllm(target, draft, spending, num_speculative_tokens, draft_sampling, audit_fraction, given)
+
+
+def _serve_vllm(
+    target: str | None,
+    draft: str | None,
+    spending: dict[str, Any],
+    num_speculative_tokens: int,
+    draft_sampling: str,
+    audit_fraction: float,
+    engine_arguments: list[str],
+) -> int:
+    from cactus_decoding import zoo
+    from cactus_decoding.integrations.vllm.request import request_of
+    from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+
+    bundled = draft is None or zoo.draft_path(draft) is not None
+    if (target is None) != bundled and draft != "ngram":
+        raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
+    if target is not None and parse_gguf(target) is not None:
+        raise ValueError(f"{target!r} is a GGUF file: give --engine llama-cpp, which reads them")
+    default = request_of(spending, any_pattern=True)
     check_installed()
     speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
     return run_server(server_command(target, speculation, default, audit_fraction, engine_arguments))
+
+
+def _serve_llama_cpp(
+    target: str | None,
+    draft: str | None,
+    spending: dict[str, Any],
+    host: str,
+    port: int | None,
+    key: str | None,
+    max_waiting: int,
+    threads: int | None,
+) -> int:
+    from cactus_decoding.arguments.extras import install
+    from cactus_decoding.models.llama_cpp.library import library
+
+    try:
+        from cactus_decoding.serving.guards import is_loopback
+        from cactus_decoding.serving.starting import listen
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "cactus_decoding":
+            raise
+        raise ValueError(f"cactus serve needs Starlette and uvicorn: run {install('llama-cpp')}") from None
+    if not is_loopback(host) and key is None:
+        raise ValueError(
+            f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"
+        )
+    library()  # says how to install it
+    from cactus_decoding.integrations.llama_cpp.server import LlamaServer
+    from cactus_decoding.integrations.llama_cpp.server import serve as run
+
+    options.prepare(threads, small=False)
+    with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
+        llama = _load(target, draft, spending)
+        server = LlamaServer(llama, llama.metadata.get("general.name") or "model", spending, max_waiting)
+
+        def announce(address: str) -> None:
+            guarded = "with a key" if key else "without a key"
+            typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
+
+        run(server, host, listening, key, announce)
+    return 0
+
+
+def _load(target: str | None, draft: str | None, spending: dict[str, Any]) -> CactusLlama:
+    """Load a pair by name, as everywhere else."""
+    from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+
+    file = None if target is None else parse_gguf(target)
+    if file is None or draft is None:
+        raise ValueError("--engine llama-cpp serves GGUF files: give TARGET.gguf, and --draft DRAFT.gguf or ngram")
+    check_names(target, draft)
+    return CactusLlama.open(file, draft, **spending)

@@ -7,11 +7,9 @@ own widgets and queue, which stand in the way of all three, and a hundred megaby
     form.py           what the page offers: rules and knobs, sampling, limits, examples
     request.py        from the page's JSON to one checked request a rule
     pair_store.py     pairs of models, loaded once
-    request_queue.py  one generation at a time, first come first served
     runs.py           what a visitor asked for: one session for each rule
     session.py        one rule's answer, traced, and what-if questions about its positions
     events.py         a run as a stream of events
-    guards.py         who may ask, how much, and what the page may load
     server.py         addresses, and how the server starts
     page/             the page
 """

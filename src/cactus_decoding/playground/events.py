@@ -7,15 +7,13 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-import anyio
 from anyio.to_thread import run_sync
-from starlette.types import Receive, Scope, Send
 
 from cactus_decoding.files.writing import as_json
 from cactus_decoding.playground.pair_store import PairStore
 from cactus_decoding.playground.request import RunRequest
-from cactus_decoding.playground.request_queue import RequestQueue
 from cactus_decoding.playground.runs import Runs
+from cactus_decoding.serving.request_queue import RequestQueue
 
 Events = AsyncGenerator[Mapping[str, Any], None]
 
@@ -55,26 +53,8 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
             yield {"event": "error", "message": f"the server failed at this: {type(error).__name__}"}
 
 
-class EventsResponse:
-    """Sends events as they come, and ends them when the visitor leaves: their place is then free for others."""
-
-    def __init__(self, source: Events) -> None:
-        self._source = source
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
-        headers = [(b"content-type", b"application/x-ndjson; charset=utf-8"), (b"x-accel-buffering", b"no")]
-        async with aclosing(self._source) as source, anyio.create_task_group() as tasks:
-
-            async def leave_with_the_visitor() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(leave_with_the_visitor)
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            async for event in source:
-                line = as_json(event).encode() + b"\n"
-                await send({"type": "http.response.body", "body": line, "more_body": True})
-            tasks.cancel_scope.cancel()
-        await send({"type": "http.response.body", "body": b""})
+async def lines(source: Events) -> AsyncGenerator[bytes]:
+    """Yield events as lines of JSON."""
+    async with aclosing(source):
+        async for event in source:
+            yield as_json(event).encode() + b"\n"

@@ -10,7 +10,7 @@ from typing import Any
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.budgets.budget import Budget
-from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.protection import PATTERNS, named_sets
 from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.generation.request import Request
 from cactus_decoding.playground.limits import Limits
@@ -102,7 +102,7 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
 def _check_named(spending: SpendingPolicy) -> None:
     """Raise `ValueError` for a regular expression, which could take the server's time without end."""
     pattern = "" if spending.protection is None else spending.protection.pattern
-    if pattern and not all(name.strip() in PATTERNS for name in pattern.split("|")):
+    if pattern and named_sets(pattern) is None:
         raise ValueError(
             f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"
         )

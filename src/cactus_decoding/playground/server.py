@@ -8,7 +8,6 @@ import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,13 +18,15 @@ from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
 from cactus_decoding.playground import request as asked
-from cactus_decoding.playground.events import EventsResponse, events
+from cactus_decoding.playground.events import events, lines
 from cactus_decoding.playground.form import form
-from cactus_decoding.playground.guards import LOOPBACK_NAMES, BadRequestError, Guards, is_loopback, read_json
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.playground.pair_store import PairStore
-from cactus_decoding.playground.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.playground.runs import Runs, UnknownRunError
+from cactus_decoding.serving.guards import BadRequestError, Guards, names_of, read_json
+from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue
+from cactus_decoding.serving.starting import address_of, server_of
+from cactus_decoding.serving.streams import StreamedResponse
 from cactus_decoding.tracing.page import PAGE as SHARED
 
 PAGE = Path(__file__).parent / "page"
@@ -55,7 +56,9 @@ class Playground:
         body = await read_json(request, self.limits.body_bytes)
         wanted = asked.read_request(body, self.limits, models=self.models)
         self.queue.check_open()
-        return EventsResponse(events(self.queue, self.pairs, self.runs, wanted))
+        return StreamedResponse(
+            lines(events(self.queue, self.pairs, self.runs, wanted)), "application/x-ndjson; charset=utf-8"
+        )
 
     async def check(self, request: Request) -> Response:
         """Say whether a run could be asked for in this way, without running it."""
@@ -123,35 +126,11 @@ def serve(
         browser: whether to open the page.
         announce: takes the page's address once the models are there.
     """
-    address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
-    hosts = tuple(dict.fromkeys((*LOOPBACK_NAMES, host))) if is_loopback(host) else None
+    address = address_of(host, listening)
     announce(address)
     if browser:  # it may take its time, or be a text browser that waits for its user
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-    server_of(playground.application(hosts)).run(sockets=[listening])
-
-
-def server_of(application: ASGIApp) -> uvicorn.Server:
-    """Return a server for the application that leaves the console to others and ends within seconds."""
-    settings = uvicorn.Config(
-        application,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        ws="none",
-        timeout_graceful_shutdown=2,
-    )
-    return uvicorn.Server(settings)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raise `ValueError` with the reason if there is none to be had."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    server_of(playground.application(names_of(host))).run(sockets=[listening])
 
 
 def _show_page(request: Request) -> Response:

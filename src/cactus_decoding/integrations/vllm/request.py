@@ -11,7 +11,7 @@ from typing import Any
 
 from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.budgets.protection import PATTERNS
+from cactus_decoding.budgets.protection import PATTERNS, named_sets
 from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
 from cactus_decoding.budgets.vocabulary import Vocabulary
@@ -138,14 +138,14 @@ def _check_marks(marks: object) -> None:
 
 def _named(pattern: str) -> str:
     """Return a pattern of named sets, each once and in their order; raise `ValueError` for any other."""
-    asked = {name.strip() for name in pattern.split("|")}
-    if not asked <= set(PATTERNS):
+    named = named_sets(pattern)
+    if named is None:
         raise ValueError(
             f"protect must be one of {', '.join(PATTERNS)}, several of them joined by '|', or {NONE}, but is "
             f"{shown(pattern)}: a request may bring no regular expression of its own, because a worker could be busy "
             "with it for ever; the server's default may be one (--additional-config)"
         )
-    return "|".join(name for name in PATTERNS if name in asked)
+    return named
 
 
 def asked_of(request: Request) -> dict[str, Any]:

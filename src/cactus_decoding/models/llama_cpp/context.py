@@ -21,16 +21,40 @@ _CACHE_TYPES = {"float32": 0, "float16": 1}
 class Context:
     """llama.cpp's context: a cache for one sequence, and the memory of a batch.
 
+    Args:
+        model: what it reads tokens with.
+        handle: llama.cpp's pointer to it, which somebody else frees.
+
     Attributes:
-        handle: llama.cpp's pointer to it.
+        handle: as given.
         size: tokens that it holds.
         batch_size: tokens that it takes at once.
         vocabulary_size: the width of its logits.
+
+    Raises:
+        ValueError: for a model that keeps no cache of tokens.
     """
 
-    def __init__(self, model: GgufModel, settings: LlamaCppSettings) -> None:
+    def __init__(self, model: GgufModel, handle: int) -> None:
         lib = library()
-        trained = int(lib.llama_model_n_ctx_train(model.handle))
+        self.handle, self.vocabulary_size = handle, model.vocabulary_size
+        self.size, self.batch_size = int(lib.llama_n_ctx(handle)), int(lib.llama_n_batch(handle))
+        self._memory = lib.llama_get_memory(handle)
+        if not self._memory:
+            raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
+        self._tokens, self._positions = (np.zeros(self.batch_size, np.int32) for _ in range(2))
+        self._wanted = np.zeros(self.batch_size, np.int8)
+        self._batch = lib.llama_batch(
+            token=_pointer(self._tokens, ctypes.c_int32),
+            pos=_pointer(self._positions, ctypes.c_int32),
+            logits=_pointer(self._wanted, ctypes.c_int8),
+        )
+
+    @classmethod
+    def make(cls, model: GgufModel, settings: LlamaCppSettings) -> Context:
+        """Make an empty one; raise `ValueError` where llama.cpp cannot, such as for lack of memory."""
+        lib = library()
+        trained = model.trained_length
         size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
         if size > trained:
             raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
@@ -43,23 +67,18 @@ class Context:
         # sliding windows keep all they have seen: what they forget could not be rolled back to
         params.swa_full = True
         with captured_errors() as errors:
-            self.handle = lib.llama_init_from_model(model.handle, params)
-        if not self.handle:
+            handle = lib.llama_init_from_model(model.handle, params)
+        if not handle:
             raise ValueError(f"cannot make a context of {size} tokens for {model.name!r}: {reason(errors)}")
+        try:
+            context = cls(model, handle)
+        except BaseException:
+            _free(handle, model)
+            raise
+        context.size = size  # llama.cpp rounds up
         # the context needs the model's weights until it is gone itself
-        finalize(self, _free, self.handle, model)
-        self.size, self.vocabulary_size = size, model.vocabulary_size
-        self.batch_size = int(lib.llama_n_batch(self.handle))
-        self._memory = lib.llama_get_memory(self.handle)
-        if not self._memory:
-            raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
-        self._tokens, self._positions = (np.zeros(self.batch_size, np.int32) for _ in range(2))
-        self._wanted = np.zeros(self.batch_size, np.int8)
-        self._batch = lib.llama_batch(
-            token=_pointer(self._tokens, ctypes.c_int32),
-            pos=_pointer(self._positions, ctypes.c_int32),
-            logits=_pointer(self._wanted, ctypes.c_int8),
-        )
+        finalize(context, _free, handle, model)
+        return context
 
     def clear(self) -> None:
         """Forget everything."""

@@ -20,8 +20,9 @@ class LlamaCppModel(BaseCachedModel):
 
     Args:
         model: the opened file.
-        settings: how to run it.
+        settings: how to run it, here and in twins.
         copies: whether `append` returns rows of their own.
+        context: where to run it; one by the settings, if None.
 
     Raises:
         ValueError: where llama.cpp cannot make a context, such as for lack of memory.
@@ -29,16 +30,23 @@ class LlamaCppModel(BaseCachedModel):
 
     model: GgufModel
 
-    def __init__(self, model: GgufModel, settings: LlamaCppSettings | None = None, *, copies: bool = True) -> None:
+    def __init__(
+        self,
+        model: GgufModel,
+        settings: LlamaCppSettings | None = None,
+        *,
+        copies: bool = True,
+        context: Context | None = None,
+    ) -> None:
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
         self.device = torch.device("cpu")
-        self._context = Context(model, self.settings)
+        self._context = context or Context.make(model, self.settings)
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
         """Open a file; raise `ValueError` where that cannot be."""
-        model = GgufModel(role, file.path, gpu_layers=file.settings.gpu_layers)
+        model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
 
     @property

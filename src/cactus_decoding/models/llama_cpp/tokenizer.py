@@ -31,9 +31,14 @@ class GgufTokenizer:
 
     Args:
         model: the opened file; its weights need not be loaded.
+
+    Raises:
+        ValueError: for a file without a vocabulary.
     """
 
     def __init__(self, model: GgufModel) -> None:
+        if not model.vocabulary_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
+            raise ValueError(f"cannot load a tokenizer for {model.name!r}: the file has no vocabulary")
         self._model, self._pieces = model, dict[int, bytes]()
         lib, vocab = library(), model.vocab
         attributes = [lib.llama_vocab_get_attr(vocab, i) for i in range(model.vocabulary_size)]
@@ -49,10 +54,7 @@ class GgufTokenizer:
     @classmethod
     def load(cls, role: str, file: GgufFile) -> GgufTokenizer:
         """Open the vocabulary of a file; raise `ValueError` where that cannot be."""
-        model = GgufModel(role, file.path, vocab_only=True)
-        if not model.vocabulary_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
-            raise ValueError(f"cannot load a tokenizer for the {role} {model.name!r}: the file has no vocabulary")
-        return cls(model)
+        return cls(GgufModel.load(role, file.path, vocab_only=True))
 
     def __len__(self) -> int:
         """Return how many tokens there are, those included that only fill the logits up."""

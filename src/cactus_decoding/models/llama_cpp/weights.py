@@ -17,8 +17,7 @@ class GgufModel:
     Args:
         role: whose file it is, such as ``target``.
         path: of the file, or of the first of several.
-        gpu_layers: layers that a GPU holds; -1 for all.
-        vocab_only: leave the weights where they are.
+        handle: llama.cpp's pointer to the model, which somebody else frees.
 
     Attributes:
         handle: llama.cpp's pointer to the model.
@@ -27,31 +26,57 @@ class GgufModel:
         vocabulary_size: the width of the logits.
 
     Raises:
-        ValueError: for a file that is none or not whole, and for a model without a cache that can be rolled back.
+        ValueError: for a model without a cache that can be rolled back.
     """
 
-    def __init__(self, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> None:
+    def __init__(self, role: str, path: str | Path, handle: int) -> None:
         lib = library()
-        params = lib.llama_model_default_params()
-        params.n_gpu_layers, params.vocab_only = gpu_layers, vocab_only
-        with captured_errors() as errors:
-            self.handle = lib.llama_model_load_from_file(str(path).encode(), params)
-        if not self.handle:
-            raise ValueError(f"cannot load the {role} {str(path)!r}: {reason(errors)}")
-        finalize(self, _free, self.handle)
-        self.name = str(path)
-        self.vocab = lib.llama_model_get_vocab(self.handle)
+        self.handle, self.name = handle, str(path)
+        self.vocab = lib.llama_model_get_vocab(handle)
         self.vocabulary_size = int(lib.llama_vocab_n_tokens(self.vocab))
         if obstacle := self._obstacle(lib):
             raise ValueError(
                 f"cannot load the {role} {str(path)!r}: {self.metadata('general.architecture')} {obstacle}"
             )
 
+    @classmethod
+    def load(cls, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> GgufModel:
+        """Open a file.
+
+        Args:
+            role: as for the class, as is the next.
+            path: of the file.
+            gpu_layers: layers that a GPU holds; -1 for all.
+            vocab_only: leave the weights where they are.
+
+        Raises:
+            ValueError: for a file that is none or not whole, and for a model without a cache that can be rolled back.
+        """
+        lib = library()
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers, params.vocab_only = gpu_layers, vocab_only
+        with captured_errors() as errors:
+            handle = lib.llama_model_load_from_file(str(path).encode(), params)
+        if not handle:
+            raise ValueError(f"cannot load the {role} {str(path)!r}: {reason(errors)}")
+        try:
+            model = cls(role, path, handle)
+        except BaseException:
+            _free(handle)
+            raise
+        finalize(model, _free, handle)
+        return model
+
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """Every token that ends a generation, by what the vocabulary says."""
         lib = library()
         return [i for i in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self.vocab, i)]
+
+    @property
+    def trained_length(self) -> int:
+        """Tokens of the longest texts that the model was trained on."""
+        return int(library().llama_model_n_ctx_train(self.handle))
 
     def metadata(self, key: str) -> str:
         """Return what the file says of itself under a key; nothing where it does not."""

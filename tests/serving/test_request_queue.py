@@ -7,7 +7,7 @@ import pytest
 from support.playground_server import asked, running
 
 from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.request_queue import RequestQueue
+from cactus_decoding.serving.request_queue import RequestQueue
 
 
 def test_everyone_in_the_queue_knows_their_place():

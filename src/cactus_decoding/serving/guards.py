@@ -1,7 +1,8 @@
-"""Who may ask, how much at once, and what the page may load."""
+"""Who may ask, how much at once, and what a page may load."""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import json
 from typing import Any
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = {
@@ -29,7 +30,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 class BadRequestError(ValueError):
-    """A request that no page of ours sends."""
+    """A request that nobody sends who means it: no JSON, or too much of it."""
 
 
 class Guards:
@@ -73,6 +74,33 @@ class Guards:
         return None
 
 
+class KeyGuard:
+    """Wraps the application: answers some addresses only to those who know a key.
+
+    Args:
+        app: the application.
+        key: what must stand in ``Authorization: Bearer KEY``.
+        prefix: of the addresses that ask for it.
+    """
+
+    def __init__(self, app: ASGIApp, key: str, prefix: str) -> None:
+        self._app, self._prefix, self._expected = app, prefix, f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse with 401."""
+        app = self._app
+        if scope["type"] == "http" and scope["path"].startswith(self._prefix):
+            given = Headers(scope=scope).get("authorization", "").encode()
+            if not hmac.compare_digest(given, self._expected):  # in the same time, however much of it is right
+                message = "a key is needed: Authorization: Bearer KEY"
+                app = JSONResponse(
+                    {"error": {"message": message, "type": "authentication_error"}},
+                    status_code=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        await app(scope, receive, send)
+
+
 def _name_of(host: str) -> str:
     """Return a host without its port, in lower case.
 
@@ -81,6 +109,15 @@ def _name_of(host: str) -> str:
     """
     name, colon, port = host.lower().rpartition(":")
     return name if colon and port.isdigit() else host.lower()
+
+
+def names_of(host: str) -> tuple[str, ...] | None:
+    """Return the names that a server may be asked under which listens on an address; None for any name.
+
+    >>> names_of("127.0.0.2"), names_of("0.0.0.0")
+    (('localhost', '127.0.0.1', '[::1]', '127.0.0.2'), None)
+    """
+    return tuple(dict.fromkeys((*LOOPBACK_NAMES, host))) if is_loopback(host) else None
 
 
 def is_loopback(host: str) -> bool:

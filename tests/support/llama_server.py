@@ -1,0 +1,97 @@
+"""`cactus serve --engine llama-cpp` as a process of its own, and how to ask it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from support.command_line import process
+
+
+@dataclass
+class LlamaServerProcess:
+    """A server that runs."""
+
+    process: subprocess.Popen[str]
+    port: int
+    log: TextIO
+    address: str = "127.0.0.1"
+
+    def connect(
+        self, method: str, path: str, body: object = None, key: str | None = None
+    ) -> http.client.HTTPConnection:
+        """Send a request, and return its connection."""
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=300)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request(method, path, data, headers)
+        return connection
+
+    def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[int, Any]:
+        """Return status and JSON, or text, of a request."""
+        connection = self.connect(method, path, body, key)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, json.loads(text) if "json" in (response.getheader("content-type") or "") else text
+
+    def complete(self, **body: object) -> tuple[int, Any]:
+        """Return status and JSON of a completion."""
+        return self.ask("POST", "/v1/completions", body)
+
+    def stream(self, **body: object) -> Iterator[dict]:
+        """Yield the events of a stream; leaving closes the connection."""
+        connection = self.connect("POST", "/v1/completions", body | {"stream": True})
+        try:
+            yield from events_of(connection.getresponse())
+        finally:
+            connection.close()
+
+    def resident_bytes(self) -> int:
+        """Memory of the process that is not in its own files only."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+
+    def logged(self) -> str:
+        """Return what it has written to stderr."""
+        self.log.seek(0)
+        return self.log.read()
+
+    def counted(self, name: str) -> dict[str, float]:
+        """Return a counter by rule."""
+        lines = self.ask("GET", "/metrics")[1].splitlines()
+        given = [line.removeprefix(f'{name}_total{{rule="').split('"} ') for line in lines if line.startswith(name)]
+        return {rule: float(value) for rule, value in given}
+
+
+def events_of(response: http.client.HTTPResponse) -> Iterator[dict]:
+    for line in iter(response.readline, b""):
+        if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[LlamaServerProcess]:
+    """Serve until the block ends; the arguments are those of the command."""
+    with (
+        tempfile.TemporaryFile("w+") as log,  # a pipe that nobody reads would stop the server once it is full
+        process("serve", "--engine", "llama-cpp", *arguments, stderr=log) as running,
+    ):
+        announced = running.stdout.readline()
+        log.seek(0)
+        assert announced.startswith("cactus serve: http://"), announced + log.read()
+        try:
+            yield LlamaServerProcess(running, int(announced.split("/v1")[0].rpartition(":")[2]), log)
+        finally:
+            if running.poll() is None:
+                running.terminate()
+                running.wait(30)
