@@ -155,7 +155,8 @@ def measure(given: argparse.Namespace) -> None:
     load = json.loads(given.load_rule.read_text())["additional_config"]
     ways = ways_of(load, given.lengths, given.length)
     runs: list[dict[str, Any]] = []
-    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
+    asked = {name: value for name, value in vars(given).items() if name != "run"}
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
     with tempfile.TemporaryDirectory() as name, ExitStack() as servers:
         folder = Path(name)
         prompts = folder / "prompts.jsonl"
