@@ -120,7 +120,7 @@ class LyingDrafter(Drafter):
         self.honest = honest
 
     def propose(self, *arguments):
-        token_ids, probs, _ = self.honest.propose(*arguments)
+        token_ids, probs, *_ = self.honest.propose(*arguments)
         return Proposal(token_ids, None if probs is None else probs.sqrt() / probs.sqrt().sum(-1, keepdim=True))
 
 
