@@ -34,6 +34,14 @@ def test_what_a_server_protects() -> None:
     assert json.loads(command[command.index("--additional-config") + 1]) == ours
 
 
+@pytest.mark.parametrize("given", [["--additional-config", "{}"], ["--additional-config={}"]])
+def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -> None:
+    default = request_of({"acceptance_rule": "cactus:delta=1"})
+    with pytest.raises(ValueError, match="--additional-config would drop acceptance_rule"):
+        server_command(None, {}, default, 0.0, given)
+    assert server_command(None, {}, None, 0.0, given)[-len(given) :] == given
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -60,6 +60,9 @@ def server_command(
         audit_fraction: part of the positions to audit for the metrics.
         engine_arguments: handed on to vLLM; they go last, so that they win.
 
+    Raises:
+        ValueError: where they have an ``--additional-config`` of their own, which would drop the defaults.
+
     Example:
         >>> server_command("big", {"model": "small"}, None, 0.0, ["--port", "9000"])[3:]
         ['--model', 'big', '--speculative-config', '{"model": "small"}', '--port', '9000']
@@ -71,6 +74,8 @@ def server_command(
     ours = {} if default is None else asked_of(default)
     if audit_fraction:
         ours[AUDIT_KEY] = audit_fraction
+    if ours and any(each.partition("=")[0] == "--additional-config" for each in engine_arguments):
+        raise ValueError(f"--additional-config would drop {', '.join(ours)}: give either all in it, or none")
     if ours:
         command += ["--additional-config", json.dumps(ours)]
     return command + list(engine_arguments)
