@@ -163,7 +163,7 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
     speculative = [summary for summary in summaries if summary.config.num_speculative_tokens != 0]
     shown = [summary for summary in speculative if summary.metrics[metric] is not None]
     places = _places([summary.config.num_speculative_tokens for summary in shown])
-    panel.set_xticks(list(places.values()), [plain(str(length)) for length in places])
+    panel.set_xticks(list(places.values()), [plain(_in_lines(length)) for length in places])
     names = list(dict.fromkeys(_without_length(summary) for summary in shown))
     used: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -199,6 +199,15 @@ def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
     right = float(max(numbers, default=0))
     found: dict[int | str, float] = {length: float(length) for length in numbers}
     return found | {name: right + 2 * place for place, name in enumerate(others, start=1)}
+
+
+def _in_lines(length: int | str) -> str:
+    r"""Return how a draft length stands below an axis: the spelling of a tree is wide.
+
+    >>> _in_lines("tree:static=4.2,drawn=2"), _in_lines(6)
+    ('tree:\nstatic=4.2,\ndrawn=2', '6')
+    """
+    return str(length).replace(":", ":\n").replace(",", ",\n")
 
 
 def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:
