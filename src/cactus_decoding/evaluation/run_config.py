@@ -12,7 +12,6 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.budgets.spending import SpendingPolicy
-from cactus_decoding.drafting.lengths import TREE_SHAPES
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import as_rule
 
@@ -163,7 +162,7 @@ def is_tree(length: int | str) -> bool:
         >>> is_tree("tree:static=4.2.2.1"), is_tree("adaptive"), is_tree(6)
         (True, False, False)
     """
-    return str(length).strip().partition(":")[0] in TREE_SHAPES
+    return str(length).strip().partition(":")[0] == "tree"
 
 
 def verification_of(verification: str, length: int | str) -> str:
