@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.arguments.checks import check_integer, check_probabilities, shown
-from cactus_decoding.auditing import audit_rows, judge_every_token
+from cactus_decoding.auditing import audit_beside, audit_rows, judge_every_token
 from cactus_decoding.budgets.metering import JudgedOn
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.rules import Lossless, as_rule
@@ -139,13 +139,14 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     if len(fixed):  # beside the drawn token, whichever was kept
         whole = None if rows.draft is None else normalised(rows.draft.dense().double())
         averaged = _law_beside(whole if rows.drawn else None, fixed, len(target))
+        audited = audit_beside(judge, target, whole, averaged, fixed)
         emitted = relaxed_target_beside(judge, target, whole, averaged, fixed)
         judge = judge if emitted is None else EmittedRows(emitted)
         draft = None if rows.drafted_id in rows.fixed_token_ids else law
+    else:
+        audited = audit_rows(judge, target, law)
     relaxed_prob, scale = (number.item() for number in judge.judge(target, draft, drafted))
     relaxed = _relaxed_row(judge, target, law, rows.drafted_id, relaxed_prob, scale)
-    audited = audit_rows(judge, target, averaged)
-    others = one_hot(fixed, len(target)).sum(0) * (averaged == 0)  # children too, which are kept where they are drawn
     is_law = abs(relaxed.sum().item() - 1) <= _SOLVED + len(relaxed) * _UNIT
     conditional = kl_of_rows(relaxed, target).item() if is_law else math.nan
     # rounding leaves a KL of zero a little above it
@@ -158,7 +159,7 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         relaxed_prob=relaxed_prob,
         residual_scale=scale,
         acceptance_prob=min(relaxed_prob / draft_prob, 1.0) if draft_prob > 0 else float(relaxed_prob > 0),
-        acceptance=(audited.acceptance + (others * audited.output_probs).sum()).item(),
+        acceptance=audited.acceptance.item(),
         relaxed=relaxed,
         emitted=audited.output_probs,
         conditional_nats=conditional,

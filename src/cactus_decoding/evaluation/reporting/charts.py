@@ -108,10 +108,15 @@ def time_picture(panels: Mapping[str, Sequence[RunSummary]]) -> str:
 
 def frontier_picture(result: Mapping[str, Any]) -> str:
     """Return acceptance against KL and against TV, all rules, as SVG."""
-    figure = new_figure((9.5, 5.2))
-    panels = figure.subplots(1, 2, sharey=True)
     lossless, limit = result["points"][:2]
-    for panel, name, label in zip(panels, ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True):
+    wide = bool(lossless.get("kept_by_children"))
+    figure = new_figure((13.0 if wide else 9.5, 5.2))
+    panels = figure.subplots(1, 2 + wide, sharey=True)
+    if wide:
+        _children(panels[2], result["points"])
+    for panel, name, label in zip(
+        panels[:2], ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True
+    ):
         panel.axhline(limit["acceptance"][0], color=GREY, lw=1, ls=":", label="most that any rule accepts")
         for (family, protected), points in _curves(result["points"][2:]).items():
             places = [(number_of(point[name][0]), point["acceptance"][0]) for point in points]
@@ -123,12 +128,32 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
         panel.plot([0], lossless["acceptance"][:1], "*", color="black", ms=11, label="lossless", zorder=5)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
-    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=True):
+    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=False):
         panel.set_xscale("symlog", linthresh=smallest)
         panel.set_xlim(left=-smallest / 5)  # room for what costs nothing
     panels[0].set(ylabel="acceptance per visited position")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if wide:
+        more = panels[2].get_legend_handles_labels()
+        handles, labels = handles + more[0], labels + more[1]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     return to_svg(figure)
+
+
+def _children(panel: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+    """Draw how often one of several children is kept: losslessly, and at each family's middle."""
+    curves = _curves(points[2:])
+    shown = [(STYLES["lossless"], points[0]), (STYLES["lossless"]._replace(hollow=True), points[0])]
+    shown += [(STYLES[family], curve[len(curve) // 2]) for (family, said), curve in curves.items() if not said]
+    for place, (style, point) in enumerate(shown):
+        drawn = place != 1
+        kept = [each[0] for each in point["kept_by_children" if drawn else "kept_by_fixed_children"]]
+        label = None if place > 1 else f"lossless, {'one child drawn' if drawn else 'no child drawn'}"
+        panel.plot(
+            range(1, len(kept) + 1), kept, **style.keywords() | {"linestyle": "-" if drawn else ":"}, label=label
+        )
+    panel.set(xlabel="children of a node (families at their middle knob)")
+    panel.grid(alpha=0.3)
 
 
 def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
