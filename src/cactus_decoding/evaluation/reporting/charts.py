@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +189,7 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
     speculative = [summary for summary in summaries if summary.config.num_speculative_tokens != 0]
     shown = [summary for summary in speculative if summary.metrics[metric] is not None]
     places = _places([summary.config.num_speculative_tokens for summary in shown])
-    panel.set_xticks(list(places.values()), [plain(_in_lines(length)) for length in places])
+    panel.set_xticks(list(places.values()), [_in_lines(length) for length in places])
     names = list(dict.fromkeys(_without_length(summary) for summary in shown))
     used: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -232,7 +233,7 @@ def _in_lines(length: int | str) -> str:
     >>> _in_lines("tree:static=4.2,drawn=2"), _in_lines(6)
     ('tree:\nstatic=4.2,\ndrawn=2', '6')
     """
-    return str(length).replace(":", ":\n").replace(",", ",\n")
+    return "\n".join(plain(part) for part in re.findall(r"[^:,]*[:,]|[^:,]+", str(length)))
 
 
 def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:
