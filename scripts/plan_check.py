@@ -29,41 +29,37 @@ from cactus_decoding.planning.plan import capacity
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "docs" / "results" / "planning", ROOT / "docs" / "planning.md"
-RUNS = (("lossless", 6), ("cactus:delta=1.0", 6))
-BATCHES = (1, 2, 4, 8, 16)
-MAX_BATCH = 16
+RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
+BATCHES = (1, 2, 4, 8, 16, 32)
+MAX_BATCH = 32
+MAX_TOKENS = 96
+ENGINE = '{"max_model_len": 256, "gpu_memory_utilization": 0.2}'
 LOADS = (0.3, 0.6, 0.85)
 """Rates, as shares of what one replica can answer at most."""
 
 
 class Engine:
-    """vLLM's engine in this process, with the bundled pair.
+    """vLLM's engine with the bundled pair.
 
     Args:
-        length: proposals.
         rule: of every request.
+        length: proposals.
     """
 
     def __init__(self, rule: str, length: int) -> None:
         from vllm import SamplingParams
-        from vllm.engine.arg_utils import EngineArgs
         from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.llm_engine import LLMEngine
 
         from cactus_decoding import zoo
-        from cactus_decoding.integrations.vllm.server import speculative_config
+        from cactus_decoding.evaluation.engines.vllm import located
+        from cactus_decoding.integrations.vllm import offline
 
-        draft = str(zoo.path("worded"))
-        self.engine = LLMEngine.from_engine_args(
-            EngineArgs(
-                model=str(zoo.path("target")), dtype="float32", enforce_eager=True, gpu_memory_utilization=0.2,
-                speculative_config=speculative_config(draft, length, "probabilistic"), max_num_seqs=MAX_BATCH,
-                generation_config="vllm", enable_prefix_caching=False,
-            )
-        )  # fmt: skip
+        target, draft, given = located(zoo.BUNDLED, zoo.BUNDLED, ENGINE)
+        config = offline.engine_config(target, draft, length, given, max_num_seqs=MAX_BATCH)
+        self.engine = offline.start_engine(config, offline.StepCounts())
         asked = {} if rule == "lossless" else {"acceptance_rule": rule}
         self.sampling = SamplingParams(
-            temperature=1.0, max_tokens=256, extra_args=asked or None, output_kind=RequestOutputKind.FINAL_ONLY
+            temperature=1.0, max_tokens=MAX_TOKENS, extra_args=asked or None, output_kind=RequestOutputKind.FINAL_ONLY
         )
         self.asked = 0
 
@@ -147,6 +143,10 @@ def measure(folder: Path, count: int) -> None:
         found.append(
             {"rule": rule, "length": length, "steps": steps, "seconds": costs, "prompt": prompt, "served": served}
         )
+        print(
+            f"{rule} ×{length}: {costs}, {statistics.fmean(steps):.2f} steps an answer, {most:.1f}/s at most",
+            flush=True,
+        )
         engine.engine.engine_core.shutdown()
     content = {
         "runs": found,
@@ -170,7 +170,7 @@ def render(folder: Path, page: Path) -> None:
 def _row(run: dict[str, Any], served: dict[str, Any], max_batch: int) -> str:
     times = StepTimes({int(batch): seconds for batch, seconds in run["seconds"].items()})
     # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
-    workload = Workload(served["rate"], np.array(run["steps"]), 50_000)
+    workload = Workload(served["rate"], np.array(run["steps"]), 20_000)
     plan = simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
     cells = []
     for share in (0.5, 0.95):
