@@ -3,8 +3,8 @@
     .venv-vllm/bin/python scripts/plan_check.py            measures: ten minutes on an idle machine
     .venv/bin/python scripts/plan_check.py --only-render   writes the table, from the result file
 
-One engine answers everything: first one problem at a time, whose steps are recorded; then full batches, whose steps
-are timed; then requests at random times. The first two are what a plan is made of, the third what it is checked by.
+One engine answers everything: first one problem at a time, whose steps are recorded; then batches that stay full, whose
+steps are timed; then requests at random times. The first two are what a plan is made of, the third what it is checked by.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ FOLDER, PAGE = ROOT / "docs" / "results" / "planning", ROOT / "docs" / "planning
 RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
 BATCHES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH = 32
+ROUNDS, STEPS = 3, 60
+"""How often each batch size is timed, and for how many steps."""
 MAX_TOKENS = 96
 ENGINE = '{"max_model_len": 256, "gpu_memory_utilization": 0.2}'
 LOADS = (0.3, 0.6, 0.85)
@@ -73,37 +75,38 @@ class Engine:
         """Take a step of the whole batch; return who is done."""
         return [output.request_id for output in self.engine.step() if output.finished]
 
-    def alone(self, prompts: Sequence[str]) -> tuple[list[int], float]:
-        """Return how many steps each answer takes, and the median seconds that reading its prompt adds."""
-        steps, reading = [], []
+    def steps_of(self, prompts: Sequence[str]) -> list[int]:
+        """Return how many steps each answer takes, one after another."""
+        found = []
         for prompt in prompts:
             self.add(prompt)
-            times = self._whole()[1]
-            steps.append(len(times))
-            reading.append(times[0] - statistics.median(times))
-        return steps, max(0.0, statistics.median(reading))
+            found.append(0)
+            while self.engine.has_unfinished_requests():
+                self.step()
+                found[-1] += 1
+        return found
 
-    def seconds_of_steps(self, prompts: Sequence[str]) -> dict[int, float]:
-        """Return the median seconds of a step by batch size; those that read prompts are left out."""
-        found: dict[int, list[float]] = {batch: [] for batch in BATCHES}
-        given = cycle(prompts)
-        for _ in range(6):
-            for batch in BATCHES:
-                for prompt in islice(given, batch):
+    def costs(self, prompts: Sequence[str]) -> tuple[dict[int, float], float]:
+        """Return the seconds of a step by batch size, and what each request that joins adds.
+
+        For each answer that ends another one begins, so that answers are at different places, as they are in service. A
+        step's time is taken for that of its batch, and so much for each who joined: fitted by least squares.
+        """
+        rows, seconds, given = [], [], cycle(prompts)
+        for batch in BATCHES * ROUNDS:
+            missing = batch
+            for number in range(STEPS):
+                began = time.perf_counter()
+                for prompt in islice(given, missing):
                     self.add(prompt)
-                found[batch] += self._whole()[0][2:]
-        return {batch: statistics.median(times) for batch, times in found.items()}
-
-    def _whole(self) -> tuple[list[float], list[float]]:
-        """Answer what was asked; return the seconds of the steps before anybody was done, and of all."""
-        before, times, done = [], [], False
-        while self.engine.has_unfinished_requests():
-            began = time.perf_counter()
-            done = bool(self.step()) or done
-            times.append(time.perf_counter() - began)
-            if not done:
-                before.append(times[-1])
-        return before, times
+                joined, missing = missing, len(self.step())
+                if number > STEPS // 4:  # at first all begin at once
+                    rows.append([*(batch == each for each in BATCHES), joined])
+                    seconds.append(time.perf_counter() - began)
+            while self.engine.has_unfinished_requests():
+                self.step()
+        fitted = np.linalg.lstsq(np.array(rows, dtype=float), np.array(seconds), rcond=None)[0].tolist()
+        return dict(zip(BATCHES, fitted, strict=False)), max(0.0, fitted[-1])
 
     def serve(self, prompts: Sequence[str], rate: float, seed: int) -> list[float]:
         """Return the latencies of requests that come at random times."""
@@ -131,9 +134,9 @@ def measure(folder: Path, count: int) -> None:
     found = []
     for rule, length in RUNS:
         engine = Engine(rule, length)
-        engine.alone(prompts[:5])  # the first passes are slow
-        steps, prompt = engine.alone(prompts)
-        seconds = engine.seconds_of_steps(prompts)
+        engine.steps_of(prompts[:5])  # the first passes are slow
+        steps = engine.steps_of(prompts)
+        seconds, prompt = engine.costs(prompts)
         most = capacity(StepTimes(seconds), statistics.fmean(steps), max_batch=MAX_BATCH, prompt=prompt)
         served = [
             {"load": load, "rate": load * most, "latencies": engine.serve(prompts, load * most, seed)}
