@@ -4,7 +4,7 @@
     .venv/bin/python scripts/plan_check.py --only-render   writes the table, from the result file
 
 One engine answers everything: first one problem at a time, whose steps are recorded; then batches that stay full, whose
-steps are timed; then requests at random times. The first two are what a plan is made of, the third what it is checked by.
+steps are timed; then requests at random times. The first two are what a plan is made of, the third checks it.
 """
 
 from __future__ import annotations
