@@ -14,6 +14,7 @@ are over rounds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -27,8 +28,10 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +52,6 @@ SMALL = ("--enforce-eager", "--max-model-len=256", "--gpu-memory-utilization=0.2
          "--generation-config=vllm", "--no-enable-prefix-caching", "--host=127.0.0.1")  # fmt: skip
 MODEL = "word-problems"
 CACTUS = "import sys; from cactus_decoding.cli import main; sys.exit(main())"
-BENCH = (  # `vllm bench serve` itself looks for a distribution named vllm, which builds for the CPU are not
-    "from vllm.utils.argparse_utils import FlexibleArgumentParser; from vllm.benchmarks import serve; "
-    "parser = FlexibleArgumentParser(); serve.add_cli_args(parser); serve.main(parser.parse_args())"
-)
 COSTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "planning" / "check.json"
 KEPT = {
     "request_goodput": "goodput", "request_throughput": "throughput", "completed": "completed",
@@ -130,6 +129,17 @@ def serving(way: Way, folder: Path, *more: str) -> Iterator[tuple[str, subproces
         process.wait(timeout=120)
 
 
+def run_bench(flags: Sequence[str], log: Path) -> None:
+    """Do what `vllm bench serve` does; that looks for a distribution named vllm, which builds for the CPU are not."""
+    from vllm.benchmarks import serve
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()
+    serve.add_cli_args(parser)
+    with log.open("w") as output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        serve.main(parser.parse_args(list(flags)))
+
+
 def bench(url: str, way: Way, prompts: Path, rate: float, given: argparse.Namespace, seed: int) -> dict[str, float]:
     """Return what `vllm bench serve` measures of one way at one rate."""
     with tempfile.TemporaryDirectory() as folder:
@@ -152,10 +162,12 @@ def bench(url: str, way: Way, prompts: Path, rate: float, given: argparse.Namesp
             "--goodput",
             f"e2el:{given.limit_ms:g}",
         ]
-        done = subprocess.run([sys.executable, "-c", BENCH, *flags], env=os.environ | ENVIRONMENT, text=True,
-                              capture_output=True, timeout=given.seconds + 600)  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(f"vllm bench serve ended with code {done.returncode}:\n{done.stderr[-4000:]}")
+        log = Path(folder) / "log"
+        process = get_context("fork").Process(target=run_bench, args=(flags, log))  # imports take longer than a run
+        process.start()
+        process.join(given.seconds + 600)
+        if process.exitcode:
+            raise RuntimeError(f"vllm bench serve ended with code {process.exitcode}:\n{log.read_text()[-4000:]}")
         result = json.loads((Path(folder) / "result.json").read_text())
     return {ours: result[theirs] for theirs, ours in KEPT.items()}
 
@@ -166,6 +178,7 @@ def measure(given: argparse.Namespace) -> None:
 
     if find_spec("pandas") is None:
         raise SystemExit("vllm bench serve reads its prompts with pandas: pip install pandas")
+    import_module("vllm.benchmarks.serve")  # once, for all runs
     load = json.loads(given.load_rule.read_text())["additional_config"]
     ways = ways_of(load, given.lengths, given.length)
     runs: list[dict[str, Any]] = []
