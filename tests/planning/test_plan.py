@@ -110,6 +110,8 @@ def test_runs_of_other_lengths_are_left_out_and_named():
     assert [config.num_speculative_tokens for config in others] == [0, 2]
     with pytest.raises(ValueError, match="the costs are those of 4, 8 proposals, but the runs have 2"):
         planned_runs(summarise([made("lossless", 2)]), COSTS)
+    with pytest.raises(ValueError, match="do not tell what a step of lossless ×2 takes"):
+        plan(summarise([made("lossless", 2)]), FLEET, [1.0], Goal(1.0))
 
 
 @pytest.mark.parametrize("given", [{"latency": 0.0}, {"latency": 1.0, "share": 1.0}])

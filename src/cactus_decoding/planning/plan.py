@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
@@ -102,13 +103,25 @@ def steps_of(summary: RunSummary) -> NDArray[np.int64]:
     return np.concatenate([result.column("steps") for result in summary.group.results]).astype(np.int64)
 
 
+def fixed_length(config: RunConfig) -> int | None:
+    """Return how many tokens every step of a run proposes; None where that varies."""
+    length = config.num_speculative_tokens
+    return length if isinstance(length, int) else None
+
+
+def step_times(config: RunConfig, costs: Costs) -> StepTimes | None:
+    """Return what a run's steps take; None where the costs do not tell."""
+    length = fixed_length(config)
+    return None if length is None else costs.steps.get(length)
+
+
 def planned_runs(summaries: Sequence[RunSummary], costs: Costs) -> tuple[list[RunSummary], list[RunConfig]]:
     """Return the runs whose steps' times are known, and the others.
 
     Raises:
         ValueError: where there are none.
     """
-    known = [each for each in summaries if _length(each.config) in costs.steps]
+    known = [each for each in summaries if step_times(each.config, costs) is not None]
     if not known:
         lengths = ", ".join(str(length) for length in sorted(costs.steps))
         there = ", ".join(dict.fromkeys(str(each.config.num_speculative_tokens) for each in summaries))
@@ -134,16 +147,15 @@ def plan(
         goal: that the fewest replicas keep.
         replicas: a fixed number, whose latencies are worked out instead.
         report: called with how many runs are done.
+
+    Raises:
+        ValueError: for a run whose steps' times are not known.
     """
     found = []
-    for number, (rate, summary) in enumerate(_each(rates, summaries), 1):
+    for number, (rate, summary) in enumerate(product(rates, summaries), 1):
         found.append(_planned(summary, fleet, rate, goal, replicas))
         report(number)
     return sorted(found, key=lambda each: (rates.index(each.rate), each.replicas or math.inf, _wait(each, goal)))
-
-
-def _each(rates: Sequence[float], summaries: Sequence[RunSummary]) -> Iterator[tuple[float, RunSummary]]:
-    return ((rate, summary) for rate in rates for summary in summaries)
 
 
 def _wait(planned: Planned, goal: Goal) -> float:
@@ -151,8 +163,9 @@ def _wait(planned: Planned, goal: Goal) -> float:
 
 
 def _planned(summary: RunSummary, fleet: Fleet, rate: float, goal: Goal, replicas: int | None) -> Planned:
-    times, steps = _times(summary, fleet.costs), steps_of(summary)
-    prompt = fleet.costs.prompt
+    times, steps, prompt = step_times(summary.config, fleet.costs), steps_of(summary), fleet.costs.prompt
+    if times is None:
+        raise ValueError(f"the costs do not tell what a step of {summary.config.label} takes")
     most = capacity(times, float(steps.mean()), max_batch=fleet.max_batch, prompt=prompt)
     latency = goal.latency if replicas is None else times(1) * float(steps.mean()) + prompt
     workload = Workload(rate, steps, max(REQUESTS, math.ceil(5 * rate * latency)), fleet.seed)
@@ -194,9 +207,3 @@ def fewest(
         else:
             low = middle
     return high, result
-
-
-def _length(config: RunConfig) -> int | None:
-    """Return how many tokens are proposed; None where that varies."""
-    length = config.num_speculative_tokens
-    return length if isinstance(length, int) else None
