@@ -1,0 +1,30 @@
+"""Pages that are filled in from templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cactus_decoding.arguments.extras import install
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def page_templates(folder: Path) -> Environment:
+    """Return the templates of a folder, which are escaped, and which refuse a name that is not given.
+
+    Raises:
+        ValueError: where Jinja2 is not installed.
+    """
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise ValueError(f"pages need Jinja2: run {install('report')}") from None
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
