@@ -4,8 +4,9 @@
     .venv/bin/python scripts/vllm_goodput.py page docs/results/vllm_goodput.json docs/vllm.md
 
 ``load.json`` is what ``cactus calibrate --engine vllm --output load.json`` wrote on the same machine; the rule is the
-one in it. `vllm bench serve` sends word problems at Poisson rates and counts as good the answers whose first token and
-whose further tokens keep their limits. Every server runs all the time; in a round each way is measured at each rate,
+one in it. `vllm bench serve` sends word problems at Poisson rates and counts as good the answers that are complete
+within a limit. Beside what it measures stands what `cactus plan`'s simulation says, of the steps and the times that
+`scripts/plan_check.py` recorded. Every server runs all the time; in a round each way is measured at each rate,
 and each round begins with another way, so that what slows the machine down for a while strikes all of them. Intervals
 are over rounds.
 """
@@ -38,20 +39,24 @@ from cactus_decoding import zoo
 from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_medians
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.planning.costs import StepTimes
+from cactus_decoding.planning.fleet import Workload, simulate
+from cactus_decoding.rules import as_rule
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
                "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
 SMALL = ("--enforce-eager", "--max-model-len=256", "--gpu-memory-utilization=0.2", "--dtype=float32",
-         "--generation-config=vllm", "--host=127.0.0.1")  # fmt: skip
+         "--generation-config=vllm", "--no-enable-prefix-caching", "--host=127.0.0.1")  # fmt: skip
 MODEL = "word-problems"
 CACTUS = "import sys; from cactus_decoding.cli import main; sys.exit(main())"
 BENCH = (  # `vllm bench serve` itself looks for a distribution named vllm, which builds for the CPU are not
     "from vllm.utils.argparse_utils import FlexibleArgumentParser; from vllm.benchmarks import serve; "
     "parser = FlexibleArgumentParser(); serve.add_cli_args(parser); serve.main(parser.parse_args())"
 )
+COSTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "planning" / "check.json"
 KEPT = {
     "request_goodput": "goodput", "request_throughput": "throughput", "completed": "completed",
-    "median_ttft_ms": "ttft_ms", "median_tpot_ms": "tpot_ms", "p99_tpot_ms": "tpot_p99_ms",
+    "median_tpot_ms": "tpot_ms", "median_e2el_ms": "e2el_ms", "p95_e2el_ms": "e2el_p95_ms",
 }  # fmt: skip
 """What is kept of a run, and under which name."""
 
@@ -136,8 +141,17 @@ def bench(url: str, way: Way, prompts: Path, rate: float, given: argparse.Namesp
             "extra-body": json.dumps({"vllm_xargs": way.asked} if way.asked else {}),
         }  # fmt: skip
         flags = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-        flags += ["--skip-chat-template", "--save-result", "--disable-tqdm", "--percentile-metrics", "ttft,tpot"]
-        flags += ["--goodput", f"ttft:{given.ttft_ms:g}", f"tpot:{given.tpot_ms:g}"]
+        flags += [
+            "--skip-chat-template",
+            "--save-result",
+            "--disable-tqdm",
+            "--percentile-metrics",
+            "tpot,e2el",
+            "--metric-percentiles",
+            "95",
+            "--goodput",
+            f"e2el:{given.limit_ms:g}",
+        ]
         done = subprocess.run([sys.executable, "-c", BENCH, *flags], env=os.environ | ENVIRONMENT, text=True,
                               capture_output=True, timeout=given.seconds + 600)  # fmt: skip
         if done.returncode:
@@ -166,7 +180,7 @@ def measure(given: argparse.Namespace) -> None:
         for way in ways:
             key = json.dumps([way.num_speculative_tokens, way.config])
             if key not in urls:
-                urls[key], _ = servers.enter_context(serving(way, folder))
+                urls[key], _ = servers.enter_context(serving(way, folder, f"--max-num-seqs={given.max_batch}"))
         for number in range(given.rounds):
             for rate in given.rates:
                 turn = number % len(ways)
@@ -175,13 +189,13 @@ def measure(given: argparse.Namespace) -> None:
                     found = bench(url, way, prompts, rate, given, seed=number)
                     runs.append({"way": way.name, "rate": rate, "round": number, **found})
                     print(f"round {number + 1}, {rate:g}/s, {way.name}: {found['goodput']:.2f} good/s, "
-                          f"{found['tpot_ms']:.1f} ms a token", flush=True)  # fmt: skip
+                          f"{found['e2el_ms']:.0f} ms an answer", flush=True)  # fmt: skip
             result = {
-                "schema": 1, "kind": "vllm_goodput", "ttft_ms": given.ttft_ms, "tpot_ms": given.tpot_ms,
+                "schema": 1, "kind": "vllm_goodput", "limit_ms": given.limit_ms, "max_batch": given.max_batch,
                 "ways": [asdict(way) for way in ways], "runs": runs, "provenance": provenance(arguments),
             }  # fmt: skip
             write_atomically(given.output, as_json(result) + "\n")
-    print(table(result))
+    print(table(result, {}))
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -190,30 +204,55 @@ def interval(values: Sequence[float]) -> Interval:
     return bootstrapped(float(np.median(columns)), resampled_medians(columns)[:, 0], len(values))
 
 
-def table(result: dict[str, Any]) -> str:
-    """Return a result as a table of Markdown, a row for each rate and way."""
+def table(result: dict[str, Any], costs: dict[str, dict[str, Any]]) -> str:
+    """Return a result as a table of Markdown, a row for each rate and way.
+
+    Args:
+        result: what was measured.
+        costs: by a way's name ``steps`` of its answers, ``seconds`` of a step by batch size, and ``prompt`` seconds.
+    """
+    limit = result["limit_ms"] / 1000
     lines = [
-        f"Good answers have their first token within {result['ttft_ms']:g} ms and {result['tpot_ms']:g} ms for each "
-        "further one. Medians over rounds, with 95 % intervals where these are enough to tell.",
+        f"Good answers are complete within {limit:g} s. Medians over rounds, with 95 % intervals where these are "
+        "enough to tell; beside them what the plan says.",
         "",
-        "| offered per second | way | good answers per second | ms per token | 99th percentile |",
-        "|---|---|---|---|---|",
+        "| offered per second | way | good answers per second | plan | seconds, half | plan | 95 % | plan |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
     for rate in dict.fromkeys(run["rate"] for run in result["runs"]):
         for way in (one["name"] for one in result["ways"]):
             runs = [run for run in result["runs"] if (run["rate"], run["way"]) == (rate, way)]
-            cells = [
-                shown(interval([run[key] for run in runs]), digits)
-                for key, digits in (("goodput", 2), ("tpot_ms", 1), ("tpot_p99_ms", 1))
+            planned = ["–"] * 3 if way not in costs else predicted(costs[way], rate, result["max_batch"], limit)
+            measured = [
+                shown(interval([scale * run[key] for run in runs]))
+                for key, scale in (("goodput", 1), ("e2el_ms", 0.001), ("e2el_p95_ms", 0.001))
             ]
+            cells = [cell for pair in zip(measured, planned, strict=True) for cell in pair]
             lines.append(f"| {rate:g} | {way} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def shown(value: Interval, digits: int) -> str:
+def predicted(costs: dict[str, Any], rate: float, max_batch: int, limit: float) -> list[str]:
+    """Return what a plan says of one replica: good answers per second, and seconds of half and of 95 % of them."""
+    times = StepTimes({int(batch): seconds for batch, seconds in costs["seconds"].items()})
+    workload = Workload(rate, np.array(costs["steps"]), 20_000)
+    served = simulate(workload, times, replicas=1, max_batch=max_batch, prompt=costs["prompt"])
+    good = rate * float((served.latencies <= limit).mean())
+    return [f"{value:.2f}" for value in (good, served.quantile(0.5), served.quantile(0.95))]
+
+
+def page(given: argparse.Namespace) -> None:
+    """Write the table into a page."""
+    runs = json.loads(given.costs.read_text())["runs"]
+    costs = {f"{as_rule(run['rule'])} ×{run['length']}": run for run in runs}
+    text = table(json.loads(given.result.read_text()), costs)
+    write_atomically(given.page, marked_page.insert(given.page.read_text(), "goodput", text))
+
+
+def shown(value: Interval) -> str:
     """Return a value with its interval, where there is one."""
-    ends = f" ({value.low:.{digits}f} to {value.high:.{digits}f})" if value.told else ""
-    return f"{value.value:.{digits}f}{ends}"
+    ends = f" ({value.low:.2f} to {value.high:.2f})" if value.told else ""
+    return f"{value.value:.2f}{ends}"
 
 
 def main() -> None:
@@ -229,15 +268,14 @@ def main() -> None:
     one.add_argument("--rounds", type=int, default=6)
     one.add_argument("--seconds", type=float, default=30.0)
     one.add_argument("--tokens", type=int, default=96)
-    one.add_argument("--ttft-ms", type=float, default=500.0)
-    one.add_argument("--tpot-ms", type=float, default=20.0)
+    one.add_argument("--limit-ms", type=float, default=1000.0, help="of a complete answer")
+    one.add_argument("--max-batch", type=int, default=32, help="answers that share a step at most")
     one.set_defaults(run=measure)
     other = commands.add_parser("page")
     other.add_argument("result", type=Path)
     other.add_argument("page", type=Path)
-    other.set_defaults(run=lambda given: given.page.write_text(
-        marked_page.insert(given.page.read_text(), "goodput", table(json.loads(given.result.read_text())))
-    ))  # fmt: skip
+    other.add_argument("--costs", type=Path, default=COSTS, help="what scripts/plan_check.py measured")
+    other.set_defaults(run=page)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers end too
     given.run(given)
