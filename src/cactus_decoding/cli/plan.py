@@ -72,7 +72,7 @@ def plan(
     steps as the result files say. Needs the extra 'plan'.
     """
     from cactus_decoding.arguments.checks import check_number
-    from cactus_decoding.arguments.extras import install
+    from cactus_decoding.arguments.extras import needing
     from cactus_decoding.evaluation.reporting.report import read_all
     from cactus_decoding.evaluation.runs.summary import summarise
     from cactus_decoding.files.provenance import provenance
@@ -87,10 +87,8 @@ def plan(
     for each in rate:
         check_number("rate", each, 0, math.inf, low_open=True, high_open=True)
     rates, goal = sorted(set(rate)), Goal(latency, share)
-    try:
+    with needing("cactus plan needs SimPy", "plan"):
         import simpy  # noqa: F401 - before any work
-    except ImportError:
-        raise ValueError(f"cactus plan needs SimPy: run {install('plan')}") from None
     summaries = [each for _, file in read_all(results) for each in summarise(file)]
     lengths = {length for each in summaries if (length := fixed_length(each.config)) is not None}
     known = parse_costs(costs, lengths, max_batch=max_batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import needing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -17,10 +17,8 @@ def page_templates(folder: Path) -> Environment:
     Raises:
         ValueError: where Jinja2 is not installed.
     """
-    try:
+    with needing("pages need Jinja2", "report"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise ValueError(f"pages need Jinja2: run {install('report')}") from None
     return Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
