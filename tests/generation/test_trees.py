@@ -17,7 +17,6 @@ from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.tracing import stream_trace
 from cactus_decoding.training.diagnosis.recording import check_request
 from cactus_decoding.training.importance.collecting import Collection
 from cactus_decoding.zoo.word_problems import word_problems
@@ -216,11 +215,10 @@ def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
         pair.drafter = drafter
 
 
-@pytest.mark.parametrize("reader", ["a trace", "learning importance", "a diagnosis", "a recording of rows"])
+@pytest.mark.parametrize("reader", ["learning importance", "a diagnosis", "a recording of rows"])
 def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
     request = Request(num_speculative_tokens=TREE)
     asked = {
-        "a trace": lambda: stream_trace(pair, prompts[0], request),
         "learning importance": lambda: Collection(request),
         "a diagnosis": lambda: check_request(request),
         "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),

@@ -14,19 +14,20 @@ from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.files.templates import page_templates
 from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.tracing.codec import to_json
+from cactus_decoding.tracing.codec import to_json, tree_to_json
 from cactus_decoding.tracing.trace import Trace, TraceHeader
 from cactus_decoding.types import judges_untempered
 
 PAGE = Path(__file__).parent / "page"
-"""Where template, style and script are; ``answer.js`` and ``answer.css`` are a component that other pages can use."""
+"""Where template, style and scripts are: ``tree.js``, ``answer.js`` and ``answer.css`` are a component that other pages
+can use."""
 
 _START = """
 "use strict";
 {
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const answer = new CactusAnswer(document.getElementById("answer"), trace.options);
-  answer.append(trace.positions);
+  answer.append(trace.positions, trace.trees);
   answer.finish(trace.end);
 }
 """
@@ -38,7 +39,7 @@ def to_html(trace: Trace) -> str:
     Raises:
         ValueError: where Jinja2 is not installed.
     """
-    script = (PAGE / "answer.js").read_text(encoding="utf-8") + _START
+    script = "".join((PAGE / name).read_text(encoding="utf-8") for name in ("tree.js", "answer.js")) + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         page_templates(PAGE)
@@ -88,6 +89,7 @@ def _data(trace: Trace) -> dict[str, Any]:
     return {
         "options": {"rule": str(request.rule), "budget": limit, "label": "Answer"},
         "positions": [to_json(position) for position in trace.positions],
+        "trees": {step.step: tree_to_json(step.tree) for step in trace.steps if step.tree},
         "end": {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()},
     }
 

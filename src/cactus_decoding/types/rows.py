@@ -123,15 +123,44 @@ class TreeRows(StepRows):
 
     def draft(self, node: int) -> Tensor | None:
         """Return the law of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
-        proposal, parents = self.proposal, self._parents
-        drawn = proposal.drawn or [True] * len(parents)
-        if proposal.probs is None or not drawn[node]:
+        proposal, parents, drawn = self.proposal, self._parents, self._drawn
+        whole = self.draft_behind(parents[node])
+        if whole is None or not drawn[node]:
             return None
-        row = proposal.probs[sorted(set(parents)).index(parents[node])].to(torch.float64, copy=True)
+        row = whole.to(torch.float64, copy=True)
         for other, token_id in enumerate(proposal.token_ids):
             if parents[other] == parents[node] and (not drawn[other] or other < node):
                 row[token_id] = 0.0
         return row / row.sum()
+
+    def parent(self, node: int) -> int:
+        """Return the place of the proposal that one follows, -1 for the text."""
+        return self._parents[node]
+
+    def drawn(self, node: int) -> bool:
+        """Say whether a proposal was drawn, or else is a function of the text before it alone."""
+        return self._drawn[node]
+
+    def draft_behind(self, node: int) -> Tensor | None:
+        """Return the draft's whole row behind a proposal that has children, or with -1 behind the text, if any."""
+        if self.proposal.probs is None:
+            return None
+        return self.proposal.probs[sorted(set(self._parents)).index(node)]
+
+    def fixed_behind(self, node: int) -> list[int]:
+        """Return the tokens that are proposed there as a function of the text alone, in their order."""
+        nodes = zip(self._parents, self._drawn, self.proposal.token_ids, strict=True)
+        return [token_id for parent, drawn, token_id in nodes if parent == node and not drawn]
+
+    def any_drawn_behind(self, node: int) -> bool:
+        """Say whether any of the proposals behind one, or with -1 behind the text, was drawn."""
+        return any(drawn for parent, drawn in zip(self._parents, self._drawn, strict=True) if parent == node)
+
+    @property
+    def _drawn(self) -> list[bool]:
+        """Of each proposal, whether it was drawn."""
+        proposal = self.proposal
+        return [proposal.probs is not None] * len(proposal.token_ids) if proposal.drawn is None else proposal.drawn
 
     @property
     def _parents(self) -> list[int]:

@@ -13,7 +13,8 @@ EXPLANATION = (
     "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
     "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
     "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
-    "same run. Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
+    "same run; where trees were proposed, at its best chain, and its best tree stands beside it. "
+    "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
 )
 

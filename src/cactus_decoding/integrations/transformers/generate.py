@@ -100,9 +100,11 @@ def speculative_generate(
         generation_config: as prepared by `generate`.
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
-        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly.
-        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or its
-            spelling; if None, ``num_assistant_tokens`` or ``prompt_lookup_num_tokens`` where they are set, else 6.
+        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, and for trees
+            ``joint``, which is the same.
+        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or a tree's
+            shape, or the spelling of one, such as ``tree:static=4.2.2.1``; if None, ``num_assistant_tokens`` or
+            ``prompt_lookup_num_tokens`` where they are set, else 6.
         assistant_model: the draft, with the target's vocabulary unless there is an ``assistant_tokenizer``.
         drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
             either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
