@@ -28,8 +28,9 @@ ways = ways_of(load, [2, 4], 4)
 runs = [{"way": way.name, "rate": rate, "round": number, "goodput": rate * (1 + number / 10), "e2el_ms": 900.0,
          "e2el_p95_ms": 2000.0} for way in ways[1:3] for rate in (1.0, 2.0) for number in range(8)]
 print([way.name for way in ways], ways[3].config == load, ways[2].asked)
-costs = {"lossless ×4": {"steps": [10], "seconds": {"1": 0.05}, "prompt": 0.0}}  # half a second, if alone
-print(table({"ways": [{"name": way.name} for way in ways[1:3]], "runs": runs, "limit_ms": 1e6, "max_batch": 8}, costs))
+result = {"ways": [{"name": way.name} for way in ways[1:3]], "runs": runs, "limit_ms": 1e6, "max_batch": 8}
+result["seconds_per_answer"] = {"lossless ×4": {"1": 0.5}}
+print(table(result, {"lossless ×4": [10]}))
 """)
     assert "'lossless ×2', 'lossless ×4', 'clamped:width=2.0 ×4', 'clamped:width=2.0 by load ×4'] True" in out
     assert "complete within 1000 s" in out
