@@ -34,7 +34,7 @@ class Goal:
         """Check the numbers."""
         check_knobs(self)
 
-    def is_kept(self, latencies: NDArray[np.float64]) -> bool:
+    def is_kept(self, latencies: NDArray[np.floating[Any]]) -> bool:
         """Say whether answers with these latencies keep it."""
         return bool(np.quantile(latencies, self.share) <= self.latency * (1 + _ROUNDING))
 
