@@ -1,12 +1,16 @@
-"""The script that measures goodput: what it makes of what it measured. The rest of it needs vLLM."""
+"""The scripts that measure goodput and check plans: what they make of what they measured. The rest needs vLLM."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+from support.scripts import ROOT, run_script
+
+RESULTS = ROOT / "docs" / "results"
 RUN = """
 import sys
 sys.path.insert(0, {scripts!r})
@@ -41,3 +45,20 @@ print(table(result, {"lossless ×4": [10]}))
     assert lossless[3] == "1.00", "the plan: everybody is served in time"
     assert 0.5 <= float(lossless[5]) < float(lossless[7])
     assert relaxed[3::2] == ["–"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "script", "given"),
+    [
+        ("planning.md", "plan_check.py", ("--only-render", "--page")),
+        ("vllm.md", "vllm_goodput.py", ("page", RESULTS / "vllm_goodput.json")),
+    ],
+)
+def test_the_tables_on_the_pages_are_rendered_from_their_result_files(
+    tmp_path: Path, page: str, script: str, given: tuple[object, ...]
+) -> None:
+    copy = shutil.copy(ROOT / "docs" / page, tmp_path)
+    done = run_script(script, *given, copy)
+    assert done.returncode == 0, done.stderr
+    assert Path(copy).read_text() == (ROOT / "docs" / page).read_text()
