@@ -74,9 +74,9 @@ def test_the_best_chain_and_the_best_tree_are_told_apart() -> None:
     assert "* best lossless chain; ** best lossless tree; " in " ".join(" ".join(lines).split())
     text = "\n".join(lines)
     assert "lossless ×10*" in text
-    assert "×tree:static=4.2.2.1**" in text
-    assert "×tree:static=2.2.2 " in text
-    every = "\n".join(printed(shown, every_metric=True))
+    assert "\n static=4.2.2.1** " in text
+    assert "\n static=2.2.2 " in text
+    every = " ".join(" ".join(printed(shown, every_metric=True)).split())
     assert "lossless ×tree:static=4.2.2.1 (best lossless tree)" in every
     assert "wall time ÷ best lossless tree" in every
     assert "tree's nodes per step" in every

@@ -64,7 +64,7 @@ def test_a_tree_is_the_proposal_with_what_became_of_it(pair, name: str) -> None:
                 assert position.emitted_nats == visit.nats
         for node in step.tree:
             row = proposal.probs[sorted(set(proposal.parents)).index(node.parent)]
-            assert node.draft_prob == row[node.token_id].item()
+            assert node.draft_prob == pytest.approx(row[node.token_id].item(), abs=1e-5)  # passes round differently
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -103,7 +103,7 @@ def test_a_position_tells_exactly_what_was_emitted_there_and_what_any_rule_would
     trace = trace_response(pair, PROMPT, asked(name), keep_rows=True)
     for position in visited(trace):
         rows = position.rows
-        fixed = torch.tensor(rows.fixed_token_ids)
+        fixed = torch.tensor(rows.fixed_token_ids, dtype=torch.long)
         for rule in dict.fromkeys([position.rule, "lossless", "cactus:delta=0.1", "clamped:width=0.5", "typical"]):
             seen = what_if(rows, rule)
             draft = rows.draft.dense() if rows.draft is not None else None

@@ -82,7 +82,7 @@ def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
 
 def _in_lines(label: str) -> str:
     """Return a long label cut where it may be: no number breaks inside."""
-    return label.replace(",", ",\n ").replace(" ×tree:", "\n ×tree:") if len(label) > _LONG else label
+    return label.replace(",", ",\n ").replace(" ×tree:", "\n ×tree:\n ") if len(label) > _LONG else label
 
 
 def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:

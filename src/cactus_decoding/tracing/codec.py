@@ -144,7 +144,7 @@ def listed(value: dict[str, Any], name: str, where: str) -> list[Any]:
 
 def _rows_to_json(rows: PositionRows) -> dict[str, Any]:
     kept = {"target": rows.target, "draft": rows.draft, "untempered": rows.untempered}
-    value = {name: None if row is None else _row_to_json(row) for name, row in kept.items()}
+    value: dict[str, Any] = {name: None if row is None else _row_to_json(row) for name, row in kept.items()}
     if rows.fixed_token_ids:
         value |= {"fixed_token_ids": list(rows.fixed_token_ids), "drawn": rows.drawn}
     return {"drafted_id": rows.drafted_id} | value

@@ -61,7 +61,7 @@ def test_one_drawn_child_is_a_chain_s_proposal_and_more_children_are_kept_more_o
         assert point.kept_by_children[0].value == pytest.approx(point.acceptance.value, abs=1e-12)
         for kept in (point.kept_by_children, point.kept_by_fixed_children):
             assert all(fewer.value <= more.value + 1e-12 for fewer, more in pairwise(kept))
-            assert kept[-1].value == pytest.approx(1.0, abs=1e-12)  # all seven tokens are children
+            assert kept[0].value + 0.01 < kept[-1].value <= 1 + 1e-12
         assert all(drawn.low < drawn.value < drawn.high for drawn in point.kept_by_children[:3])
 
 
@@ -81,7 +81,8 @@ def test_where_a_policy_keeps_a_rule_away_the_lossless_one_decides() -> None:
     everywhere = measured.measure("clamped:width=2", max_children=3)
     nowhere = measured.measure("clamped:width=2", spending=spending_policy("digits", 1e-12), max_children=3)
     lossless = measured.measure("lossless", max_children=3)
-    assert nowhere.kept_by_children == pytest.approx(lossless.kept_by_children, nan_ok=True)
+    for found, expected in zip(nowhere.kept_by_children, lossless.kept_by_children, strict=True):
+        assert found.value == pytest.approx(expected.value, abs=1e-14)
     assert everywhere.kept_by_children[0].value > lossless.kept_by_children[0].value
 
 

@@ -57,7 +57,8 @@
     const kept = nodes.map((node, i) => i).filter((i) => KEPT.has(nodes[i].fate)).sort((a, b) => depthOf(a) - depthOf(b));
     const last = kept.length ? found[kept[kept.length - 1]] : root;
     const depth = Math.max(...found.map((place) => place.x), next ? last.x + 1 : 0);
-    const width = EDGE * 2 + 14 + depth * COLUMN, height = EDGE * 2 + (rows + (next ? 1 : 0)) * ROW;
+    const leaf = kept.length > 0 && !nodes.some((node) => node.parent === kept[kept.length - 1]);
+    const width = EDGE * 2 + 14 + depth * COLUMN, height = EDGE * 2 + (rows + (next && !leaf ? 1 : 0)) * ROW;
     const said = kept.map((i) => visible(nodes[i].token)).join(" ");
     const summary = `Tree of ${nodes.length} proposals; kept: ${said || "none"}` + (next ? `; then ${visible(next.token)}` : "");
     const svg = draw(parent, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary, class: "ca-tree" });
@@ -84,8 +85,8 @@
       const fate = KEPT.has(node.fate) ? ` ca-${node.fate}` : node.fate === "rejected" ? " ca-rejected" : "";
       box(found[i], node.token, told(node), `ca-node${fate}${here}`, node.drawn);
     });
-    if (next) { // below everything, so that it hides no proposal
-      const place = { x: last.x + 1, y: rows };
+    if (next) { // where proposals follow the same token, below everything, so that it hides none
+      const place = { x: last.x + 1, y: leaf ? last.y : rows };
       edge(last, place, `ca-branch ca-path ca-${next.fate}`);
       box(place, next.token, next.fate, `ca-node ca-next ca-${next.fate}${selected === kept.length ? " ca-at" : ""}`, true);
     }
