@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
     from cactus_decoding.drafting.lengths import DRAFT_LENGTHS as DRAFT_LENGTHS
     from cactus_decoding.drafting.lengths import AdaptiveLength as AdaptiveLength
+    from cactus_decoding.drafting.lengths import AdaptiveTree as AdaptiveTree
+    from cactus_decoding.drafting.lengths import BestFirstTree as BestFirstTree
     from cactus_decoding.drafting.lengths import ConfidenceStop as ConfidenceStop
     from cactus_decoding.drafting.lengths import FixedLength as FixedLength
     from cactus_decoding.drafting.lengths import StaticTree as StaticTree
@@ -44,7 +46,7 @@ _NAMES = {
     "auditing": "Audit audit",
     "budgets.budget": "Budget",
     "drafting.candidates": "CandidateGeneratorDrafter",
-    "drafting.lengths": "DRAFT_LENGTHS AdaptiveLength ConfidenceStop FixedLength StaticTree",
+    "drafting.lengths": "DRAFT_LENGTHS AdaptiveLength AdaptiveTree BestFirstTree ConfidenceStop FixedLength StaticTree",
     "drafting.model": "ModelDrafter",
     "drafting.ngram": "NgramDrafter",
     "drafting.registry": "DRAFTERS",

@@ -43,7 +43,7 @@ def test_spellings() -> None:
         ("tree:static=a", "but is 'a'"),
         ("tree:static=2.2,drawn=-1", "drawn must be at least 0, but is -1"),
         ("tree:static=32.32", "at most 1024 tokens, but tree:static=32.32 has 1056"),
-        ("tree:best_first", "not parameter=value"),
+        ("tree:4.2", "unknown tree 'tree:4.2'"),
     ],
 )
 def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:

@@ -12,13 +12,14 @@ from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, exact_law_of_two, 
 from support.tiny_architectures import random_tokens, tiny_mistral
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import Fate, ModelDrafter, NgramDrafter, Request, SamplingParams, generate, load_pair, stream
+from cactus_decoding import Drafter, Fate, ModelDrafter, Request, SamplingParams, generate, load_pair, stream
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import as_logits_to_probs
 from cactus_decoding.training.diagnosis.recording import check_request
 from cactus_decoding.training.importance.collecting import Collection
+from cactus_decoding.types import Proposal
 from cactus_decoding.zoo.word_problems import word_problems
 
 TREE = "tree:static=3.2.1"
@@ -38,7 +39,17 @@ def prompts() -> list[str]:
 # Temperature 0: token for token
 
 
-@pytest.mark.parametrize("shape", ["tree:static=4.2.2.1", "tree:static=1.1.1", "tree:static=2.2.2,drawn=0"])
+SHAPES = [
+    "tree:static=4.2.2.1",
+    "tree:static=1.1.1",
+    "tree:static=2.2.2,drawn=0",
+    "tree:best_first,nodes=12",
+    "tree:best_first,nodes=12,lookup=4",
+    "tree:adaptive",
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("verification", ["token", "joint", "recursive", "traversal"])
 def test_the_bundled_pair_writes_its_greedy_answers(pair, prompts: list[str], shape: str, verification: str) -> None:
     for prompt in prompts:
@@ -60,9 +71,12 @@ def test_every_rule_of_a_divergence_is_greedy_at_temperature_zero(pair, prompts:
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi", "olmo2", "granite", "gemma", "stablelm"]
 
 
+GROWN = [("gpt2", "tree:best_first,nodes=9,depth=5"), ("llama", "tree:best_first,nodes=9,depth=5,lookup=3")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_ten_architectures_write_their_own_greedy_answers(name: str) -> None:
+@pytest.mark.parametrize(("name", "shape"), [*((name, "tree:static=3.2.1") for name in ARCHITECTURES), *GROWN])
+def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str) -> None:
     model, prompt = tiny_architecture(name), random_tokens(12, vocabulary=VOCABULARY)
     draft = copy.deepcopy(model)
     torch.manual_seed(1)
@@ -70,7 +84,7 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str) -> None:
         for parameter in draft.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.03)
     sampling = as_logits_to_probs(SamplingParams(temperature=0))
-    request = Request(num_speculative_tokens="tree:static=3.2.1")
+    request = Request(num_speculative_tokens=shape)
     for forward in ("auto", "transformers"):
         outcomes = list(
             decode(
@@ -99,6 +113,9 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str) -> None:
         ("tree:static=2.2", SamplingParams()),
         ("tree:static=3.1,drawn=2", SamplingParams()),
         ("tree:static=2,drawn=0", SamplingParams()),
+        ("tree:best_first,nodes=6,depth=3,width=2", SamplingParams()),
+        ("tree:best_first,nodes=6,depth=3,width=2,lookup=2", SamplingParams()),
+        ("tree:adaptive,draft_cost=0.1,token_cost=0", SamplingParams()),
         ("tree:static=2.2", SamplingParams(0.7, top_k=5, top_p=0.9)),
     ],
 )
@@ -174,6 +191,14 @@ def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str])
         ({"verification": "joint", "rule": "cactus:delta=1"}, "joint verification needs a rule whose relaxed target"),
         ({"verification": "joint", "rule": "clamped:width=1"}, "as many children everywhere"),
         ({"verification": "traversal", "rule": "clamped:width=1"}, "as many children everywhere"),
+        (
+            {"verification": "joint", "rule": "clamped:width=1", "num_speculative_tokens": "tree:best_first,nodes=8"},
+            "as many children everywhere, .* but it is tree:best_first,nodes=8",
+        ),
+        (
+            {"verification": "traversal", "rule": "clamped:width=1", "num_speculative_tokens": "tree:adaptive"},
+            "as many children everywhere, .* but it is tree:adaptive",
+        ),
         ({"verification": "joint", "num_speculative_tokens": "tree:static=2.2,drawn=2"}, "at most one drawn child"),
         ({"verification": "joint", "num_speculative_tokens": 4}, "verification='joint' is for trees"),
         (
@@ -204,15 +229,38 @@ def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
     assert str(Request(num_speculative_tokens=TREE).as_dict()["num_speculative_tokens"]) == TREE
 
 
+class Chains(Drafter):
+    """Proposes nothing, and as a chain."""
+
+    def propose(self, token_ids, limit, to_probs, generator) -> Proposal:
+        return Proposal([], None)
+
+
 def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
-    drafter, pair.drafter = pair.drafter, NgramDrafter()
+    drafter, pair.drafter = pair.drafter, Chains()
     try:
-        with pytest.raises(
-            ValueError, match="a NgramDrafter proposes chains only, but num_speculative_tokens is tree:"
-        ):
+        with pytest.raises(ValueError, match="a Chains proposes chains only, but num_speculative_tokens is tree:"):
             generate(pair, prompts[0], num_speculative_tokens=TREE)
     finally:
         pair.drafter = drafter
+
+
+def test_seeds_repeat_with_trees_that_grow(pair, prompts: list[str]) -> None:
+    for shape in ("tree:best_first,nodes=10,lookup=3", "tree:adaptive,draft_cost=0.3,token_cost=0.05"):
+        first, again, other = (
+            generate(pair, prompts[0], num_speculative_tokens=shape, seed=seed).token_ids for seed in (3, 3, 4)
+        )
+        assert first == again != other
+
+
+@pytest.mark.parametrize("shape", ["tree:best_first,nodes=10", "tree:adaptive"])
+def test_budgets_are_kept_with_trees_that_grow(pair, prompts: list[str], shape: str) -> None:
+    for rule in ("cactus:delta=1", "clamped:width=2"):
+        response = generate(
+            pair, prompts[0], rule=rule, budget=0.05, protect="digits", seed=1, num_speculative_tokens=shape
+        )
+        assert response.metrics.nats <= 0.05
+        assert response.metrics.metered > 0
 
 
 @pytest.mark.parametrize("reader", ["learning importance", "a diagnosis", "a recording of rows"])

@@ -7,7 +7,6 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import headless_browser
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.zoo.settings import RELAXED
@@ -28,12 +27,6 @@ CACTUS = "#" + urlencode(
     }
 )
 """The form for a rule that relaxes everywhere, and for an answer in which it does."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with headless_browser() as opened:
-        yield opened
 
 
 class Visitor:

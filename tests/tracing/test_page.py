@@ -9,7 +9,7 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
-from support.browser import headless_browser, watched_page
+from support.browser import watched_page
 from support.traces import PROMPT
 
 from cactus_decoding import Fate, Request, load_pair
@@ -55,12 +55,6 @@ def test_nothing_breaks_out_of_the_page(trace):
     assert json.loads(data)["positions"][0]["token"] == HOSTILE[0]
     assert json.loads(embedded(HOSTILE)) == list(HOSTILE)
     assert "<" not in embedded(HOSTILE)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with headless_browser() as started:
-        yield started
 
 
 @contextmanager

@@ -257,9 +257,9 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str) -> list[int | str]:
     """Return comma-separated draft lengths; a comma within the spelling of one is followed by no name."""
-    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE_SHAPES, as_draft_length
+    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length
 
-    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, *TREE_SHAPES])}|$))", text)
+    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", text)
     for part in parts:
         as_draft_length(part)  # raises before any work
     return _unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)

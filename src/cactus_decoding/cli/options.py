@@ -100,7 +100,8 @@ _OPTIONS = {each.name: each for each in (
     _option("num_speculative_tokens", str, "6", "N",
             "Tokens that the draft proposes per step; or 'confidence:threshold=0.4' to stop where it is unsure, or "
             "'adaptive' to propose as many as are worth their time; or 'tree:static=4.2.2.1' for a tree in which 4 may "
-            "follow the text, 2 each of them, and so on.", **_RUNNING),
+            "follow the text, 2 each of them, and so on, 'tree:best_first,nodes=16' for one of the likeliest tokens, "
+            "'tree:adaptive' for one as large as is worth its time.", **_RUNNING),
     _option("verification", str, "token", "HOW",
             "'token': one proposal after another; 'block': all of a step jointly, which accepts more (for lossless, "
             "clamped and ensemble); 'joint': the same for a tree ('recursive' and 'traversal' are there to compare).",

@@ -171,16 +171,12 @@ def _serve_llama_cpp(
     max_waiting: int,
     threads: int | None,
 ) -> int:
-    from cactus_decoding.arguments.extras import install
+    from cactus_decoding.arguments.extras import needing
     from cactus_decoding.models.llama_cpp.library import library
 
-    try:
+    with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.serving.guards import is_loopback
         from cactus_decoding.serving.starting import listen
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "cactus_decoding":
-            raise
-        raise ValueError(f"cactus serve needs Starlette and uvicorn: run {install('llama-cpp')}") from None
     if not is_loopback(host) and key is None:
         raise ValueError(
             f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from cactus_decoding.drafting.growing import GrowingTree
-from cactus_decoding.drafting.lengths import FixedLength, StaticTree
+from cactus_decoding.drafting.growing import ROOT, GrowingTree, choose_children, grow
+from cactus_decoding.drafting.lengths import FixedLength, TreeShape
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.trees import path_places, tree_inputs
@@ -73,7 +73,7 @@ class ModelDrafter(Drafter):
     ) -> Proposal:
         """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
 
-        Where the draft length is a tree's shape, they are the levels of that tree.
+        Where the draft length is a tree's shape, this is how many levels the tree may have.
         There are none after a token that the draft lacks. After an error or an interruption nothing is remembered.
         """
         if self.max_length is not None:
@@ -82,7 +82,7 @@ class ModelDrafter(Drafter):
         if limit <= 0 or max(token_ids[known:]) >= self._model.vocabulary_size:
             self._given, self._cached = known, token_ids[:known]
             return Proposal([], None)
-        if isinstance(self._length, StaticTree):
+        if isinstance(self._length, TreeShape) and self._length.branches:
             return self._grow(self._length, token_ids, limit, to_probs, generator)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), []
@@ -99,27 +99,36 @@ class ModelDrafter(Drafter):
 
     def _grow(
         self,
-        shape: StaticTree,
+        shape: TreeShape,
         token_ids: list[int],
         limit: int,
         to_probs: LogitsToProbs,
         generator: torch.Generator | None,
     ) -> Proposal:
-        """Grow a tree of up to ``limit`` levels, and read each but the last in one pass."""
-        tree, start = GrowingTree(), len(token_ids)
-        logits = self._fit(self._model.append(token_ids[self._model.length :], rows=1))
-        for depth, count in enumerate(shape.branching[:limit]):
-            if depth:
-                level = tree.token_ids[tree.level.start :]
-                inputs = tree_inputs(start, tree.parents, tree.level.start)
-                logits = self._fit(self._model.append(level, len(level), **inputs))
-            proposal = Proposal(tree.token_ids, None, tree.parents)
-            texts = ([*token_ids, *proposal.tokens_to(node)] for node in tree.level)
-            probs = torch.cat([to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)])
-            tree.add_level(logits, probs, count, shape.drawn, generator)
-        read = self._model.length - start
+        """Grow a tree of up to ``limit`` levels, of each of which those tokens are read that may get children."""
+        start = len(token_ids)
+
+        def read(tree: GrowingTree, nodes: list[int]) -> tuple[Tensor, Tensor]:
+            if nodes == [ROOT]:
+                logits = self._model.append(token_ids[self._model.length :], rows=1)
+            else:
+                first, new = len(tree.read), tree.begin_reading(nodes)
+                inputs = {} if tree.reads_chain else tree_inputs(start, tree.read_parents, first)
+                logits = self._model.append(new, len(new), **inputs)
+            logits = self._fit(logits)
+            texts = ([*token_ids, *tree.tokens_to(node)] for node in nodes)
+            probs = [to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)]
+            return logits, probs[0] if len(probs) == 1 else torch.cat(probs)
+
+        def choose(*given: Any) -> tuple[Tensor, Tensor]:
+            return choose_children(*given[:4], generator, given[4])
+
+        tree = grow(shape, token_ids, limit, read, choose)
         self._given, self._cached = start, list(token_ids)
-        self._tree = Proposal(tree.token_ids[:read], None, tree.parents[:read])
+        if tree.reads_chain:
+            self._cached += tree.read_tokens
+        else:
+            self._tree = Proposal(tree.read_tokens, None, tree.read_parents)
         return tree.proposal()
 
     def _keep_path(self, token_ids: list[int]) -> None:

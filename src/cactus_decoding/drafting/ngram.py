@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 
 from cactus_decoding.arguments.checks import check_integer
-from cactus_decoding.types import Drafter, LogitsToProbs, Proposal
+from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.lookup import LookedUp, continuations
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
 
 @dataclass(frozen=True)
 class NgramDrafter(Drafter):
     """Prompt lookup: finds the latest earlier occurrence of the last few tokens and proposes what followed it.
 
-    The longest match wins. The proposal is deterministic, so it has no probabilities. Source: Saxena (2023).
+    The longest match wins; where the draft length is a tree's shape, several become its branches, the best first. The
+    proposal is deterministic, so it has no probabilities. Source: Saxena (2023).
 
     Attributes:
         max_ngram_size: longest run of tokens to look for, 1 or more.
@@ -32,26 +35,34 @@ class NgramDrafter(Drafter):
     max_ngram_size: int = 3
     min_ngram_size: int = 1
 
+    grows_trees: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         longest = check_integer("max_ngram_size", self.max_ngram_size, 1)
         object.__setattr__(self, "max_ngram_size", longest)
         object.__setattr__(self, "min_ngram_size", check_integer("min_ngram_size", self.min_ngram_size, 1, longest))
+        object.__setattr__(self, "_shape", None)
+
+    def begin_response(self, target: Any, length: DraftLength) -> None:
+        """Hear whether to propose trees."""
+        object.__setattr__(self, "_shape", length if isinstance(length, TreeShape) else None)
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        """Propose up to ``limit`` tokens, or none where nothing matches."""
-        for n in range(min(self.max_ngram_size, len(token_ids) - 1), self.min_ngram_size - 1, -1):
-            run = token_ids[-n:]
-            for start in range(len(token_ids) - n - 1, -1, -1):
-                if token_ids[start : start + n] == run:
-                    return Proposal(token_ids[start + n : start + n + limit], None)
-        return Proposal([], None)
+        """Propose up to ``limit`` tokens, or a tree of so many levels; none where nothing matches."""
+        found = continuations(token_ids, limit, self.max_ngram_size, self.min_ngram_size)
+        shape: TreeShape | None = getattr(self, "_shape", None)
+        if shape is None:
+            return Proposal(next(found, []), None)
+        branches = LookedUp.of(found, shape.max_nodes, shape.max_children)
+        branches = branches.only(shape.choose_looked_up(branches.parents, branches.ranks()))
+        return Proposal(branches.token_ids, None, branches.parents)
 
     def drafter(self, target: Any) -> NgramDrafter:
         """Return the drafter itself: it is the same for every target."""
         return self
 
     def twin(self) -> NgramDrafter:
-        """Return the drafter itself: it remembers nothing."""
-        return self
+        """Return one with the same sizes."""
+        return replace(self)

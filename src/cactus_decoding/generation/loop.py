@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.trees import append_tree, path_places
 from cactus_decoding.sampling.drawing import check_drawn
@@ -60,6 +61,8 @@ def decode(
                 target.rollback(len(ids) + outcome.num_accepted)
             else:
                 target.keep(path_places(len(ids), outcome.path))
+            if isinstance(length, TreeShape):
+                length.end_walk(outcome.path)
             length.end_step(outcome.num_accepted)
             verified, num_emitted = clock(), 0
             for token in outcome.all_token_ids:

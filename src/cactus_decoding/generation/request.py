@@ -17,9 +17,8 @@ from cactus_decoding.budgets.metering import check_paced
 from cactus_decoding.budgets.protection import Protection
 from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy, spending_policy
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
 from cactus_decoding.drafting.lengths.fixed import FixedLength
-from cactus_decoding.drafting.lengths.static_tree import StaticTree
 from cactus_decoding.files.jsonl import number_of
 from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.sampling.params import SamplingParams
@@ -168,7 +167,7 @@ class Request:
     def _check_tree(self, paced: bool) -> None:
         """Raise `ValueError` where a tree and the way to verify do not go together."""
         shape, how = self.num_speculative_tokens, self.verification
-        if not isinstance(shape, StaticTree):
+        if not isinstance(shape, TreeShape):
             if how not in ("token", "block"):
                 raise ValueError(
                     f"verification={how!r} is for trees, but num_speculative_tokens is {shape}: give a tree such as "
@@ -180,7 +179,7 @@ class Request:
         if how == "token":
             return
         relaxed_target_of(self.rule, torch.ones(1, 1), torch.ones(1, 1), f"{how} verification")
-        if how == "joint" and shape.drawn > 1:
+        if how == "joint" and shape.max_drawn > 1:
             raise ValueError(f"joint verification takes at most one drawn child a token, but the tree is {shape}")
         if how != "recursive" and not isinstance(self.rule, Lossless):
             if not shape.is_even:
@@ -194,7 +193,7 @@ class Request:
     def check_chain(self, reader: str) -> None:
         """Raise `ValueError` for a tree, on behalf of what reads chains of proposals only."""
         length = self.num_speculative_tokens
-        if isinstance(length, StaticTree):
+        if isinstance(length, TreeShape):
             raise ValueError(f"{reader} reads chains of proposals only, but num_speculative_tokens is {length}")
 
     def check_drafter(self, drafter: Drafter) -> None:
@@ -202,7 +201,7 @@ class Request:
         if isinstance(drafter, type) or not isinstance(drafter, Drafter):
             name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
             raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")
-        if isinstance(self.num_speculative_tokens, StaticTree) and not drafter.grows_trees:
+        if isinstance(self.num_speculative_tokens, TreeShape) and not drafter.grows_trees:
             raise ValueError(
                 f"a {type(drafter).__name__} proposes chains only, but num_speculative_tokens is "
                 f"{self.num_speculative_tokens}: give a number, or a draft model"

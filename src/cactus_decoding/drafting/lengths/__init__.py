@@ -10,6 +10,9 @@ from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
+from cactus_decoding.drafting.lengths.adaptive_tree import AdaptiveTree
+from cactus_decoding.drafting.lengths.base import TreeShape
+from cactus_decoding.drafting.lengths.best_first import BestFirstTree
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
 from cactus_decoding.drafting.lengths.fixed import FixedLength
 from cactus_decoding.drafting.lengths.static_tree import StaticTree
@@ -17,17 +20,25 @@ from cactus_decoding.types import DraftLength
 
 DRAFT_LENGTHS = MappingProxyType({"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength})
 """Every draft length by its name."""
-TREE_SHAPES = MappingProxyType({"tree": StaticTree})
-"""What may stand in the place of a draft length to propose a tree, by its name."""
+TREE = "tree"
+"""How the spelling of a tree begins, which may stand in the place of a draft length: ``tree:best_first,nodes=16``."""
+TREE_SHAPES: MappingProxyType[str, type[TreeShape]] = MappingProxyType(
+    {"static": StaticTree, "best_first": BestFirstTree, "adaptive": AdaptiveTree}
+)
+"""Every tree shape by its name; that of a static one is also its first parameter: ``tree:static=4.2.2.1``."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 __all__ = [
     "DRAFT_LENGTHS",
+    "TREE",
     "TREE_SHAPES",
     "AdaptiveLength",
+    "AdaptiveTree",
+    "BestFirstTree",
     "ConfidenceStop",
     "FixedLength",
     "StaticTree",
+    "TreeShape",
     "as_draft_length",
 ]
 
@@ -50,10 +61,10 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         if _NUMBER.fullmatch(text):  # a number is what most people mean
             return FixedLength(int(text))
         name = text.partition(":")[0]
-        if name in TREE_SHAPES:
-            return parse("tree", text, TREE_SHAPES)
+        if name == TREE:
+            return _tree(text)
         if name not in DRAFT_LENGTHS:
-            known = [*DRAFT_LENGTHS, *TREE_SHAPES]
+            known = [*DRAFT_LENGTHS, TREE]
             raise ValueError(
                 f"unknown draft length {shown(text)}; known are {', '.join(known)}, and "
                 f"num_speculative_tokens may be a number such as 6{suggestion(name, known)}"
@@ -64,3 +75,17 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
             f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
         )
     return FixedLength(int(length)) if isinstance(length, Integral) else length
+
+
+def _tree(text: str) -> TreeShape:
+    """Return the tree shape of a spelling."""
+    spelled = text.partition(":")[2].strip()
+    name, _, rest = (part.strip() for part in spelled.partition(","))
+    if name in TREE_SHAPES and name != "static":
+        return parse("tree", f"{name}:{rest}", TREE_SHAPES)
+    if spelled and name.partition("=")[0].strip() not in ("static", "drawn"):
+        close = suggestion(name.partition("=")[0].strip(), TREE_SHAPES)
+        raise ValueError(
+            f"unknown tree {shown(text)}; known are tree:static=4.2.2.1, tree:best_first and tree:adaptive{close}"
+        )
+    return parse("tree", text, {TREE: StaticTree})

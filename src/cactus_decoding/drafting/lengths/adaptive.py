@@ -11,7 +11,7 @@ from torch import Tensor
 from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.lengths.confidence import confidence
-from cactus_decoding.drafting.lengths.costs import StepCosts
+from cactus_decoding.drafting.lengths.costs import StepCosts, given_costs
 
 _BUCKETS = 10
 _MEMORY = 0.99
@@ -64,13 +64,7 @@ class AdaptiveLength:
             self.draft_cost = check_number("draft_cost", self.draft_cost, 0, float("inf"), high_open=True)
         if self.token_cost is not None:
             self.token_cost = check_number("token_cost", self.token_cost, 0, float("inf"), high_open=True)
-        given = [cost for cost in (self.draft_cost, self.token_cost) if cost is not None]
-        if len(given) == 1:
-            raise ValueError(
-                f"draft_cost and token_cost go together: give both or none, but not {self.draft_cost} and "
-                f"{self.token_cost}"
-            )
-        self._costs = StepCosts((given[0], given[1]) if given else None)
+        self._costs = StepCosts(given_costs(self.draft_cost, self.token_cost))
         self._seen = np.full(_BUCKETS, _PRIOR_WEIGHT)
         self._kept = self._seen * (np.arange(_BUCKETS) + 0.5) / _BUCKETS
         self._buckets: list[int] = []  # of this step's proposals

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.drafting.lengths.base import LearnsNothing
 
 
 @dataclass(frozen=True)
-class FixedLength:
+class FixedLength(LearnsNothing):
     """Proposes ``max_draft_tokens`` tokens in every step; 0 is plain sampling from the target.
 
     Raises:
@@ -34,19 +33,6 @@ class FixedLength:
         checked = check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
         object.__setattr__(self, "max_draft_tokens", checked)
 
-    def begin_response(self) -> None:
-        """Nothing to learn."""
-
     def begin_step(self) -> int:
         """Return the number."""
         return self.max_draft_tokens
-
-    def should_continue(self, logits: Tensor) -> bool:
-        """Go on, whatever the row."""
-        return True
-
-    def end_draft(self, num_drafted: int) -> None:
-        """Nothing to learn."""
-
-    def end_step(self, num_accepted: int) -> None:
-        """Nothing to learn."""

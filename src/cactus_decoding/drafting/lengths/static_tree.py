@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -11,13 +12,14 @@ from torch import Tensor
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.drafting.lengths.base import Split, TreeShape
 
 MAX_NODES = 1024
 """Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""
 
 
 @dataclass(frozen=True)
-class StaticTree:
+class StaticTree(TreeShape):
     """Proposes a tree: several tokens may follow the text, several more each of these, and so on.
 
     ``4.2.2.1`` lets 4 tokens follow the text, 2 each of them, 2 each of those and 1 each of the last: 44 in all, of
@@ -27,6 +29,7 @@ class StaticTree:
     Attributes:
         static: how many children the text has and each token behind it, level by level: numbers with dots between.
         drawn: how many children of each are drawn, 0 or more; all, where there are fewer.
+        lookup: how many tokens may come on top, copied from where the text repeats itself.
 
     Raises:
         TypeError: for a number of drawn children that is none.
@@ -40,6 +43,8 @@ class StaticTree:
 
     static: Annotated[str, Knob("children of the text and of each token behind it, level by level, such as 4.2.2.1")]
     drawn: Annotated[int, Knob("children of each that are drawn; the others are the likeliest", "tokens", ge=0)] = 1
+
+    lookup: Annotated[int, Knob("copied from where the text repeats itself, on top", "tokens", ge=0, le=64)] = 0
 
     fixed: ClassVar[bool] = True
 
@@ -78,21 +83,56 @@ class StaticTree:
     @property
     def is_even(self) -> bool:
         """Whether all tokens but the last have as many children, so that a position is judged alike in every step."""
-        return len(set(self.branching)) == 1
+        return len(set(self.branching)) == 1 and not self.lookup
 
-    def begin_response(self) -> None:
-        """Nothing to learn."""
+    @property
+    def num_looked_up(self) -> int:
+        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
+        return self.lookup
 
-    def begin_step(self) -> int:
-        """Return the depth."""
-        return self.max_draft_tokens
+    @property
+    def max_nodes(self) -> int:
+        """How many tokens it has in all."""
+        return self.num_nodes
 
-    def should_continue(self, logits: Tensor) -> bool:
-        """Go on, whatever the row."""
-        return True
+    @property
+    def max_drawn(self) -> int:
+        """How many children of a token are drawn."""
+        return min(self.drawn, max(self.branching))
 
-    def end_draft(self, num_drafted: int) -> None:
-        """Nothing to learn."""
+    def max_children(self, depth: int) -> int:
+        """Return how many children a token has that follows ``depth`` others of the tree."""
+        return self.branching[depth] if depth < len(self.branching) else 0
 
-    def end_step(self, num_accepted: int) -> None:
-        """Nothing to learn."""
+    def grow(self, limit: int) -> StaticGrowth:
+        """Begin the tree of a step."""
+        return StaticGrowth([Split(max(0, n - self.drawn), min(n, self.drawn)) for n in self.branching[:limit]])
+
+
+class StaticGrowth:
+    """Gives all tokens of a level as many children.
+
+    Args:
+        splits: of each level.
+    """
+
+    def __init__(self, splits: list[Split]) -> None:
+        self._ahead = splits[::-1]
+        self._new = 0
+
+    def reserve(self, num_given: int) -> None:
+        """Leave the shape as it is: given tokens come on top."""
+
+    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[Split]:
+        """Say how many children each token gets."""
+        fixed, drawn = self._ahead.pop()
+        splits = []
+        for each in given:
+            count = min(fixed + drawn, logits.shape[-1] - len(each))  # no more than there are tokens
+            splits.append(Split(count - min(drawn, count), min(drawn, count)))
+        self._new = sum(map(sum, splits)) + sum(map(len, given))
+        return splits
+
+    def promising(self) -> list[int]:
+        """Return all of them, unless they are the last."""
+        return [*range(self._new)] if self._ahead else []

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from cactus_decoding.arguments.extras import install
 from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
+from cactus_decoding.files.templates import page_templates
 
 EXPLANATION = (
     "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
@@ -25,19 +25,9 @@ def to_html(report: Report) -> str:
     Raises:
         ValueError: where Jinja2 is not installed.
     """
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise ValueError(f"reports need Jinja2: run {install('report')}") from None
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
-    return environment.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+    templates = page_templates(Path(__file__).parent)
+    templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
+    return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
 def parts_of(name: str) -> list[str]:

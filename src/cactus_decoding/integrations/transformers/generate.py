@@ -69,7 +69,7 @@ def speculative_generate(
     protect: str | Protection | None = None,
     protect_threshold: float | None = None,
     lossless_tokens: int = 0,
-    relax_within: Sequence[str] | None = None,
+    relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None = None,
     importance: str | Path | Importance | ImportanceLimit | None = None,
     max_importance: float | None = None,
     importance_scale: bool = False,
@@ -114,7 +114,7 @@ def speculative_generate(
         protect: a `Protection` or its pattern: positions where the target may write such a token are judged losslessly.
         protect_threshold: how likely such tokens may be where a position is relaxed; 0.01 if None.
         lossless_tokens: so are the first tokens of the response.
-        relax_within: and all that does not stand between these two marks.
+        relax_within: and all that does not stand between these two marks, texts or ids of tokens.
         importance: an `Importance` or the file of `cactus learn-importance` that holds one.
         max_importance: positions of a greater one are judged losslessly; 0.2 if None (1 with ``importance_scale``).
         importance_scale: whether the rule's knob is multiplied by 1 - importance at each position.

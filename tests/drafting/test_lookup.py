@@ -1,0 +1,109 @@
+"""Branches that are copied from where a text repeats itself, alone and beside a draft model's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.loop_runs import PROMPT, run, tokens
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import BestFirstTree, ModelDrafter, NgramDrafter, SamplingParams, StaticTree
+from cactus_decoding.drafting.lookup import LookedUp, continuations
+from cactus_decoding.generation.loop import check_proposal
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.types import Proposal
+
+TEXT = [1, 2, 3, 4, 1, 2, 5, 4, 1, 2, 3, 6, 1, 2]
+"""Behind "1 2": 3 4 1, 5 4 1, 3 6 1."""
+
+
+def test_the_longest_match_comes_first_and_then_the_latest() -> None:
+    assert [*continuations(TEXT, 2)] == [[3, 6], [5, 4], [3, 4]]
+    assert next(continuations([4, *TEXT], 2)) == [3, 6]
+    assert [*continuations([7, 1, 2, 8, 7, 5, 1, 2, 9, 7, 1, 2], 1)] == [[8], [9]]  # three tokens against two
+    assert [*continuations([2, 3, 1, 2], 2, 3, 2)] == []
+    assert [*continuations([3], 2)] == []
+
+
+def naive(token_ids: list[int], limit: int) -> list[int]:
+    """Return what follows the latest occurrence of the longest run of up to three tokens."""
+    for n in range(min(3, len(token_ids) - 1), 0, -1):
+        for start in range(len(token_ids) - n - 1, -1, -1):
+            if token_ids[start : start + n] == token_ids[-n:]:
+                return token_ids[start + n : start + n + limit]
+    return []
+
+
+def test_the_first_is_what_one_match_proposes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for length in range(1, 60):
+        text = torch.randint(4, (length,), generator=generator).tolist()
+        assert next(continuations(text, 4), []) == naive(text, 4)
+
+
+def test_branches_share_their_beginnings() -> None:
+    found = LookedUp.of(continuations(TEXT, 3), 99, lambda depth: 99)
+    assert found == LookedUp([3, 6, 1, 5, 4, 1, 4, 1], [-1, 0, 1, -1, 3, 4, 0, 6])
+    assert found.ranks() == [0, 0, 0, 1, 0, 0, 1, 0]
+    assert LookedUp.of(continuations(TEXT, 3), 4, lambda depth: 99).token_ids == [3, 6, 1, 5]
+    assert LookedUp.of(continuations(TEXT, 3), 99, lambda depth: 1).token_ids == [3, 6, 1]
+
+
+def propose(drafter: NgramDrafter, length: object, limit: int = 3) -> Proposal:
+    drafter.begin_response(None, length)
+    proposal = drafter.propose(TEXT, limit, lambda logits, _: logits, None)
+    check_proposal(proposal, limit, 8)
+    return proposal
+
+
+def test_a_drafter_that_looks_up_proposes_what_the_shape_has_room_for() -> None:
+    drafter = NgramDrafter()
+    assert propose(drafter, BestFirstTree()).token_ids == [3, 6, 1, 5, 4, 1, 4, 1]
+    assert propose(drafter, BestFirstTree(nodes=4)).token_ids == [3, 6, 1, 5]
+    assert propose(drafter, StaticTree("1.2")).token_ids == [3, 6, 4]
+    assert propose(drafter, StaticTree("1.2")).parents == [-1, 0, 0]
+    chain = propose(drafter, StaticTree("1.1.1"))
+    assert (chain.token_ids, chain.is_chain) == ([3, 6, 1], True)
+    assert drafter.twin() == drafter
+    drafter.begin_response(None, StaticTree("1.1"))
+    drafter.begin_response(None, 4)
+    assert drafter.propose(TEXT, 2, lambda logits, _: logits, None).parents is None
+
+
+@pytest.fixture(scope="module")
+def draft() -> ModelDrafter:
+    return ModelDrafter(tiny_llama(1))
+
+
+@pytest.mark.parametrize(
+    "shape", [BestFirstTree(nodes=9, lookup=4), StaticTree("2.1.1.1", lookup=3), BestFirstTree(nodes=3, lookup=3)]
+)
+def test_they_stand_beside_a_model_s_and_are_fixed(draft: ModelDrafter, shape: BestFirstTree | StaticTree) -> None:
+    sampling = SamplingParams()
+    for seed in range(5):
+        draft.begin_response(None, shape)
+        proposal = draft.propose(TEXT, 4, lambda logits, _: sampling(logits), torch.Generator().manual_seed(seed))
+        check_proposal(proposal, 4, 8)
+        found = LookedUp.of(continuations(TEXT, 4), shape.lookup, shape.max_children)
+        assert len(proposal.token_ids) <= (shape.nodes if isinstance(shape, BestFirstTree) else 99)
+        for place in range(len(found.token_ids)):
+            path = proposal.path_along(Proposal(found.token_ids, None, found.parents).tokens_to(place))
+            assert not any(proposal.drawn[node] for node in path)
+            assert [proposal.token_ids[node] for node in path] == Proposal(
+                found.token_ids, None, found.parents
+            ).tokens_to(place)
+        for row, parent in zip(proposal.probs, sorted(set(proposal.parents)), strict=True):
+            with torch.no_grad():
+                read = draft.model(torch.tensor([TEXT + proposal.tokens_to(parent)])).logits[0, -1].softmax(-1)
+            certain = row.max() == 1
+            assert certain or torch.allclose(row, read, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["tree:best_first,nodes=9,lookup=5", "tree:static=2.1,lookup=4", "tree:adaptive"])
+def test_temperature_zero_equals_plain_greedy_decoding(draft: ModelDrafter, shape: str) -> None:
+    target = CachedModel(tiny_llama(0))
+    plain = target.model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=60, pad_token_id=0)
+    for drafter in (draft, NgramDrafter()):
+        steps = run(target, drafter, k=shape, length=63, sampling=SamplingParams(temperature=0))
+        assert tokens(steps) == plain[0, 3:].tolist()
+        assert any(step.path for step in steps)
