@@ -3,8 +3,8 @@
     .venv-vllm/bin/python scripts/plan_check.py            measures: ten minutes on an idle machine
     .venv/bin/python scripts/plan_check.py --only-render   writes the table, from the result file
 
-One engine answers everything: first one problem at a time, whose steps are recorded; then full batches, whose steps
-are timed; then requests at random times. The first two are what a plan is made of, the third what it is checked by.
+One engine answers everything: first one problem at a time, whose steps are recorded; then batches that stay full, whose
+steps are timed; then requests at random times. The first two are what a plan is made of, the third checks it.
 """
 
 from __future__ import annotations
@@ -29,41 +29,39 @@ from cactus_decoding.planning.plan import capacity
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "docs" / "results" / "planning", ROOT / "docs" / "planning.md"
-RUNS = (("lossless", 6), ("cactus:delta=1.0", 6))
-BATCHES = (1, 2, 4, 8, 16)
-MAX_BATCH = 16
+RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
+BATCHES = (1, 2, 4, 8, 16, 32)
+MAX_BATCH = 32
+ROUNDS, STEPS = 3, 60
+"""How often each batch size is timed, and for how many steps."""
+MAX_TOKENS = 96
+ENGINE = '{"max_model_len": 256, "gpu_memory_utilization": 0.2}'
 LOADS = (0.3, 0.6, 0.85)
 """Rates, as shares of what one replica can answer at most."""
 
 
 class Engine:
-    """vLLM's engine in this process, with the bundled pair.
+    """vLLM's engine with the bundled pair.
 
     Args:
-        length: proposals.
         rule: of every request.
+        length: proposals.
     """
 
     def __init__(self, rule: str, length: int) -> None:
         from vllm import SamplingParams
-        from vllm.engine.arg_utils import EngineArgs
         from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.llm_engine import LLMEngine
 
         from cactus_decoding import zoo
-        from cactus_decoding.integrations.vllm.server import speculative_config
+        from cactus_decoding.evaluation.engines.vllm import located
+        from cactus_decoding.integrations.vllm import offline
 
-        draft = str(zoo.path("worded"))
-        self.engine = LLMEngine.from_engine_args(
-            EngineArgs(
-                model=str(zoo.path("target")), dtype="float32", enforce_eager=True, gpu_memory_utilization=0.2,
-                speculative_config=speculative_config(draft, length, "probabilistic"), max_num_seqs=MAX_BATCH,
-                generation_config="vllm", enable_prefix_caching=False,
-            )
-        )  # fmt: skip
+        target, draft, given = located(zoo.BUNDLED, zoo.BUNDLED, ENGINE)
+        config = offline.engine_config(target, draft, length, given, max_num_seqs=MAX_BATCH)
+        self.engine = offline.start_engine(config, offline.StepCounts())
         asked = {} if rule == "lossless" else {"acceptance_rule": rule}
         self.sampling = SamplingParams(
-            temperature=1.0, max_tokens=256, extra_args=asked or None, output_kind=RequestOutputKind.FINAL_ONLY
+            temperature=1.0, max_tokens=MAX_TOKENS, extra_args=asked or None, output_kind=RequestOutputKind.FINAL_ONLY
         )
         self.asked = 0
 
@@ -77,37 +75,38 @@ class Engine:
         """Take a step of the whole batch; return who is done."""
         return [output.request_id for output in self.engine.step() if output.finished]
 
-    def alone(self, prompts: Sequence[str]) -> tuple[list[int], float]:
-        """Return how many steps each answer takes, and the median seconds that reading its prompt adds."""
-        steps, reading = [], []
+    def steps_of(self, prompts: Sequence[str]) -> list[int]:
+        """Return how many steps each answer takes, one after another."""
+        found = []
         for prompt in prompts:
             self.add(prompt)
-            times = self._whole()[1]
-            steps.append(len(times))
-            reading.append(times[0] - statistics.median(times))
-        return steps, max(0.0, statistics.median(reading))
+            found.append(0)
+            while self.engine.has_unfinished_requests():
+                self.step()
+                found[-1] += 1
+        return found
 
-    def seconds_of_steps(self, prompts: Sequence[str]) -> dict[int, float]:
-        """Return the median seconds of a step by batch size; those that read prompts are left out."""
-        found: dict[int, list[float]] = {batch: [] for batch in BATCHES}
-        given = cycle(prompts)
-        for _ in range(6):
-            for batch in BATCHES:
-                for prompt in islice(given, batch):
+    def costs(self, prompts: Sequence[str]) -> tuple[dict[int, float], float]:
+        """Return the seconds of a step by batch size, and what each request that joins adds.
+
+        For each answer that ends another one begins, so that answers are at different places, as they are in service. A
+        step's time is taken for that of its batch, and so much for each who joined: fitted by least squares.
+        """
+        rows, seconds, given = [], [], cycle(prompts)
+        for batch in BATCHES * ROUNDS:
+            missing = batch
+            for number in range(STEPS):
+                began = time.perf_counter()
+                for prompt in islice(given, missing):
                     self.add(prompt)
-                found[batch] += self._whole()[0][2:]
-        return {batch: statistics.median(times) for batch, times in found.items()}
-
-    def _whole(self) -> tuple[list[float], list[float]]:
-        """Answer what was asked; return the seconds of the steps before anybody was done, and of all."""
-        before, times, done = [], [], False
-        while self.engine.has_unfinished_requests():
-            began = time.perf_counter()
-            done = bool(self.step()) or done
-            times.append(time.perf_counter() - began)
-            if not done:
-                before.append(times[-1])
-        return before, times
+                joined, missing = missing, len(self.step())
+                if number > STEPS // 4:  # at first all begin at once
+                    rows.append([*(batch == each for each in BATCHES), joined])
+                    seconds.append(time.perf_counter() - began)
+            while self.engine.has_unfinished_requests():
+                self.step()
+        fitted = np.linalg.lstsq(np.array(rows, dtype=float), np.array(seconds), rcond=None)[0].tolist()
+        return dict(zip(BATCHES, fitted, strict=False)), max(0.0, fitted[-1])
 
     def serve(self, prompts: Sequence[str], rate: float, seed: int) -> list[float]:
         """Return the latencies of requests that come at random times."""
@@ -135,9 +134,9 @@ def measure(folder: Path, count: int) -> None:
     found = []
     for rule, length in RUNS:
         engine = Engine(rule, length)
-        engine.alone(prompts[:5])  # the first passes are slow
-        steps, prompt = engine.alone(prompts)
-        seconds = engine.seconds_of_steps(prompts)
+        engine.steps_of(prompts[:5])  # the first passes are slow
+        steps = engine.steps_of(prompts)
+        seconds, prompt = engine.costs(prompts)
         most = capacity(StepTimes(seconds), statistics.fmean(steps), max_batch=MAX_BATCH, prompt=prompt)
         served = [
             {"load": load, "rate": load * most, "latencies": engine.serve(prompts, load * most, seed)}
@@ -146,6 +145,10 @@ def measure(folder: Path, count: int) -> None:
         costs = {str(batch): value for batch, value in seconds.items()}
         found.append(
             {"rule": rule, "length": length, "steps": steps, "seconds": costs, "prompt": prompt, "served": served}
+        )
+        print(
+            f"{rule} ×{length}: {costs}, {statistics.fmean(steps):.2f} steps an answer, {most:.1f}/s at most",
+            flush=True,
         )
         engine.engine.engine_core.shutdown()
     content = {
@@ -170,7 +173,7 @@ def render(folder: Path, page: Path) -> None:
 def _row(run: dict[str, Any], served: dict[str, Any], max_batch: int) -> str:
     times = StepTimes({int(batch): seconds for batch, seconds in run["seconds"].items()})
     # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
-    workload = Workload(served["rate"], np.array(run["steps"]), 50_000)
+    workload = Workload(served["rate"], np.array(run["steps"]), 20_000)
     plan = simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
     cells = []
     for share in (0.5, 0.95):

@@ -49,6 +49,15 @@ def gguf(tmp_path_factory) -> Callable[..., Path]:
     return path
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """A headless browser; for a module and no longer, because Playwright keeps an event loop running."""
+    from support.browser import headless_browser
+
+    with headless_browser() as started:
+        yield started
+
+
 @pytest.fixture
 def run(capsys, settings_of_the_libraries):
     """Call the command line in this process: exit code, stdout, stderr."""

@@ -122,10 +122,30 @@ def _audit_beside(
     if fixed.shape[-1]:  # where nothing is left to draw, the first is the drafted one
         none_left = drawn.sum(-1, keepdim=True) == 0
         drawn = torch.where(none_left, torch.zeros_like(drawn).scatter(-1, fixed[..., :1], 1.0), drawn)
-    relaxed = relaxed_target_beside(rule, target, draft_probs, drawn, fixed)
+    return audit_beside(rule, target, draft_probs, drawn, fixed)
+
+
+def audit_beside(
+    rule: AcceptanceRule, target: Tensor, draft: Tensor | None, drawn: Tensor, fixed_token_ids: Tensor
+) -> Audit:
+    """Return what `audit` does beside tokens that are proposed in any case, for float64 rows that are distributions.
+
+    Args:
+        rule: the rule.
+        target: q, ``[..., vocabulary]``.
+        draft: the draft's whole rows; None where it has none.
+        drawn: the law of the token that is judged: the draft's without the fixed tokens, or all on the first of them.
+        fixed_token_ids: ``[..., tokens]``, all different.
+
+    Example:
+        >>> target, drawn = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.0, 0.0, 1.0]).double()
+        >>> round(audit_beside(as_rule("lossless"), target, None, drawn, torch.tensor([0])).acceptance.item(), 6)
+        0.7
+    """
+    relaxed = relaxed_target_beside(rule, target, draft, drawn, fixed_token_ids)
     result = audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, drawn)
     # a drafted token counts already where it is accepted; other children are kept where they are recovered
-    others = torch.zeros_like(target).scatter(-1, fixed, 1.0) * (drawn == 0)
+    others = torch.zeros_like(target).scatter(-1, fixed_token_ids, 1.0) * (drawn == 0)
     return replace(result, acceptance=result.acceptance + (others * result.output_probs).sum(-1))
 
 

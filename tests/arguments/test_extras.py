@@ -11,7 +11,7 @@ import pytest
 from support.result_files import several, write
 
 from cactus_decoding.arguments import extras
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import install, needing
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -34,6 +34,11 @@ def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp
         ("vllm", ("eval", "--engine", "vllm", "--out", "new.jsonl", "--problems", "1"), "vllm"),
         ("sklearn.linear_model", ("learn-importance", "--out", "new.safetensors"), "importance"),
         ("accelerate", (*TRAIN, "--output", "new"), "train"),
+        (
+            "simpy",
+            ("plan", "results.jsonl", "--costs", "paper:gpu=h100,target=8e9", "--rate", "1", "--latency", "1"),
+            "plan",
+        ),
         ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--out", "new.jsonl"), "eval"),
     ],
 )
@@ -49,6 +54,11 @@ def test_a_missing_extra_is_told_by_the_line_that_installs_it(run, tmp_path, mon
     assert err.count("\n") == 1
     assert extra in EXTRAS
     assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+
+
+def test_a_mistake_of_our_own_is_no_missing_extra():
+    with pytest.raises(ImportError, match="cactus_decoding"), needing("nothing", "report"):
+        from cactus_decoding.zoo import nothing_of_that_name  # noqa: F401
 
 
 def test_the_demo_s_environment_has_what_the_first_commands_need():

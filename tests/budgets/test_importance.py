@@ -15,7 +15,7 @@ from support.importances import digits_file, random_importance
 from support.rules_under_test import SPELLINGS
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
-from cactus_decoding.budgets.importance import KEY, Importance, ImportanceLimit, read_importance
+from cactus_decoding.budgets.importance import FORMAT, Importance, ImportanceLimit, read_importance
 from cactus_decoding.budgets.metering import Plan, confine, plan_step
 from cactus_decoding.budgets.scaling import RulePerPosition, scaled
 from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy, spending_policy
@@ -216,7 +216,7 @@ def _rewrite(path: Path, drop: str = "", header: object = None, **tensors: torch
     } | tensors
     kept.pop(drop, None)
     header = {"schema": 1, "vocabulary": WORDS.fingerprint, "about": {}} if header is None else header
-    save_file(kept, path, {KEY: json.dumps(header)})
+    save_file(kept, path, {FORMAT.key: json.dumps(header)})
 
 
 def test_the_importance_of_another_vocabulary_is_refused_and_both_are_named() -> None:

@@ -78,6 +78,27 @@ def test_a_prompt_that_does_not_fit_is_named(run, tmp_path):
     assert "task jsonl:long, problem 'epic': the prompt must be shorter than the target's 1024 positions" in err
 
 
+def test_trees_are_swept_like_lengths(run, tmp_path):
+    out = tmp_path / "results.jsonl"
+    code, printed, err = run("eval", *SMALL, "--out", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
+                             "--num-speculative-tokens", "3,tree:static=3.2,drawn=2,tree:static=2.2",
+                             "--verification", "joint", "--protect", "none")  # fmt: skip
+    assert code == 2  # joint verification draws one child a token at most
+    assert "at most one drawn child a token" in err
+    code, printed, err = run("eval", *SMALL, "--out", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
+                             "--num-speculative-tokens", "3,tree:static=3.2,drawn=2,tree:static=2.2")  # fmt: skip
+    assert code == 0, err
+    lengths = [result.config.num_speculative_tokens for result in read_results(out)]
+    assert lengths == [3, 3, *["tree:static=3.2,drawn=2"] * 2, *["tree:static=2.2"] * 2]
+    assert "best lossless chain" in printed
+    assert "best lossless tree" in printed
+    tree = read_results(out)[4]
+    assert tree.audited
+    steps, drafted = (sum(tree.answers[name]) for name in ("steps", "drafted"))
+    assert 0 < drafted <= 6 * steps
+    assert sum(tree.answers["recovered"]) + sum(tree.answers["bonus"]) == steps
+
+
 def test_every_draft_length_runs_to_the_end(run, tmp_path):
     out = tmp_path / "results.jsonl"
     code, _, err = run("eval", *SMALL, "--out", str(out), "--rule", "cactus:delta=1.0", "--num-speculative-tokens",

@@ -35,6 +35,23 @@ def test_the_command_records_once_and_computes_again(run, tmp_path):
     assert output.read_bytes() == before
 
 
+def test_what_width_is_worth_is_told_where_it_is_asked(run, tmp_path):
+    output, picture = tmp_path / "f.json", tmp_path / "f.svg"
+    command = ["frontier", "--output", str(output), "--picture", str(picture), "--positions", "30", "--points", "2"]
+    command += ["--family", "clamped", "--num-speculative-tokens", "3", "--children", "4"]
+    code, out, err = run(*command)
+    assert code == 0, err
+    assert "1 of 2" in out
+    assert "1 of 4" in out
+    assert "1 of 8" not in out
+    points = json.loads(output.read_text())["points"]
+    assert {len(point[name]) for point in points for name in ("kept_by_children", "kept_by_fixed_children")} == {4}
+    assert points[0]["kept_by_children"][0][0] == pytest.approx(points[0]["acceptance"][0], abs=1e-12)
+    wide = picture.read_bytes()
+    assert run(*command[:-2])[0] == 0
+    assert len(picture.read_bytes()) < len(wide)
+
+
 def test_one_problem_is_too_few_to_tell(run, tmp_path):
     output = tmp_path / "f.json"
     command = ["frontier", "--output", str(output), "--positions", "3", "--points", "2", "--family", "clamped"]

@@ -33,3 +33,15 @@ def test_a_fixed_fleet_and_measured_costs(run, tmp_path):
     code, out, _ = run("plan", str(results), "--costs", str(costs), "--rate", "5", "--latency", "1", "--replicas", "3")
     assert code == 0
     assert "4 runs are left out: the costs do not tell what their steps take." in out
+
+
+def test_the_costs_are_not_overwritten_whatever_their_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = write(tmp_path / "a.jsonl", several())
+    content = json.dumps({"steps": {"4": {"1": 0.01, "8": 0.02}}})
+    (tmp_path / "papers.json").write_text(content)
+    given = ("--rate", "5", "--latency", "1", "--replicas", "3", "--json", "papers.json")
+    code, _, err = run("plan", str(results), "--costs", "papers.json", *given)
+    assert code == 2
+    assert "papers.json" in err
+    assert (tmp_path / "papers.json").read_text() == content

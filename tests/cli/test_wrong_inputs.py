@@ -14,7 +14,7 @@ from support.importances import random_importance
 from support.result_files import several, write
 
 from cactus_decoding import zoo
-from cactus_decoding.budgets.importance import KEY
+from cactus_decoding.budgets.importance import FORMAT
 from cactus_decoding.budgets.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
@@ -230,7 +230,7 @@ def desk(tmp_path, monkeypatch):
     random_importance(words).save(tmp_path / "other.safetensors")
     (tmp_path / "cut.safetensors").write_bytes((tmp_path / "other.safetensors").read_bytes()[:-7])
     about = {"schema": 1, "vocabulary": words.fingerprint, "about": {}}
-    save_file({"a": torch.ones(2)}, tmp_path / "keys.safetensors", {KEY: json.dumps(about)})
+    save_file({"a": torch.ones(2)}, tmp_path / "keys.safetensors", {FORMAT.key: json.dumps(about)})
     (tmp_path / "model").mkdir()
     (tmp_path / "model2").symlink_to(zoo.path("target"))
     os.mkfifo(tmp_path / "pipe")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.browser import headless_browser, watched_page
+from support.browser import watched_page
 from support.code_blocks import ROOT
 from support.legible import illegible
 
@@ -64,11 +64,10 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1200])
-def test_tables_of_every_page_can_be_read(site: Path, width: int) -> None:
+def test_tables_of_every_page_can_be_read(browser, site: Path, width: int) -> None:
     pages = sorted(site.rglob("*.html"))
     wrong = {}
-    with headless_browser() as browser, watched_page(browser, viewport={"width": width, "height": 900}) as watched:
-        page, _, _ = watched
+    with watched_page(browser, viewport={"width": width, "height": 900}) as (page, _, _):
         for path in pages:
             page.goto(path.as_uri())
             if found := illegible(page):

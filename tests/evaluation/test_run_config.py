@@ -10,6 +10,7 @@ from support.result_files import config_of
 
 from cactus_decoding import Budget, Request, SamplingParams
 from cactus_decoding.evaluation.run_config import RunConfig, grid, seed_of
+from cactus_decoding.verification.verifiers import VERIFICATIONS
 
 OLD = Path(__file__).parents[1] / "data" / "version_0_1" / "results.jsonl"
 TASKS = {"word_problems": 5}
@@ -54,6 +55,22 @@ def test_an_unlimited_budget_is_none_because_the_audit_measures():
 def test_labels_say_rule_budget_verification_and_length():
     run = config_of(rule="clamped:width=1.0", budget_nats=0.5, verification="block", num_speculative_tokens=4)
     assert run.label == "clamped:width=1.0 ≤0.5 nats block ×4"
+
+
+def test_trees_are_swept_beside_chains_that_are_verified_alike():
+    lengths = [0, 4, "tree:static=2.2"]
+    found = {how: [run.label for run in runs({"verification": how}, lengths=lengths)] for how in VERIFICATIONS}
+    tree = "×tree:static=2.2"
+    assert found == {
+        "token": ["lossless ×0", "lossless ×4", f"lossless {tree}"],
+        "block": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
+        "joint": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
+        "recursive": ["lossless ×0", "lossless ×4", f"lossless recursive {tree}"],
+        "traversal": ["lossless ×0", "lossless block ×4", f"lossless traversal {tree}"],
+    }
+    run = runs(lengths=["tree:static=2.2,drawn=2"])[0]
+    assert run.proposes_trees
+    assert RunConfig.from_dict(json.loads(json.dumps(run.as_dict()))) == run
 
 
 def test_every_answer_has_a_seed_of_its_own_that_all_rules_share():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.interruptions import lines_of
 from support.tiny_models import tiny_llama
 from support.tiny_pair import tiny_pair
 from transformers.generation import candidate_generator
@@ -90,27 +90,6 @@ def test_a_failure_in_any_forward_pass_leaves_nothing_behind(kind, after, monkey
     assert calls[0] == call - 1 >= 4
 
 
-def lines_of(run: Callable[[], object], files: tuple[str, ...], strike: int) -> int:
-    """Run something, raise KeyboardInterrupt at the given one of the lines that it passes in files; return how many."""
-    passed = 0
-
-    def local(frame, event, arg):
-        nonlocal passed
-        if event == "line":
-            passed += 1
-            if passed == strike:
-                raise KeyboardInterrupt
-        return local
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, event, arg: local if frame.f_code.co_filename in files else None)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return passed
-
-
 @pytest.mark.parametrize("kind", ["model", pytest.param("exiting target", marks=pytest.mark.slow)])
 def test_an_interruption_at_any_line_leaves_nothing_behind(kind):
     folder = Path(cactus_decoding.__file__).parent
@@ -119,7 +98,7 @@ def test_an_interruption_at_any_line_leaves_nothing_behind(kind):
     short = SETTINGS | {"max_new_tokens": 4}
     expected, pair = generate(pair_of(kind), NEXT, **short).token_ids, pair_of(kind)
     generate(pair, FIRST, **short)
-    total = lines_of(lambda: generate(pair, FIRST, **short), files, strike=0)
+    total = lines_of(lambda: generate(pair, FIRST, **short), files)
     assert total > 50
     for strike in range(1, total + 1):
         generate(pair, FIRST, **short)  # so that there is something to remember

@@ -17,7 +17,6 @@ from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.tracing import stream_trace
 from cactus_decoding.training.diagnosis.recording import check_request
 from cactus_decoding.training.importance.collecting import Collection
 from cactus_decoding.types import Proposal
@@ -264,11 +263,10 @@ def test_budgets_are_kept_with_trees_that_grow(pair, prompts: list[str], shape: 
         assert response.metrics.metered > 0
 
 
-@pytest.mark.parametrize("reader", ["a trace", "learning importance", "a diagnosis", "a recording of rows"])
+@pytest.mark.parametrize("reader", ["learning importance", "a diagnosis", "a recording of rows"])
 def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
     request = Request(num_speculative_tokens=TREE)
     asked = {
-        "a trace": lambda: stream_trace(pair, prompts[0], request),
         "learning importance": lambda: Collection(request),
         "a diagnosis": lambda: check_request(request),
         "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),

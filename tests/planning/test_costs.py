@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from cactus_decoding.planning.costs import GPUS, Paper, StepTimes, parse_costs
+from cactus_decoding.planning.costs import GPUS, Paper, StepTimes, costs_file, parse_costs
 
 
 def test_times_are_linear_between_what_is_known():
@@ -45,6 +46,18 @@ def test_a_file_of_another_shape_is_refused(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
         parse_costs(str(path), {6}, max_batch=8)
+
+
+@pytest.mark.parametrize("text", ["costs.json", "papers.json", "paper.json", "./paper:1.json"])
+def test_a_file_is_told_from_a_gpu_on_paper_by_what_is_before_the_colon(text):
+    assert costs_file(text) == Path(text)
+
+
+@pytest.mark.parametrize("text", ["paper:gpu=h100,target=8e9", "paper", " paper :gpu=h100"])
+def test_a_gpu_on_paper_is_no_file(text):
+    assert costs_file(text) is None
+    with pytest.raises(ValueError, match="paper"):
+        parse_costs("paper", {1}, max_batch=1)
 
 
 @pytest.mark.parametrize("gpu", GPUS)

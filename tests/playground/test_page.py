@@ -7,7 +7,6 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 from playwright.sync_api import expect
-from support.browser import headless_browser
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.zoo.settings import RELAXED
@@ -28,12 +27,6 @@ CACTUS = "#" + urlencode(
     }
 )
 """The form for a rule that relaxes everywhere, and for an answer in which it does."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with headless_browser() as opened:
-        yield opened
 
 
 class Visitor:
@@ -106,6 +99,24 @@ def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
     expect(page.locator(".ca-card")).to_contain_text("It was rejected")
     page.mouse.move(2, 2)
     expect(page.locator(".ca-card")).to_have_class(re.compile("ca-empty"))
+
+
+def test_the_tree_of_a_step_is_drawn_with_its_path(visit):
+    asked = {"num_speculative_tokens": "tree:static=3.2.1", "verification": "joint", "seed": "3"}
+    page = visit(path="#" + urlencode(asked | {"rule": "lossless", "prompt": NUTS.question, "protect": ""}))
+    page.generate()
+    first = next(stream(load_pair(), NUTS.prompt, **asked | {"seed": 3}))
+    page.tokens().first.click()
+    tree = page.locator(".ca-card .ca-tree")
+    expect(tree.locator(".ca-node:not(.ca-next)")).to_have_count(15)
+    expect(tree.locator("path.ca-path")).to_have_count(first.num_accepted + 1)
+    expect(tree.locator(".ca-at")).to_have_count(1)
+    page.set("Proposals per step", "4")
+    page.page.locator("#form").get_by_label("Verification", exact=True).select_option("token")
+    page.generate()
+    page.tokens().first.click()
+    expect(page.locator(".ca-card")).to_contain_text("token 1, step 1")
+    expect(page.locator(".ca-tree")).to_have_count(0)
 
 
 def test_the_page_shows_what_was_protected(visit):

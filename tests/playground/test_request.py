@@ -28,6 +28,8 @@ from cactus_decoding.playground.request import read_request
         ({"heat": 2}, "a request has no 'heat'"),
         ({"sampling": {"top_p": 0.5}}, "a request has no 'sampling'"),
         ({"num_speculative_tokens": 65}, "at most 64 on this server, but is 65"),
+        ({"num_speculative_tokens": "tree:static=4.4.4"}, "at most 64 on this server, but is 84"),
+        ({"num_speculative_tokens": "tree:static=2.2", "verification": "block"}, "use verification='joint'"),
         ({"num_speculative_tokens": "many"}, "unknown draft length 'many'"),
         ({"num_speculative_tokens": 1.5}, "num_speculative_tokens must be an integer, a draft length or its spelling"),
         ({"verification": "both"}, "verification must be one of token, block"),
@@ -52,6 +54,7 @@ def test_a_bad_request_is_answered_with_a_sentence(server, change, sentence):
     ("change", "sentence"),
     [
         ({"rules": ["clamped:width=1"], "verification": "block", "draft": "ngram"}, "needs a draft model"),
+        ({"num_speculative_tokens": "tree:static=2.2", "draft": "ngram"}, "proposes chains only"),
         ({"prompt": "a " * 3000}, "the prompt must be shorter than"),
         ({"target": "/no/such/model", "draft": "ngram"}, "there is no folder '/no/such/model'"),
         ({"target": "/no/such/model"}, "a draft is missing"),

@@ -61,6 +61,20 @@ def test_what_if_where_there_is_no_answer_says_so(server):
         assert sentence in answer["message"]
 
 
+def test_a_step_brings_its_tree(pair):
+    session = Session(pair.twin(), PROMPT, Request("clamped:width=1", num_speculative_tokens="tree:static=3.2", seed=0))
+    steps = []
+    while step := session.step():
+        steps.append(step)
+    for number, step in enumerate(steps[:-1]):
+        assert len(step["trees"][number]) == 9
+        assert {node["fate"] for node in step["trees"][number]} >= {None}
+    position = next(one for step in steps for one in step["positions"] if one["fate"] in ("matched", "recovered"))
+    seen = session.what_if(position["place"], position["rule"])
+    assert seen["emitted_nats"] == pytest.approx(position["emitted_nats"], abs=1e-12)
+    assert f'"{len(steps) - 2}": [' in session.page()
+
+
 def test_rows_behind_the_limit_are_not_held_by_anyone(pair):
     before = {id(each) for each in gc.get_objects() if type(each) is PositionRows}
     limit = 60_000

@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
 
 
@@ -27,11 +26,7 @@ def test_the_enumeration_on_the_page_is_what_the_script_enumerates(tmp_path: Pat
 
 
 def test_the_study_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
-    page, picture = tmp_path / "page.md", tmp_path / "picture.svg"
-    shutil.copy(PAGE, page)
-    assert run_script("budget_study.py", "--only-render", "--page", page, "--picture", picture).returncode == 0
-    assert page.read_text() == PAGE.read_text()
-    assert picture.read_text() == (ROOT / "docs/results/budgets.svg").read_text()
+    assert_rendered("budget_study.py", PAGE, tmp_path, picture=ROOT / "docs" / "results" / "budgets.svg")
 
 
 @pytest.mark.slow

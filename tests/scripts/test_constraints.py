@@ -23,13 +23,12 @@ from constraint_stories import (
     is_refusal,
     outcome,
 )
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
 from cactus_decoding.zoo.word_problems import extract_answer, split_of
 from cactus_decoding.zoo.word_problems.families import FAMILIES
 from cactus_decoding.zoo.word_problems.story import Equation, UnsuitableStoryError
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE, RESULTS, PICTURE = (
     ROOT / "docs" / name for name in ("constraints.md", "results/constraints.json", "results/constraints.svg")
 )
@@ -164,11 +163,7 @@ def test_a_response_is_one_of_the_outcomes(answer: int | None, text: str, expect
 
 
 def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
-    page, picture = tmp_path / "page.md", tmp_path / "picture.svg"
-    shutil.copy(PAGE, page)
-    assert run("--only-render", "--page", page, "--picture", picture).returncode == 0
-    assert page.read_text() == PAGE.read_text()
-    assert picture.read_text() == PICTURE.read_text()
+    assert_rendered("constraints.py", PAGE, tmp_path, picture=PICTURE)
 
 
 def test_the_result_file_says_where_it_comes_from_and_no_budget_was_overspent() -> None:

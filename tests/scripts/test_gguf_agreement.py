@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "laptop.md"
 
 
@@ -18,10 +17,7 @@ run = partial(run_script, "gguf_agreement.py")
 
 
 def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    shutil.copy(PAGE, page)
-    assert run("--only-render", "--page", page).returncode == 0
-    assert page.read_text() == PAGE.read_text()
+    assert_rendered("gguf_agreement.py", PAGE, tmp_path)
 
 
 @pytest.mark.slow

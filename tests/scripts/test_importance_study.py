@@ -9,28 +9,19 @@ from pathlib import Path
 
 import pytest
 from support.importances import digits_file
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
 from cactus_decoding import load_pair
 from cactus_decoding.budgets.vocabulary import Vocabulary
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULT = ROOT / "docs" / "results" / "importance.json"
 PAGE = ROOT / "docs" / "importance.md"
 
 
 run = partial(run_script, "importance_study.py")
 
 
-def test_the_page_has_the_numbers_of_the_result_file_or_none(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    shutil.copy(PAGE, page)
-    if RESULT.exists():
-        done = run("--only-render", "--page", page)
-        assert done.returncode == 0, done.stderr
-        assert page.read_text() == PAGE.read_text()
-    else:
-        assert "<!-- begin: measured -->\n\n<!-- end: measured -->" in page.read_text()
+def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
+    assert_rendered("importance_study.py", PAGE, tmp_path)
 
 
 @pytest.mark.slow

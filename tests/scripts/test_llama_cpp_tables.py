@@ -7,19 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "laptop.md"
 SCRIPTS = ("llama_cpp_benchmark.py", "llama_cpp_overhead.py", "self_speculation.py")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_table_on_the_page_is_rendered_from_its_result_file(script: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    shutil.copy(PAGE, page)
-    assert run_script(script, "--only-render", "--page", page).returncode == 0
-    assert page.read_text() == PAGE.read_text()
+    assert_rendered(script, PAGE, tmp_path)
     assert json.loads((ROOT / "docs/results" / script.replace(".py", ".json")).read_text())["provenance"]["commit"]
 
 

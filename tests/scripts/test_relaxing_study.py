@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE, RESULTS = ROOT / "docs" / "relaxing_study.md", ROOT / "docs" / "results" / "relaxing"
 
 
@@ -18,14 +17,7 @@ run = partial(run_script, "relaxing_study.py")
 
 @pytest.mark.slow
 def test_the_page_is_rendered_from_its_result_files(tmp_path: Path) -> None:
-    page, folder = tmp_path / "page.md", tmp_path / "relaxing"
-    shutil.copy(PAGE, page)
-    shutil.copytree(RESULTS, folder)
-    done = run("--only-render", "--page", page, "--folder", folder)
-    assert done.returncode == 0, done.stderr
-    assert page.read_text() == PAGE.read_text()
-    for picture in RESULTS.glob("*.svg"):
-        assert (folder / picture.name).read_text() == picture.read_text()
+    assert_rendered("relaxing_study.py", PAGE, tmp_path, folder=RESULTS)
 
 
 @pytest.mark.slow

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE, RESULTS = ROOT / "docs" / "study.md", ROOT / "docs" / "results" / "study"
 
 
@@ -18,13 +17,7 @@ run = partial(run_script, "study.py")
 
 @pytest.mark.slow
 def test_the_study_on_the_page_is_rendered_from_its_result_files(tmp_path: Path) -> None:
-    page, folder = tmp_path / "page.md", tmp_path / "study"
-    shutil.copy(PAGE, page)
-    shutil.copytree(RESULTS, folder)
-    assert run("--only-render", "--page", page, "--folder", folder).returncode == 0
-    assert page.read_text() == PAGE.read_text()
-    for picture in RESULTS.glob("*.svg"):
-        assert (folder / picture.name).read_text() == picture.read_text()
+    assert_rendered("study.py", PAGE, tmp_path, folder=RESULTS)
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.scripts import run_script
+from support.scripts import ROOT, assert_rendered, run_script
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE, RESULTS = ROOT / "docs" / "training_study.md", ROOT / "docs" / "results" / "training"
 
 run = partial(run_script, "training_study.py")
@@ -18,13 +17,7 @@ run = partial(run_script, "training_study.py")
 
 @pytest.mark.slow
 def test_the_page_is_rendered_from_its_result_files(tmp_path: Path) -> None:
-    page, folder = tmp_path / "page.md", tmp_path / "training"
-    shutil.copy(PAGE, page)
-    shutil.copytree(RESULTS, folder)
-    done = run("--only-render", "--page", page, "--folder", folder)
-    assert done.returncode == 0, done.stderr
-    assert page.read_text() == PAGE.read_text()
-    assert (folder / "adaptation.svg").read_text() == (RESULTS / "adaptation.svg").read_text()
+    assert_rendered("training_study.py", PAGE, tmp_path, folder=RESULTS)
 
 
 @pytest.mark.slow

@@ -1,12 +1,16 @@
-"""The script that measures goodput: what it makes of what it measured. The rest of it needs vLLM."""
+"""The scripts that measure goodput and check plans: what they make of what they measured. The rest needs vLLM."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+from support.scripts import ROOT, run_script
+
+RESULTS = ROOT / "docs" / "results"
 RUN = """
 import sys
 sys.path.insert(0, {scripts!r})
@@ -25,14 +29,36 @@ def test_the_table_of_goodput() -> None:
 from vllm_goodput import table, ways_of
 load = {"acceptance_rule": "clamped:width=2.0", "load_rule": [[1, 64, 1.0]]}
 ways = ways_of(load, [2, 4], 4)
-runs = [{"way": way.name, "rate": rate, "round": number, "goodput": rate * (1 + number / 10), "tpot_ms": 9.0 + number,
-         "tpot_p99_ms": 20.0} for way in ways[1:3] for rate in (1.0, 2.0) for number in range(8)]
+runs = [{"way": way.name, "rate": rate, "round": number, "goodput": rate * (1 + number / 10), "e2el_ms": 900.0,
+         "e2el_p95_ms": 2000.0} for way in ways[1:3] for rate in (1.0, 2.0) for number in range(8)]
 print([way.name for way in ways], ways[3].config == load, ways[2].asked)
-print(table({"ways": [{"name": way.name} for way in ways[1:3]], "runs": runs, "ttft_ms": 500.0, "tpot_ms": 20.0}))
+result = {"ways": [{"name": way.name} for way in ways[1:3]], "runs": runs, "limit_ms": 1e6, "max_batch": 8}
+result["seconds_per_answer"] = {"lossless ×4": {"1": 0.5}}
+print(table(result, {"lossless ×4": [10]}))
 """)
     assert "'lossless ×2', 'lossless ×4', 'clamped:width=2.0 ×4', 'clamped:width=2.0 by load ×4'] True" in out
-    assert "within 500 ms and 20 ms" in out
-    lines = [line for line in out.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
-    assert len(lines) == 4
-    assert lines[0].startswith("| 1 | lossless ×4 | 1.35 (1.1")
-    assert lines[3].endswith("| 20.0 |")
+    assert "complete within 1000 s" in out
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("| ")]
+    assert [line[0] for line in lines] == ["offered per second", "1", "1", "2", "2"]
+    lossless, relaxed = lines[1:3]
+    assert lossless[2].startswith("1.35 (1.1")
+    assert lossless[3] == "1.00", "the plan: everybody is served in time"
+    assert 0.5 <= float(lossless[5]) < float(lossless[7])
+    assert relaxed[3::2] == ["–"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "script", "given"),
+    [
+        ("planning.md", "plan_check.py", ("--only-render", "--page")),
+        ("vllm.md", "vllm_goodput.py", ("page", RESULTS / "vllm_goodput.json")),
+    ],
+)
+def test_the_tables_on_the_pages_are_rendered_from_their_result_files(
+    tmp_path: Path, page: str, script: str, given: tuple[object, ...]
+) -> None:
+    copy = shutil.copy(ROOT / "docs" / page, tmp_path)
+    done = run_script(script, *given, copy)
+    assert done.returncode == 0, done.stderr
+    assert Path(copy).read_text() == (ROOT / "docs" / page).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def config_of(**fields) -> RunConfig:
 
 def made(
     rule: str,
-    length: int,
+    length: int | str,
     *,
     right: float = 0.9,
     seconds: float = 1.0,
@@ -34,9 +35,10 @@ def made(
 ) -> RunResult:
     """Return a run: every number varies from problem to problem, in the same way for every run."""
     noise = np.random.default_rng(0).random((problems, 2))
-    jitter = np.random.default_rng([length, len(rule)]).uniform(0.999, 1.001, problems)  # times are never quite alike
+    proposals = sum(map(int, re.findall(r"\d+", str(length))))  # those of a number, and about those of a tree
+    jitter = np.random.default_rng([proposals, len(rule)]).uniform(0.999, 1.001, problems)  # as times are
     steps = np.full(problems, 10)
-    drafted = steps * length
+    drafted = steps * proposals
     kept = np.round(drafted * accepted * (0.8 + 0.4 * noise[:, 1])).astype(int).clip(max=drafted)
     answers = {
         "id": [str(i) for i in range(problems)],

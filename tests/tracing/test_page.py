@@ -9,10 +9,11 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
-from support.browser import headless_browser, watched_page
+from support.browser import watched_page
+from support.traces import PROMPT
 
-from cactus_decoding import Fate
-from cactus_decoding.tracing import to_json
+from cactus_decoding import Fate, Request, load_pair
+from cactus_decoding.tracing import to_json, trace_response
 from cactus_decoding.tracing.page import embedded, to_html
 
 HOSTILE = (
@@ -54,12 +55,6 @@ def test_nothing_breaks_out_of_the_page(trace):
     assert json.loads(data)["positions"][0]["token"] == HOSTILE[0]
     assert json.loads(embedded(HOSTILE)) == list(HOSTILE)
     assert "<" not in embedded(HOSTILE)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with headless_browser() as started:
-        yield started
 
 
 @contextmanager
@@ -205,6 +200,70 @@ def test_hostile_tokens_are_shown_and_do_nothing(browser, trace, tmp_path):
         tokens.nth(1).click()
         assert "<img src=x onerror=alert(1)>" in page.locator(".ca-card").inner_text()
         assert "\u202e" not in page.locator("body").inner_text()
+
+
+@pytest.fixture(scope="module")
+def of_trees():
+    request = Request("clamped:width=2", num_speculative_tokens="tree:static=3.2.1", seed=3)
+    return trace_response(load_pair(), PROMPT, request)
+
+
+def test_a_page_holds_the_trees_of_its_steps(of_trees, trace):
+    data = json.loads(to_html(of_trees).partition('id="trace">')[2].partition("</script>")[0])
+    assert {int(step): len(nodes) for step, nodes in data["trees"].items()} == {
+        step.step: len(step.tree) for step in of_trees.steps if step.tree
+    }
+    assert "trees" in to_html(trace)
+    assert not any(step.tree for step in trace.steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_tree_of_a_step_is_drawn_with_its_path(browser, of_trees, tmp_path, width):
+    path = tmp_path / "trees.html"
+    path.write_text(to_html(of_trees))
+    step = max((step for step in of_trees.steps if step.tree), key=lambda step: step.num_accepted)
+    with opened(browser, path, viewport={"width": width, "height": 900}) as page:
+        assert page.locator(".ca-tree").count() == 0
+        page.locator(f'.ca-text [data-place="{step.positions[0].place}"]').click()
+        tree = page.locator(".ca-card .ca-tree")
+        assert tree.locator(".ca-node:not(.ca-next)").count() == step.num_drafted
+        assert tree.locator(".ca-next").count() == 1
+        assert tree.locator("path.ca-path").count() == step.num_accepted + 1
+        kept = [node.fate for node in step.tree if node.fate not in (None, "rejected")]
+        for fate in set(kept):
+            assert tree.locator(f".ca-node.ca-{fate}:not(.ca-next)").count() == kept.count(fate)
+        assert tree.locator(".ca-at").count() == 1
+        assert f"proposals of step {step.step + 1}: {step.num_drafted}" in page.locator(".ca-card").inner_text()
+        assert f"Tree of {step.num_drafted} proposals; kept: " in tree.get_attribute("aria-label")
+        titles = tree.locator("title").all_text_contents()
+        assert sum(title.startswith("drawn") for title in titles) == sum(node.drawn for node in step.tree)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        boxes = tree.locator("rect").evaluate_all("all => all.map((e) => [e.x.baseVal.value, e.y.baseVal.value])")
+        assert len({tuple(box) for box in boxes}) == step.num_drafted + 1  # none hides another
+        page.locator(f'.ca-text [data-place="{step.positions[1].place}"]').click()
+        assert tree.locator(".ca-at title").text_content() != titles[0] or step.num_accepted < 2
+        bonus = page.locator(".ca-text .ca-bonus, .ca-text .ca-recovered").first
+        bonus.click()
+        assert page.locator(".ca-tree .ca-next.ca-at").count() == 1
+
+
+@pytest.mark.slow
+def test_hostile_nodes_are_shown_and_do_nothing(browser, of_trees, tmp_path):
+    path = tmp_path / "hostile.html"
+    steps = []
+    for step in of_trees.steps:
+        nodes = tuple(
+            replace(node, token=HOSTILE[place % len(HOSTILE)], rule=node.rule and HOSTILE[1])
+            for place, node in enumerate(step.tree)
+        )
+        steps.append(replace(step, tree=nodes))
+    path.write_text(to_html(replace(of_trees, steps=tuple(steps))))
+    with opened(browser, path) as page:
+        page.locator(".ca-text .ca-token").first.click()
+        assert page.locator("img").count() == 0
+        assert "</script>" in page.locator(".ca-tree").text_content()
+        assert "\u202e" not in page.locator(".ca-tree").text_content()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from support.rules_under_test import SPELLINGS
 from support.traces import kl
 from torch.nn.functional import one_hot
 
-from cactus_decoding import parse_rule
+from cactus_decoding import audit, parse_rule
 from cactus_decoding.sampling.sparse_probs import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
 
@@ -43,6 +44,25 @@ def test_a_position_is_what_enumeration_says(text):
                 weights = seen.relaxed if math.isinf(seen.residual_scale) else (seen.relaxed - p).clamp(min=0)
                 if weights.sum() > 1e-9:
                     torch.testing.assert_close(weights / weights.sum(), recovery[i, n], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+@pytest.mark.parametrize("num_fixed", [1, 2])
+def test_beside_tokens_that_are_proposed_in_any_case_it_is_what_an_audit_says(text, num_fixed):
+    rule = parse_rule(text)
+    for q, p in zip(*(rows[:12] for rows in paired_rows()[0]), strict=True):
+        fixed = p.topk(num_fixed).indices
+        expected = audit(rule, q, p, fixed_token_ids=fixed)
+        alone = audit(rule, q, fixed_token_ids=fixed)
+        for rows, audited in (
+            (PositionRows(0, SparseProbs.keep(q), SparseProbs.keep(p), None, tuple(fixed.tolist())), expected),
+            (PositionRows(int(fixed[0]), SparseProbs.keep(q), None, None, tuple(fixed.tolist())), alone),
+        ):
+            for n in {*p.nonzero().squeeze(1).tolist()} if rows.draft else {int(fixed[0])}:
+                seen = what_if(replace(rows, drafted_id=n), rule)
+                torch.testing.assert_close(seen.emitted, audited.output_probs, atol=1e-12, rtol=0)
+                assert seen.acceptance == pytest.approx(audited.acceptance.item(), abs=1e-12)
+                assert seen.tv == pytest.approx(audited.tv.item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("text", ["lossless", "cactus:delta=0.1", "clamped:width=0.5", "typical", "top_k:k=2"])

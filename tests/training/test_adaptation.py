@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 from itertools import islice
 
 import pytest
 import torch
+from support.interruptions import lines_of
 from support.tiny_models import tiny_llama
 from support.tiny_pair import tiny_pair
 
@@ -126,25 +126,10 @@ def test_steps_take_no_more_than_their_share_of_the_time(monkeypatch) -> None:
     assert adaptation.seconds > 0.08 * adaptation.response_seconds
 
 
-def signalled(run: Callable[[], object], strike: int) -> int:
+def signalled(run: Callable[[], object], strike: int = 0) -> int:
     """Run something, press Ctrl-C at the given one of the lines of adaptation that it passes; return how many."""
-    files, passed = (adaptation_module.__file__, interruptions.__file__), 0
-
-    def local(frame, event, arg):
-        nonlocal passed
-        if event == "line":
-            passed += 1
-            if passed == strike:
-                signal.raise_signal(signal.SIGINT)
-        return local
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, event, arg: local if frame.f_code.co_filename in files else None)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return passed
+    files = (adaptation_module.__file__, interruptions.__file__)
+    return lines_of(run, files, strike, lambda: signal.raise_signal(signal.SIGINT))
 
 
 def about_to_step(pair: Pair, start: list[torch.Tensor]) -> DraftAdaptation:
@@ -168,7 +153,7 @@ def test_ctrl_c_at_any_line_of_a_step_leaves_it_taken_or_not_and_never_a_part_of
     start = [each.detach().clone() for each in pair.drafter.model.parameters()]
     adaptation = about_to_step(pair, start)
     before, text, whole = weights_of(pair), text_of(8), 0
-    total = signalled(lambda: adaptation.learn(text, SLOW_SECONDS), 0)
+    total = signalled(lambda: adaptation.learn(text, SLOW_SECONDS))
     after = weights_of(pair)
     assert not torch.equal(before, after)
     assert pair.drafter._cached == []

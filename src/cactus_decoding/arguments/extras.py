@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PROJECT = Path(__file__).resolve().parents[3]
@@ -20,3 +22,21 @@ def install(extra: str) -> str:
     cloned = (_PROJECT / "pyproject.toml").is_file() and (_PROJECT / "src" / "cactus_decoding").is_dir()
     given = ["-e", f"{_PROJECT}[{extra}]"] if cloned else [f"cactus-decoding[{extra}]"]
     return shlex.join([sys.executable or "python", "-m", "pip", "install", *given])
+
+
+@contextmanager
+def needing(sentence: str, extra: str) -> Iterator[None]:
+    """Import what an extra brings, or raise `ValueError` with a sentence and the command that adds the extra.
+
+    Example:
+        >>> with needing("snow needs a cannon", "report"):
+        ...     import snow_cannon
+        Traceback (most recent call last):
+        ValueError: snow needs a cannon: run ...
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "cactus_decoding":
+            raise  # a mistake of our own
+        raise ValueError(f"{sentence}: run {install(extra)}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,8 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -21,10 +18,9 @@ from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_floats, check_number, shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.budgets.vocabulary import Vocabulary
-from cactus_decoding.files.writing import as_json, replacing
+from cactus_decoding.files.tensors import Format, read_tensors, write_tensors
 
-SCHEMA = 1
-KEY = "cactus_importance"
+FORMAT = Format("cactus_importance", schema=1, described="that 'cactus learn-importance' writes")
 _TENSORS = ("target_weights", "draft_weights", "intercept")
 
 
@@ -150,14 +146,13 @@ class Importance:
 
     def save(self, path: str | Path) -> None:
         """Write the file, all or nothing: safetensors, with all but the weights in its header."""
-        about = {"schema": SCHEMA, "vocabulary": self.vocabulary, "about": dict(self.about)}
         tensors = {
-            "target_weights": self.target_weights.contiguous(),
-            "draft_weights": self.draft_weights.contiguous(),
+            "target_weights": self.target_weights,
+            "draft_weights": self.draft_weights,
             "intercept": torch.tensor([self.intercept], dtype=torch.float64),
         }
-        with replacing(Path(path).expanduser()) as part:
-            part.write_bytes(save(tensors, {KEY: as_json(about)}))
+        about = {"vocabulary": self.vocabulary, "about": dict(self.about)}
+        write_tensors(Path(path).expanduser(), FORMAT, tensors, about)
 
 
 def read_importance(path: str | Path) -> Importance:
@@ -178,17 +173,8 @@ def read_importance(path: str | Path) -> Importance:
 
 @lru_cache(maxsize=8)
 def _read(name: str, path: str, _changed: int, _size: int) -> Importance:
-    wrong = f"{name}: this is not a file that 'cactus learn-importance' writes"
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(KEY, "null"))
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"{wrong} ({error})") from None
-    if not isinstance(about, dict):
-        raise ValueError(wrong)
-    if about.get("schema") != SCHEMA:
-        raise ValueError(f"{name}: schema is {about.get('schema')!r}, but this version reads schema {SCHEMA}")
+    tensors, about = read_tensors(path, FORMAT, name)
+    wrong = f"{name}: this is not a file {FORMAT.described}"
     if missing := [key for key in _TENSORS if key not in tensors]:
         raise ValueError(f"{wrong}: it lacks {', '.join(missing)}")
     if not isinstance(about.get("vocabulary"), str) or not isinstance(about.get("about"), dict):

@@ -100,8 +100,9 @@ def evaluate(
     num_speculative_tokens: Annotated[
         str,
         typer.Option(metavar="N,…", rich_help_panel=options.RUNNING,
-                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths, "
-                     "such as adaptive, are allowed."),
+                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths and "
+                     "trees are allowed, as in 4,adaptive,tree:static=4.2.2.1. Where trees are verified jointly, "
+                     "chains are in blocks, which is the same."),
     ] = "6",
     seeds: Annotated[
         str,
@@ -133,7 +134,7 @@ def evaluate(
     from cactus_decoding.arguments.checks import check_choice
     from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
     from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
-    from cactus_decoding.evaluation.run_config import grid
+    from cactus_decoding.evaluation.run_config import grid, verification_of
     from cactus_decoding.evaluation.runs.journal import journal_of
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
@@ -154,7 +155,9 @@ def evaluate(
     asked = _unique(protect or [NONE])
     parse_policies(asked, settings["protect_threshold"])
     protected = [None if pattern == NONE else pattern for pattern in asked]
-    Request.from_dict(settings | {"rule": relaxed, "protect_threshold": None})  # raises before tasks are read
+    for length in lengths:  # raises before tasks are read
+        how = {"num_speculative_tokens": length, "verification": verification_of(settings["verification"], length)}
+        Request.from_dict(settings | how | {"rule": relaxed, "protect_threshold": None})
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
     drafts = _unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))

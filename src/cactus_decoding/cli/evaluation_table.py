@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.evaluation.reporting.report import short
+from cactus_decoding.evaluation.reporting.report import mark_of, short
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.intervals import Interval
@@ -28,11 +28,13 @@ COLUMNS = (
     ("score", "score", 3),
     ("score_difference", "Δ score", 3),
     ("acceptance_length", "acceptance_length", 2),
+    ("nodes_per_step", "tree's nodes per step", 1),
     ("rejections_ratio", "rejections ÷ lossless", 2),
     ("length_ratio", "length ratio", 3),
     ("rounds_per_answer", "rounds per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
     ("seconds_ratio", "wall time ÷ best lossless", 2),
+    ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 2),
     ("tokens_per_second", "tokens per second", 0),
     ("nats_per_token", "nats per token", 4),
     ("nats_per_answer", "nats per answer", 3),
@@ -41,6 +43,7 @@ COLUMNS = (
     ("truncated", "truncated", 3),
 )
 """Every metric."""
+_TREE = "best lossless tree"
 _LONG = 22
 """What a label may have where a table is to fit into 80 columns."""
 
@@ -62,14 +65,16 @@ def _title(summary: RunSummary) -> str:
 
 
 def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
-    starred = "* best lossless; " if any(summary.group is summary.baseline for summary in summaries) else ""
-    shown = _new(title, f"{starred}in brackets the 95 % interval. More metrics and all intervals: --all")
+    marks = dict.fromkeys(filter(None, map(mark_of, summaries)))
+    starred = {mark: "**" if mark == _TREE and len(marks) > 1 else "*" for mark in marks}
+    said = "".join(f"{star} {mark}; " for mark, star in sorted(starred.items(), key=lambda each: each[1]))
+    shown = _new(title, f"{said}in brackets the 95 % interval. More metrics and all intervals: --all")
     columns = [column for column in BRIEF if any(summary.metrics[column[0]] is not None for summary in summaries)]
     shown.add_column("setting", overflow="fold")
     for _, heading, _ in columns:
         shown.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
-        name = escape(_in_lines(summary.config.label)) + ("*" if summary.group is summary.baseline else "")
+        name = escape(_in_lines(summary.config.label)) + starred.get(mark_of(summary), "")
         values = (summary.metrics[metric] for metric, _, _ in columns)
         shown.add_row(name, *(_cell(*each) for each in zip(columns, values, strict=True)))
     return shown
@@ -77,7 +82,7 @@ def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
 
 def _in_lines(label: str) -> str:
     """Return a long label cut where it may be: no number breaks inside."""
-    return label.replace(",", ",\n ") if len(label) > _LONG else label
+    return label.replace(",", ",\n ").replace(" ×tree:", "\n ×tree:\n ") if len(label) > _LONG else label
 
 
 def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
@@ -97,7 +102,8 @@ def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
     shown.add_column("value", justify="right", no_wrap=True)
     shown.add_column("95 % interval", no_wrap=True)
     for summary in summaries:
-        name = escape(summary.config.label) + (" (best lossless)" if summary.group is summary.baseline else "")
+        mark = mark_of(summary)
+        name = escape(summary.config.label) + (f" ({mark})" if mark else "")
         shown.add_row(name)
         for metric, heading, digits in COLUMNS:
             interval = summary.metrics[metric]

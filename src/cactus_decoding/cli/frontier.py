@@ -31,6 +31,8 @@ EXAMPLES = (
 )
 WHAT, MODELS = "What is recorded", "Models"
 MEBIBYTE = 2**20
+_WIDTHS = (2, 4, 8)
+"""Numbers of children that the printed table has room for; the file has all."""
 
 
 @options.request_options("sampling", "max_new_tokens")
@@ -58,6 +60,12 @@ def frontier(
     ] = None,
     protect: options.Protections = None,
     protect_threshold: options.ProtectThreshold = None,
+    children: Annotated[
+        int,
+        typer.Option(min=0, max=64, metavar="N", show_default="none",
+                     help="Also work out how often one of 1, 2, … N children of a tree's node is kept, with one of "
+                     "them drawn and with none: what width is worth. Takes 2 N times as long."),
+    ] = 0,
     points: Annotated[int, typer.Option(min=2, metavar="N", help="Knobs per family, over its whole range.")] = 13,
     positions: Annotated[
         int, typer.Option(min=1, metavar="N", help="How many visited positions are recorded.", rich_help_panel=WHAT)
@@ -135,9 +143,17 @@ def frontier(
     memory_ = memory * MEBIBYTE
     with counting("Auditing", total) as report:
         measured = compute(
-            rows, families, points=points, memory=memory_, policies=policies, vocabulary=vocabulary, report=report
+            rows,
+            families,
+            points=points,
+            memory=memory_,
+            policies=policies,
+            vocabulary=vocabulary,
+            report=report,
+            max_children=children,
         )
     arguments = settings | {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
+    arguments |= {"children": children}
     arguments |= {"protect": protect or [], "protect_threshold": protect_threshold}
     result = as_result(measured, rows, provenance(arguments))
     write_atomically(output, as_json(result, indent=1) + "\n")
@@ -200,7 +216,9 @@ def table_of(points: list[Point], title: str) -> Table:
     """Return points as a table."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("rule", overflow="fold")
-    for name in ("acceptance", "KL, nats", "TV", "max log\nratio", "tokens/step"):
+    widths = [count for count in _WIDTHS if count <= len(points[0].kept_by_children)]
+    kept = [f"1 of {count}\nkept" for count in widths]
+    for name in ("acceptance", *kept, "KL, nats", "TV", "max log\nratio", "tokens/step"):
         table.add_column(name, justify="right")
     curve = points[0].family, points[0].relaxation.spending
     for point in points:
@@ -208,7 +226,8 @@ def table_of(points: list[Point], title: str) -> Table:
             table.add_section()
         curve = point.family, point.relaxation.spending
         rule = f"{point.rule} (limit)" if point.family == "limit" else escape(str(point.relaxation))
-        numbers = (interval(x) for x in (point.acceptance, point.kl, point.tv))
+        wider = (f"{point.kept_by_children[count - 1].value:.4f}" for count in widths)
+        numbers = (interval(point.acceptance), *wider, interval(point.kl), interval(point.tv))
         table.add_row(rule, *numbers, f"{point.max_log_ratio:.2f}", f"{point.tokens_per_step[-1].value:.2f}")
     return table
 

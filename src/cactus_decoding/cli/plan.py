@@ -72,28 +72,25 @@ def plan(
     steps as the result files say. Needs the extra 'plan'.
     """
     from cactus_decoding.arguments.checks import check_number
-    from cactus_decoding.arguments.extras import install
+    from cactus_decoding.arguments.extras import needing
     from cactus_decoding.evaluation.reporting.report import read_all
     from cactus_decoding.evaluation.runs.summary import summarise
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
-    from cactus_decoding.planning.costs import parse_costs
+    from cactus_decoding.planning.costs import costs_file, parse_costs
     from cactus_decoding.planning.picture import plan_picture
-    from cactus_decoding.planning.plan import Fleet, Goal, planned_runs
+    from cactus_decoding.planning.plan import Fleet, Goal, fixed_length, planned_runs
     from cactus_decoding.planning.plan import plan as planned
 
-    paper = costs.startswith("paper")
-    check_writable(picture, json_file, inputs=[*results, None if paper else Path(costs)])
+    check_writable(picture, json_file, inputs=[*results, costs_file(costs)])
     options.check_suffix("--picture", picture, ".svg")
     for each in rate:
         check_number("rate", each, 0, math.inf, low_open=True, high_open=True)
     rates, goal = sorted(set(rate)), Goal(latency, share)
-    try:
+    with needing("cactus plan needs SimPy", "plan"):
         import simpy  # noqa: F401 - before any work
-    except ImportError:
-        raise ValueError(f"cactus plan needs SimPy: run {install('plan')}") from None
     summaries = [each for _, file in read_all(results) for each in summarise(file)]
-    lengths = {length for each in summaries if isinstance(length := each.config.num_speculative_tokens, int)}
+    lengths = {length for each in summaries if (length := fixed_length(each.config)) is not None}
     known = parse_costs(costs, lengths, max_batch=max_batch)
     runs, others = planned_runs(summaries, known)
     with counting("Simulating", len(runs) * len(rates)) as report:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import needing
 from cactus_decoding.cli import options
 
 if TYPE_CHECKING:
@@ -68,15 +68,11 @@ def play(
     """
     from cactus_decoding import zoo
 
-    try:
+    with needing("cactus play needs Starlette and uvicorn", "playground"):
         from cactus_decoding.playground.limits import Limits
         from cactus_decoding.playground.server import Playground, serve
         from cactus_decoding.serving.guards import is_loopback
         from cactus_decoding.serving.starting import listen
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "cactus_decoding":
-            raise
-        raise ValueError(f"cactus play needs Starlette and uvicorn: run {install('playground')}") from None
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if target is None and draft not in (None, "ngram") and zoo.draft_path(draft) is None:

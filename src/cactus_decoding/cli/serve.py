@@ -57,7 +57,10 @@ def serve(
         typer.Option(min=0, metavar="NATS", help="What a response may spend on the rule, if its request says nothing.",
                      show_default="no limit"),
     ] = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = 4,
+    num_speculative_tokens: Annotated[
+        str, typer.Option(metavar="N", help="Tokens that the draft proposes per step; neither engine reads trees.",
+                          rich_help_panel=options.RUNNING)
+    ] = "4",
     draft_sampling: Annotated[
         str,
         typer.Option(metavar="greedy|probabilistic", help="vLLM: how the draft model proposes: its likeliest tokens, "
@@ -91,10 +94,10 @@ def serve(
     settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
-    from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
+    from cactus_decoding.arguments.checks import check_choice, check_number
 
     check_choice("engine", engine, ENGINES)
-    check_integer("num_speculative_tokens", num_speculative_tokens, 1)
+    proposals = _proposals(num_speculative_tokens, engine)
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
     given = list(arguments or ())
@@ -106,7 +109,7 @@ def serve(
     if engine == "llama-cpp":
         if given:
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
-        spending = policy | {"rule": rule or "lossless", "num_speculative_tokens": num_speculative_tokens}
+        spending = policy | {"rule": rule or "lossless", "num_speculative_tokens": proposals}
         if budget is not None:
             spending["budget"] = budget
         key = api_key or os.environ.get(KEY) or None
@@ -115,7 +118,22 @@ def serve(
         given += [] if value is None else [option, str(value)]
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     spending = policy | {"acceptance_rule": rule, "budget": budget}
-    return _serve_vllm(target, draft, spending, num_speculative_tokens, draft_sampling, audit_fraction, given)
+    return _serve_vllm(target, draft, spending, proposals, draft_sampling, audit_fraction, given)
+
+
+def _proposals(text: str, engine: str) -> int:
+    """Return a number of proposals; raise `ValueError` for anything else, and say why there are no trees."""
+    from cactus_decoding.arguments.checks import check_integer, shown
+
+    if text.strip().partition(":")[0] == "tree":
+        reason = "vLLM has removed tree attention" if engine == "vllm" else "llama.cpp's batches take no attention mask"
+        raise ValueError(f"{reason}, so num_speculative_tokens must be a number, but is {shown(text)}")
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"num_speculative_tokens must be an integer of at least 1, but is {shown(text)}") from None
+    check_integer("num_speculative_tokens", number, 1)
+    return number
 
 
 def _serve_vllm(
@@ -153,16 +171,12 @@ def _serve_llama_cpp(
     max_waiting: int,
     threads: int | None,
 ) -> int:
-    from cactus_decoding.arguments.extras import install
+    from cactus_decoding.arguments.extras import needing
     from cactus_decoding.models.llama_cpp.library import library
 
-    try:
+    with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.serving.guards import is_loopback
         from cactus_decoding.serving.starting import listen
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "cactus_decoding":
-            raise
-        raise ValueError(f"cactus serve needs Starlette and uvicorn: run {install('llama-cpp')}") from None
     if not is_loopback(host) and key is None:
         raise ValueError(
             f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"

@@ -18,6 +18,9 @@ from cactus_decoding.rules import as_rule
 _OWN = ("task", "target", "draft", "engine", "problems")
 _NOT_OF_A_RUN = ("max_shift", "stop")
 """What a run does not keep of a request: the budget is given by its nats, and stop strings are the task's."""
+_OF_CHAINS = {"joint": "block", "traversal": "block", "recursive": "token"}
+"""What a chain is verified by where a run's trees are verified like this: the same, in the words for chains."""
+_OF_TREES = {"block": "joint"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +116,17 @@ class RunConfig:
         return int(length) if length.isdecimal() else length
 
     @property
+    def proposes_trees(self) -> bool:
+        """Whether proposals are trees rather than chains."""
+        return is_tree(str(self.request.num_speculative_tokens))
+
+    @property
     def label(self) -> str:
         """The rule, the budget, the way to verify and the draft length, for people."""
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
-        block = " block" if self.request.verification == "block" else ""
+        how = "" if self.request.verification == "token" else f" {self.request.verification}"
         policy = f" {self.request.spending}" if not self.request.spending.everywhere else ""
-        return f"{self.rule}{policy}{budget}{block} ×{self.num_speculative_tokens}"
+        return f"{self.rule}{policy}{budget}{how} ×{self.num_speculative_tokens}"
 
     @property
     def comparable(self) -> tuple[object, ...]:
@@ -147,6 +155,26 @@ def seed_of(seed: int, place: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {place}".encode()).digest()[:8], "big") >> 1
 
 
+def is_tree(length: int | str) -> bool:
+    """Say whether a number of proposals, or the spelling of a draft length, is a tree's.
+
+    Example:
+        >>> is_tree("tree:static=4.2.2.1"), is_tree("adaptive"), is_tree(6)
+        (True, False, False)
+    """
+    return str(length).strip().partition(":")[0] == "tree"
+
+
+def verification_of(verification: str, length: int | str) -> str:
+    """Return how proposals are verified where chains and trees are verified alike: in blocks is jointly for trees.
+
+    Example:
+        >>> verification_of("joint", 6), verification_of("block", "tree:static=2.2"), verification_of("token", 6)
+        ('block', 'joint', 'token')
+    """
+    return (_OF_TREES if is_tree(length) else _OF_CHAINS).get(verification, verification)
+
+
 def grid(
     target: str,
     engine: str,
@@ -171,7 +199,7 @@ def grid(
         tasks: names, and how many problems each has.
         drafts: models that propose.
         rules: spellings.
-        lengths: proposals per step.
+        lengths: proposals per step; the way to verify is that of `verification_of` for each.
         seeds: of the answers.
         protect: which tokens each rule protects, one after another, None for none; if it is None, what settings say.
 
@@ -191,6 +219,8 @@ def grid(
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
     for draft, (task, problems), seed, length, rule, protected in varied:
         asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed, "protect": protected}
+        if "verification" in settings:
+            asked["verification"] = verification_of(settings["verification"], length)
         if protected is None:
             asked["protect_threshold"] = None
         if length == 0:

@@ -163,6 +163,16 @@ class Paper:
         return max(moved / gpu.bandwidth, 2 * parameters * tokens / gpu.operations) / self.efficiency
 
 
+def costs_file(text: str) -> Path | None:
+    """Return the file that costs are named by; None for a GPU on paper.
+
+    Example:
+        >>> costs_file("paper:gpu=h100,target=8e9"), costs_file("papers.json").name
+        (None, 'papers.json')
+    """
+    return None if text.partition(":")[0].strip() == "paper" else Path(text)
+
+
 def parse_costs(text: str, lengths: Collection[int], *, max_batch: int) -> Costs:
     """Return the costs that a text names: a JSON file of measured ones, or ``paper:gpu=…,target=…``.
 
@@ -170,6 +180,6 @@ def parse_costs(text: str, lengths: Collection[int], *, max_batch: int) -> Costs
         OSError: for a file that cannot be read.
         ValueError: for one of another shape, and for a wrong spelling.
     """
-    if text.partition(":")[0].strip() == "paper":
-        return parse("costs", text, {"paper": Paper}).costs(lengths, max_batch=max_batch)
-    return read_costs(Path(text))
+    if (path := costs_file(text)) is not None:
+        return read_costs(path)
+    return parse("costs", text, {"paper": Paper}).costs(lengths, max_batch=max_batch)

@@ -44,6 +44,11 @@ class Workload:
         arrivals = np.cumsum(generator.exponential(1 / self.rate, self.count))
         return arrivals, generator.choice(self.steps, self.count)
 
+    @property
+    def measured(self) -> slice:
+        """The requests after the warm-up."""
+        return slice(int(WARM_UP * self.count), None)
+
 
 @dataclass(frozen=True)
 class Served:
@@ -112,7 +117,7 @@ class _Fleet:
     ) -> None:  # fmt: skip
         self.environment, self.max_batch, self.prompt = environment, max_batch, prompt
         self.arrivals, self.steps = workload.drawn
-        self.begins, self.ends = self.arrivals[int(WARM_UP * workload.count)], self.arrivals[-1]
+        self.begins, self.ends = self.arrivals[workload.measured.start], self.arrivals[-1]
         self.finished = np.full(workload.count, np.nan)
         self.step_seconds = [0.0, *(times(batch) for batch in range(1, max_batch + 1))]
         self.replicas = [_Replica(self) for _ in range(replicas)]
@@ -150,9 +155,7 @@ def simulate(workload: Workload, times: StepTimes, *, replicas: int, max_batch: 
     fleet = _Fleet(environment, workload, times, replicas, max_batch, prompt)
     environment.process(fleet.arrive())
     environment.run()
-    measured = slice(int(WARM_UP * workload.count), None)
-    steps, requests = (
-        sum(getattr(each, name) for each in fleet.replicas) for name in ("measured", "requests_in_steps")
-    )
+    steps = sum(each.measured for each in fleet.replicas)
+    requests = sum(each.requests_in_steps for each in fleet.replicas)
     busy = sum(each.busy for each in fleet.replicas) / (replicas * (fleet.ends - fleet.begins))
-    return Served((fleet.finished - fleet.arrivals)[measured], min(busy, 1.0), requests / max(steps, 1))
+    return Served((fleet.finished - fleet.arrivals)[workload.measured], min(busy, 1.0), requests / max(steps, 1))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from cactus_decoding.planning.fleet import Served, Workload, simulate
 
 REQUESTS = 2000
 """So many are simulated at least, and five times as many as are in the fleet at once."""
+_ROUNDING = 1e-9
+"""By so much of it a latency, a sum of steps, may exceed the goal."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Goal:
     def __post_init__(self) -> None:
         """Check the numbers."""
         check_knobs(self)
+
+    def is_kept(self, latencies: NDArray[np.floating[Any]]) -> bool:
+        """Say whether answers with these latencies keep it."""
+        return bool(np.quantile(latencies, self.share) <= self.latency * (1 + _ROUNDING))
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class Planned:
     Attributes:
         summary: of the run.
         rate: requests a second.
-        replicas: that it takes; None where no number of them keeps the goal.
+        replicas: that it takes; None where not even one for each simulated request keeps the goal.
         served: what they do.
         capacity: requests a second that one replica answers at most.
     """
@@ -96,13 +103,25 @@ def steps_of(summary: RunSummary) -> NDArray[np.int64]:
     return np.concatenate([result.column("steps") for result in summary.group.results]).astype(np.int64)
 
 
+def fixed_length(config: RunConfig) -> int | None:
+    """Return how many tokens every step of a run proposes; None where that varies."""
+    length = config.num_speculative_tokens
+    return length if isinstance(length, int) else None
+
+
+def step_times(config: RunConfig, costs: Costs) -> StepTimes | None:
+    """Return what a run's steps take; None where the costs do not tell."""
+    length = fixed_length(config)
+    return None if length is None else costs.steps.get(length)
+
+
 def planned_runs(summaries: Sequence[RunSummary], costs: Costs) -> tuple[list[RunSummary], list[RunConfig]]:
     """Return the runs whose steps' times are known, and the others.
 
     Raises:
         ValueError: where there are none.
     """
-    known = [each for each in summaries if _length(each.config) in costs.steps]
+    known = [each for each in summaries if step_times(each.config, costs) is not None]
     if not known:
         lengths = ", ".join(str(length) for length in sorted(costs.steps))
         there = ", ".join(dict.fromkeys(str(each.config.num_speculative_tokens) for each in summaries))
@@ -128,16 +147,15 @@ def plan(
         goal: that the fewest replicas keep.
         replicas: a fixed number, whose latencies are worked out instead.
         report: called with how many runs are done.
+
+    Raises:
+        ValueError: for a run whose steps' times are not known.
     """
     found = []
-    for number, (rate, summary) in enumerate(_each(rates, summaries), 1):
+    for number, (rate, summary) in enumerate(product(rates, summaries), 1):
         found.append(_planned(summary, fleet, rate, goal, replicas))
         report(number)
     return sorted(found, key=lambda each: (rates.index(each.rate), each.replicas or math.inf, _wait(each, goal)))
-
-
-def _each(rates: Sequence[float], summaries: Sequence[RunSummary]) -> Iterator[tuple[float, RunSummary]]:
-    return ((rate, summary) for rate in rates for summary in summaries)
 
 
 def _wait(planned: Planned, goal: Goal) -> float:
@@ -145,11 +163,11 @@ def _wait(planned: Planned, goal: Goal) -> float:
 
 
 def _planned(summary: RunSummary, fleet: Fleet, rate: float, goal: Goal, replicas: int | None) -> Planned:
-    times, steps = _times(summary, fleet.costs), steps_of(summary)
-    prompt = fleet.costs.prompt
+    times, steps, prompt = step_times(summary.config, fleet.costs), steps_of(summary), fleet.costs.prompt
+    if times is None:
+        raise ValueError(f"the costs do not tell what a step of {summary.config.label} takes")
     most = capacity(times, float(steps.mean()), max_batch=fleet.max_batch, prompt=prompt)
-    alone = times(1) * steps + prompt
-    latency = goal.latency if replicas is None else float(alone.mean())
+    latency = goal.latency if replicas is None else times(1) * float(steps.mean()) + prompt
     workload = Workload(rate, steps, max(REQUESTS, math.ceil(5 * rate * latency)), fleet.seed)
 
     def served(count: int) -> Served:
@@ -157,29 +175,31 @@ def _planned(summary: RunSummary, fleet: Fleet, rate: float, goal: Goal, replica
 
     if replicas is not None:
         return Planned(summary, rate, replicas, served(replicas), most)
-    if np.quantile(alone, goal.share) > goal.latency:  # even who never waits nor shares is too slow
+    fastest = min(times(batch) for batch in range(1, fleet.max_batch + 1))
+    if not goal.is_kept(fastest * workload.drawn[1][workload.measured] + prompt):  # even if nobody waited
         return Planned(summary, rate, None, None, most)
-    count, result = fewest(served, lambda each: each.quantile(goal.share) <= goal.latency, math.ceil(rate / most))
+    least = math.ceil(rate / most)
+    cap = max(least, workload.count)
+    count, result = fewest(served, lambda each: goal.is_kept(each.latencies), least, cap) or (None, None)
     return Planned(summary, rate, count, result, most)
 
 
-def _times(summary: RunSummary, costs: Costs) -> StepTimes:
-    length = _length(summary.config)
-    assert length is not None
-    return costs.steps[length]
-
-
-def fewest(served: Callable[[int], Served], good: Callable[[Served], bool], least: int) -> tuple[int, Served]:
-    """Return the fewest replicas whose service is good, by doubling and halving, and what they do.
+def fewest(
+    served: Callable[[int], Served], good: Callable[[Served], bool], least: int, most: int
+) -> tuple[int, Served] | None:
+    """Return the fewest replicas whose service is good, by doubling and halving, and what they do; None if none is.
 
     Args:
         served: what so many replicas do; more of them do better.
-        good: whether that is good enough; some number is.
+        good: whether that is good enough.
         least: number to begin with; fewer are too few.
+        most: number to end with.
     """
     low, high = least - 1, least  # low is too few
     while not good(result := served(high)):
-        low, high = high, high + max(1, high // 2)
+        if high == most:
+            return None
+        low, high = high, min(most, high + max(1, high // 2))
     while high - low > 1:
         middle = (low + high) // 2
         if good(there := served(middle)):
@@ -187,9 +207,3 @@ def fewest(served: Callable[[int], Served], good: Callable[[Served], bool], leas
         else:
             low = middle
     return high, result
-
-
-def _length(config: RunConfig) -> int | None:
-    """Return how many tokens are proposed; None where that varies."""
-    length = config.num_speculative_tokens
-    return length if isinstance(length, int) else None

@@ -22,7 +22,8 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
     """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
 
     Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
-    its ``sessions``), ``step`` (with ``session``, new ``positions`` and the ``metrics`` so far), ``ended`` (with
+    its ``sessions``), ``step`` (with ``session``, new ``positions``, the ``trees`` that steps
+    proposed, by the step's number, and the ``metrics`` so far), ``ended`` (with
     ``session`` and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last.
     """
     with queue.join() as place:  # only here: an answer that is never begun must not hold a place

@@ -13,10 +13,12 @@ from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.verification.verifiers import CHAIN_VERIFICATIONS
+from cactus_decoding.verification.verifiers import VERIFICATIONS
 from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
+TREES = ("tree:static=3.2.1", "tree:static=2.2.2")
+"""Trees that the page proposes; others can be written."""
 _FINEST, _WIDEST = 0.02, 20.0
 """The range of a slider that no study of rules has set, in units of where it starts."""
 
@@ -31,12 +33,12 @@ def form(limits: Limits, *, models: bool) -> dict[str, Any]:
     return {
         "rules": [rule(name) for name in RULES],
         "sampling": knobs(SamplingParams),
-        "draft_lengths": list(DRAFT_LENGTHS),
+        "draft_lengths": [*DRAFT_LENGTHS, *TREES],
         "budget": knobs(Budget),
         "protection": knobs(Protection),
         "protected_sets": list(PATTERNS),
         "start": RELAXED,
-        "verifications": CHAIN_VERIFICATIONS,
+        "verifications": VERIFICATIONS,
         "limits": asdict(limits),
         "models": models,
         "examples": [example._asdict() for example in EXAMPLES],

@@ -12,6 +12,7 @@ from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.budgets.protection import PATTERNS, named_sets
 from cactus_decoding.budgets.spending import SpendingPolicy
+from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.generation.request import Request
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.rules import Lossless, parse_rule
@@ -85,13 +86,14 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
     request = Request.from_dict(values)
-    request.check_chain("the playground")
     if not models:
         _check_named(request.spending)
     if isinstance(request.rule, Lossless):
         request = replace(request, spending=SpendingPolicy())  # nothing to keep away
     check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
-    proposals = request.num_speculative_tokens.max_draft_tokens
+    length = request.num_speculative_tokens
+    # of a tree every token counts, not only those that follow one another
+    proposals = length.max_nodes if isinstance(length, TreeShape) else length.max_draft_tokens
     if proposals > limits.proposals:
         raise ValueError(
             f"num_speculative_tokens must be at most {limits.proposals} on this server, but is {proposals}"

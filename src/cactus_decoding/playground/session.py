@@ -11,7 +11,7 @@ from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.tracing import TracedPosition, stream_trace, to_json, what_if
-from cactus_decoding.tracing.codec import as_object
+from cactus_decoding.tracing.codec import as_object, tree_to_json
 from cactus_decoding.tracing.file import lines_of
 from cactus_decoding.tracing.page import to_html
 from cactus_decoding.types import AcceptanceRule
@@ -45,13 +45,14 @@ class Session:
         return self._response.rows_bytes
 
     def step(self) -> dict[str, Any] | None:
-        """Take a step and return its positions and the metrics so far, or None at the end."""
+        """Take a step and return its positions, its tree if it is one, and the metrics so far, or None at the end."""
         step = next(self._response, None)
         if step is None:
             return None
         self._positions.update((position.place, position) for position in step.positions)
         shown = [to_json(position) for position in step.positions]
-        return {"positions": shown, "metrics": self._response.response.metrics.as_dict()}
+        trees = {step.step: tree_to_json(step.tree)} if step.tree else {}
+        return {"positions": shown, "trees": trees, "metrics": self._response.response.metrics.as_dict()}
 
     def end(self, *, stopped: bool = False) -> dict[str, Any]:
         """Return why the response ended, and its metrics."""

@@ -3,7 +3,7 @@
 from cactus_decoding.tracing.codec import to_json
 from cactus_decoding.tracing.file import read_trace, write_trace, written
 from cactus_decoding.tracing.response import TracedResponse, stream_trace, trace_response
-from cactus_decoding.tracing.trace import Candidate, Trace, TracedPosition, TracedStep, TraceHeader
+from cactus_decoding.tracing.trace import Candidate, Trace, TracedNode, TracedPosition, TracedStep, TraceHeader
 from cactus_decoding.tracing.what_if import Consequences, PositionRows, what_if
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "PositionRows",
     "Trace",
     "TraceHeader",
+    "TracedNode",
     "TracedPosition",
     "TracedResponse",
     "TracedStep",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -14,11 +14,14 @@ from torch import Tensor
 from cactus_decoding.files.jsonl import INFINITIES
 from cactus_decoding.files.writing import plain
 from cactus_decoding.sampling.sparse_probs import SparseProbs
-from cactus_decoding.tracing.trace import Candidate, TracedPosition
+from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
 from cactus_decoding.tracing.what_if import PositionRows
 from cactus_decoding.types import Fate
 
 Record = TypeVar("Record")
+
+NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED)), "rejected", None)
+"""What may have become of a node of a tree."""
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -60,6 +63,28 @@ def position_from(value: object, where: str) -> TracedPosition:
     rows = None if given.get("rows") is None else _rows(given["rows"], where)
     candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
     return build(TracedPosition, given, where, candidates=candidates, rows=rows)
+
+
+def tree_to_json(tree: Sequence[TracedNode]) -> list[dict[str, Any]]:
+    """Return the nodes of a step's tree as JSON knows them.
+
+    Example:
+        >>> tree_to_json([TracedNode(7, " a", -1, drawn=True, fate="accepted")])[0]["fate"]
+        'accepted'
+    """
+    return [as_object(node) for node in tree]
+
+
+def tree_from(value: list[Any], where: str) -> tuple[TracedNode, ...]:
+    """Return the tree that a list of a file describes; raise `ValueError` where it is none."""
+    nodes = tuple(build(TracedNode, one, f"{where}, node {place}") for place, one in enumerate(value))
+    for place, node in enumerate(nodes):
+        if not -1 <= node.parent < place:
+            raise ValueError(f"{where}, node {place}: its parent must stand before it, but is {node.parent}")
+        if node.fate not in NODE_FATES:
+            fates = ", ".join(fate for fate in NODE_FATES if fate)
+            raise ValueError(f"{where}, node {place}: 'fate' must be one of {fates} or null, but is {node.fate!r}")
+    return nodes
 
 
 def as_object(record: Any) -> dict[str, Any]:
@@ -119,9 +144,10 @@ def listed(value: dict[str, Any], name: str, where: str) -> list[Any]:
 
 def _rows_to_json(rows: PositionRows) -> dict[str, Any]:
     kept = {"target": rows.target, "draft": rows.draft, "untempered": rows.untempered}
-    return {"drafted_id": rows.drafted_id} | {
-        name: None if row is None else _row_to_json(row) for name, row in kept.items()
-    }
+    value: dict[str, Any] = {name: None if row is None else _row_to_json(row) for name, row in kept.items()}
+    if rows.fixed_token_ids:
+        value |= {"fixed_token_ids": list(rows.fixed_token_ids), "drawn": rows.drawn}
+    return {"drafted_id": rows.drafted_id} | value
 
 
 def _row_to_json(row: SparseProbs) -> dict[str, Any]:
@@ -136,7 +162,12 @@ def _rows(value: Any, where: str) -> PositionRows:
         drafted = int(value["drafted_id"])
         if rows["target"] is None or not 0 <= drafted < rows["target"].vocabulary:
             raise ValueError("no target row")
-        return PositionRows(drafted, rows["target"], rows["draft"], rows["untempered"])
+        fixed = tuple(int(token_id) for token_id in value.get("fixed_token_ids", []))  # chains have none
+        if not all(0 <= token_id < rows["target"].vocabulary for token_id in fixed):
+            raise ValueError("a fixed token is out of range")
+        return PositionRows(
+            drafted, rows["target"], rows["draft"], rows["untempered"], fixed, bool(value.get("drawn", True))
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{where}: the rows are damaged ({error})") from None
 

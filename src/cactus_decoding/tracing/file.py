@@ -12,7 +12,15 @@ from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
-from cactus_decoding.tracing.codec import as_object, build, listed, position_from, to_json
+from cactus_decoding.tracing.codec import (
+    as_object,
+    build,
+    listed,
+    position_from,
+    to_json,
+    tree_from,
+    tree_to_json,
+)
 from cactus_decoding.tracing.response import TracedResponse
 from cactus_decoding.tracing.trace import Trace, TracedStep, TraceHeader
 
@@ -71,7 +79,12 @@ def _header_line(header: TraceHeader) -> str:
 
 
 def _step_line(step: TracedStep, rows: bool) -> str:
-    return _line("step", as_object(step) | {"positions": [to_json(position, rows=rows) for position in step.positions]})
+    value = as_object(step) | {"positions": [to_json(position, rows=rows) for position in step.positions]}
+    if step.tree:
+        value["tree"] = tree_to_json(step.tree)
+    else:
+        del value["tree"]  # of chains a file says what it always said
+    return _line("step", value)
 
 
 def _end_line(trace: Trace) -> str:
@@ -136,7 +149,10 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
 def _step(value: dict[str, Any], where: str, before: list[TracedStep]) -> TracedStep:
     given = enumerate(listed(value, "positions", where))
     positions = tuple(position_from(one, f"{where}, position {place}") for place, one in given)
-    step = build(TracedStep, value, where, positions=positions)
+    tree = tree_from(listed(value, "tree", where), where) if "tree" in value else ()
+    if tree and len(tree) != value.get("num_drafted"):
+        raise ValueError(f"{where}: the tree must have {value.get('num_drafted')} nodes, but has {len(tree)}")
+    step = build(TracedStep, value, where, positions=positions, tree=tree)
     first = sum(len(step.positions) for step in before)
     places = [(position.step, position.place) for position in positions]
     if step.step != len(before) or places != [(step.step, first + i) for i in range(len(positions))]:

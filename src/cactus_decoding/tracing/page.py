@@ -10,23 +10,24 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from cactus_decoding.arguments.extras import install
 from cactus_decoding.budgets.budget import Budget
+from cactus_decoding.files.templates import page_templates
 from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.tracing.codec import to_json
+from cactus_decoding.tracing.codec import to_json, tree_to_json
 from cactus_decoding.tracing.trace import Trace, TraceHeader
 from cactus_decoding.types import judges_untempered
 
 PAGE = Path(__file__).parent / "page"
-"""Where template, style and script are; ``answer.js`` and ``answer.css`` are a component that other pages can use."""
+"""Where template, style and scripts are: ``tree.js``, ``answer.js`` and ``answer.css`` are a component that other pages
+can use."""
 
 _START = """
 "use strict";
 {
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const answer = new CactusAnswer(document.getElementById("answer"), trace.options);
-  answer.append(trace.positions);
+  answer.append(trace.positions, trace.trees);
   answer.finish(trace.end);
 }
 """
@@ -38,27 +39,24 @@ def to_html(trace: Trace) -> str:
     Raises:
         ValueError: where Jinja2 is not installed.
     """
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise ValueError(f"the page needs Jinja2: run {install('report')}") from None
-    environment = Environment(
-        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    script = (PAGE / "answer.js").read_text(encoding="utf-8") + _START
+    script = "".join((PAGE / name).read_text(encoding="utf-8") for name in ("tree.js", "answer.js")) + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("trace.html.jinja").render(
-        rule=str(trace.header.request.rule),
-        prompt=trace.header.prompt,
-        settings=settings_of(trace.header),
-        metrics=metrics_of(trace),
-        finished=trace.finish_reason is not None,
-        style=(PAGE / "answer.css").read_text(encoding="utf-8"),
-        script=script,
-        script_digest=digest,
-        data=embedded(_data(trace)),
-        provenance=json.dumps(dict(trace.header.provenance), indent=2),
-        clean=clean,
+    return (
+        page_templates(PAGE)
+        .get_template("trace.html.jinja")
+        .render(
+            rule=str(trace.header.request.rule),
+            prompt=trace.header.prompt,
+            settings=settings_of(trace.header),
+            metrics=metrics_of(trace),
+            finished=trace.finish_reason is not None,
+            style=(PAGE / "answer.css").read_text(encoding="utf-8"),
+            script=script,
+            script_digest=digest,
+            data=embedded(_data(trace)),
+            provenance=json.dumps(dict(trace.header.provenance), indent=2),
+            clean=clean,
+        )
     )
 
 
@@ -91,6 +89,7 @@ def _data(trace: Trace) -> dict[str, Any]:
     return {
         "options": {"rule": str(request.rule), "budget": limit, "label": "Answer"},
         "positions": [to_json(position) for position in trace.positions],
+        "trees": {step.step: tree_to_json(step.tree) for step in trace.steps if step.tree},
         "end": {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -12,13 +13,13 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.models.tokenizers import Tokenizer
 from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing.token_names import TokenNames
-from cactus_decoding.tracing.trace import Candidate, TracedPosition
+from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
 from cactus_decoding.tracing.what_if import PositionRows, what_if
-from cactus_decoding.types import Outcome, Visit
+from cactus_decoding.types import Outcome, TreeRows, Visit
 
 
 class PositionReader:
-    """Reads the positions of one response out of its outcomes, in order.
+    """Reads the positions of one response out of its outcomes, in order, and the trees of its steps.
 
     Those are the accepted positions, the one of the first rejection, and the bonus token's.
 
@@ -48,7 +49,7 @@ class PositionReader:
     def read(self, outcome: Outcome) -> tuple[TracedPosition, ...]:
         """Return the positions of the next step."""
         token_ids = outcome.all_token_ids
-        target, untempered = outcome.rows.target(len(token_ids)), outcome.rows.untempered(len(token_ids))
+        target, untempered = _rows_on_path(outcome)
         weight, positions = 1.0, list[TracedPosition]()
         for i, (token_id, fate) in enumerate(zip(token_ids, outcome.all_fates, strict=True)):
             position = TracedPosition(
@@ -72,6 +73,33 @@ class PositionReader:
         self._steps, self._positions = self._steps + 1, self._positions + len(positions)
         return tuple(positions)
 
+    def read_tree(self, outcome: Outcome, positions: Sequence[TracedPosition]) -> tuple[TracedNode, ...]:
+        """Return the proposals of a step whose positions were read, where they are a tree."""
+        proposal, rows = outcome.proposal, outcome.rows
+        if not isinstance(rows, TreeRows):
+            return ()
+        judged: dict[int, tuple[TracedPosition | None, str | None]] = {}
+        for visit, position in zip(outcome.visits, positions, strict=False):
+            judged[visit.node] = position, "rejected"
+        for node, position in zip(outcome.path, positions, strict=False):
+            judged[node] = position, str(position.fate)
+        nodes = []
+        for node, token_id in enumerate(proposal.token_ids):
+            draft, (judged_at, fate) = rows.draft_behind(rows.parent(node)), judged.get(node, (None, None))
+            nodes.append(
+                TracedNode(
+                    token_id=token_id,
+                    token=self._name(token_id),
+                    parent=rows.parent(node),
+                    drawn=rows.drawn(node),
+                    draft_prob=None if draft is None else draft[token_id].item(),
+                    fate=fate,
+                    rule=None if judged_at is None else judged_at.rule,
+                    nats=None if judged_at is None else judged_at.emitted_nats,
+                )
+            )
+        return tuple(nodes)
+
     def _text_of(self, outcome: Outcome, i: int) -> str:
         """Return what a position adds to the response's text."""
         if i >= outcome.num_emitted:
@@ -88,10 +116,13 @@ class PositionReader:
         nats = seen.emitted_nats if visit.nats is None else visit.nats  # as it was charged, to the last bit
         self._spent += nats
         target, draft = rows.target.dense().double(), rows.draft_law()
-        draft_prob, acceptance_prob = draft[visit.token_id].item(), seen.acceptance_prob
-        joint = self._request.verification == "block"
-        if joint:
+        draft_prob = draft[visit.token_id].item()
+        how = self._request.verification
+        acceptance_prob: float | None = seen.acceptance_prob
+        if how == "block":
             acceptance_prob = min(weight * seen.relaxed[visit.token_id].item() / (draft_prob or 1.0), 1.0)
+        elif how != "token":
+            acceptance_prob = None
         drafted = [visit.token_id, position.token_id]
         return replace(
             position,
@@ -102,7 +133,7 @@ class PositionReader:
             relaxed_prob=seen.relaxed_prob,
             residual_scale=seen.residual_scale,
             acceptance_prob=acceptance_prob,
-            acceptance=None if joint else seen.acceptance,
+            acceptance=seen.acceptance if how == "token" else None,
             conditional_nats=None if math.isnan(seen.conditional_nats) else seen.conditional_nats,
             emitted_nats=nats,
             tv=seen.tv,
@@ -155,3 +186,12 @@ class PositionReader:
             )
             for token_id in in_order
         )
+
+
+def _rows_on_path(outcome: Outcome) -> tuple[Sequence[Tensor] | Tensor, Sequence[Tensor] | Tensor]:
+    """Return the target's rows that the accepted tokens and the next one stand in, and those before temperature."""
+    rows, count = outcome.rows, len(outcome.path) + 1
+    if not isinstance(rows, TreeRows):
+        return rows.target(count), rows.untempered(count)
+    behind = [-1, *outcome.path]
+    return [rows.target_behind(node) for node in behind], [rows.untempered_behind(node) for node in behind]

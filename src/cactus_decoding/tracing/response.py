@@ -51,6 +51,7 @@ class TracedResponse(Iterator[TracedStep]):
         """Take one step."""
         before = self.response.metrics.seconds
         outcome = next(self.response)
+        positions = self._reader.read(outcome)
         step = TracedStep(
             step=len(self.steps),
             num_drafted=outcome.num_drafted,
@@ -58,9 +59,10 @@ class TracedResponse(Iterator[TracedStep]):
             seconds=self.response.metrics.seconds - before,
             target_seconds=outcome.target_seconds,
             verify_seconds=outcome.verify_seconds,
-            positions=self._reader.read(outcome),
+            positions=positions,
             metered=Metrics.of(outcome).metered,
             finish_reason=outcome.finish_reason,
+            tree=self._reader.read_tree(outcome, positions),
         )
         self.steps.append(step)
         return step
@@ -121,7 +123,6 @@ def stream_trace(
     request = Request.of(request, settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
-    request.check_chain("a trace")
     vocabulary = pair.target.vocabulary_size
     response = stream(pair, prompt, request)
     header = TraceHeader(prompt, target or _target_name(pair), draft or _draft_name(pair), request, vocabulary)

@@ -49,7 +49,7 @@ class TracedPosition:
         token_id: the token.
         token: its text by itself, special tokens by their name.
         text: what it adds to the response's text; a character of several tokens belongs to the last of them.
-        fate: accepted, relaxed, recovered or bonus.
+        fate: accepted, relaxed, recovered or bonus; in a tree also matched.
         rule: spelling of the rule that decided here: that of this moment where a budget moves its width, and
             ``lossless`` where the budget could not afford it.
         drafted_id: the drafted token n: the token itself where it was accepted, another where it was recovered.
@@ -58,8 +58,9 @@ class TracedPosition:
         relaxed_prob: h(n), the first of the rule's two numbers.
         residual_scale: s, the second one; may be infinite.
         acceptance_prob: probability that n, once drafted, was accepted; with block verification, that it was kept
-            together with all the proposals before it in its step.
-        acceptance: the same before n was drawn, averaged over the draft's row; None with block verification.
+            together with all the proposals before it in its step. None in trees that are not verified by `match`.
+        acceptance: the same before n was drawn, averaged over the draft's row, in a tree that a child is kept; None
+            where proposals are judged together.
         conditional_nats: KL(h || q) given n; None where h is no distribution.
         emitted_nats: KL(emitted || q), averaged over the draft: what a budget is charged. For ``relaxed_greedy`` both
             are the log-probability given up.
@@ -100,12 +101,38 @@ class TracedPosition:
 
 
 @dataclass(frozen=True)
+class TracedNode:
+    """One of a tree's proposals.
+
+    Attributes:
+        token_id: the token.
+        token: its text.
+        parent: the place in the tree of the token that it follows, -1 for the text.
+        drawn: whether it was drawn; else it is *fixed*, a function of the text before it alone.
+        draft_prob: the draft's probability of it behind its parent; None where the draft has no rows.
+        fate: ``accepted``, ``relaxed`` or ``matched`` for those that were kept, ``rejected`` for those that were
+            judged and not kept; None for the others.
+        rule: of those with a fate, the spelling of the rule that decided behind their parent.
+        nats: of the same, what that cost there.
+    """
+
+    token_id: int
+    token: str
+    parent: int
+    drawn: bool
+    draft_prob: float | None = None
+    fate: str | None = None
+    rule: str | None = None
+    nats: float | None = None
+
+
+@dataclass(frozen=True)
 class TracedStep:
     """One round of drafting and verifying.
 
     Attributes:
         step: from 0.
-        num_drafted: tokens proposed.
+        num_drafted: tokens proposed, in a tree all its nodes.
         num_accepted: proposals that the rule kept, before any cut.
         seconds: wall time of the step.
         target_seconds: of it, the target's forward pass; None where an older version could not tell it apart. On a GPU
@@ -114,6 +141,7 @@ class TracedStep:
         positions: the accepted tokens and the recovered or bonus token, also those that the end of the response cuts.
         metered: visited positions whose cost a budget measured.
         finish_reason: ``stop`` or ``length`` on the last step, else None.
+        tree: the proposals, parents before their children, where they were a tree; none for a chain.
     """
 
     step: int
@@ -125,6 +153,7 @@ class TracedStep:
     positions: tuple[TracedPosition, ...]
     metered: int = 0
     finish_reason: str | None = None
+    tree: tuple[TracedNode, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:
@@ -143,8 +172,8 @@ class TracedStep:
             drafted=self.num_drafted,
             accepted=self.num_accepted,
             relaxed=sum(position.fate == Fate.RELAXED for position in self.positions),
-            recovered=int(self.num_accepted < self.num_drafted),
-            bonus=int(self.num_accepted == self.num_drafted),
+            recovered=int(self.positions[-1].fate == Fate.RECOVERED),
+            bonus=int(self.positions[-1].fate == Fate.BONUS),
             generated=sum(position.emitted for position in self.positions),
             metered=self.metered,
             nats=sum(position.emitted_nats for position in self.positions) if self.metered else 0.0,

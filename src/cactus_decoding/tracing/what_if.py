@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.arguments.checks import check_integer, check_probabilities, shown
-from cactus_decoding.auditing import audit_rows, judge_every_token
+from cactus_decoding.auditing import audit_beside, audit_rows, judge_every_token
 from cactus_decoding.budgets.metering import JudgedOn
-from cactus_decoding.divergences.rows import kl_of_rows, normalised
+from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.rules import Lossless, as_rule
+from cactus_decoding.rules.emitted import EmittedRows, relaxed_target_beside
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.sampling.sparse_probs import SparseProbs
-from cactus_decoding.types import AcceptanceRule, Visit, judges_untempered
+from cactus_decoding.types import AcceptanceRule, TreeRows, Visit, judges_untempered
 
 _SOLVED, _UNIT = 1e-12, 2.0**-53
 """How far from 1 a solver may leave the sum of h, and what adding up a token's probability in float64 may add."""
@@ -31,20 +33,32 @@ class PositionRows:
         target: the target's row q, as it is sampled from.
         draft: the draft's row p; None if the choice was deterministic.
         untempered: the target's row before temperature, kept at temperature 0, where `RelaxedGreedy` judges on it.
+        fixed_token_ids: in a tree, the tokens that were proposed here in any case; n was drawn from the draft's row
+            without them, or is one of them.
+        drawn: whether any token was drawn here, beside those.
     """
 
     drafted_id: int
     target: SparseProbs
     draft: SparseProbs | None = None
     untempered: SparseProbs | None = None
+    fixed_token_ids: tuple[int, ...] = ()
+    drawn: bool = True
 
     @classmethod
     def keep(cls, visit: Visit, untempered: Tensor | None = None) -> PositionRows:
         """Keep the rows of a visited position, and the one before temperature if it is given."""
-        rows = [visit.target_probs, visit.draft_probs, untempered]
-        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in rows)
+        rows, beside = visit.rows, dict[str, Any]()
+        if isinstance(rows, TreeRows):
+            parent = rows.parent(visit.node)
+            draft_probs = rows.draft_behind(parent)
+            beside = {"fixed_token_ids": tuple(rows.fixed_behind(parent)), "drawn": rows.any_drawn_behind(parent)}
+        else:
+            draft_probs = visit.draft_probs
+        kept = [visit.target_probs, draft_probs, untempered]
+        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in kept)
         assert target is not None
-        return cls(visit.token_id, target, draft, before)
+        return cls(visit.token_id, target, draft, before, **beside)
 
     @property
     def nbytes(self) -> int:
@@ -53,9 +67,10 @@ class PositionRows:
 
     def draft_law(self) -> Tensor:
         """Return the law that n was drawn from, ``[vocabulary]`` in float64: for a deterministic draft n alone."""
-        if self.draft is not None:
-            return self.draft.dense().double()
-        return one_hot(torch.tensor(self.drafted_id), self.target.vocabulary).double()
+        if self.draft is None or self.drafted_id in self.fixed_token_ids:
+            return one_hot(torch.tensor(self.drafted_id), self.target.vocabulary).double()
+        row = self.draft.dense().double()
+        return without(row, torch.tensor(self.fixed_token_ids)) if self.fixed_token_ids else row
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +82,8 @@ class Consequences:
         relaxed_prob: h(n) of the drafted token n, the first of the rule's two numbers.
         residual_scale: s, the second one; may be infinite.
         acceptance_prob: probability that n, once drafted, is accepted: min(h(n) / p(n), 1).
-        acceptance: probability that whatever the draft proposes here is accepted, averaged over its row.
+        acceptance: probability that whatever the draft proposes here is accepted, averaged over its row; in a tree,
+            that one of the fixed tokens and the first drawn one is kept by `match`.
         relaxed: the relaxed target h given n, ``[vocabulary]``; for rules whose h is emitted whatever is drafted, that
             one.
         emitted: the law of the emitted token, averaged over the draft, ``[vocabulary]``.
@@ -118,16 +134,25 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
             name = str(rule).partition(":")[0]
             raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")
         judge = JudgedOn(rule, rows.untempered.dense().double())
-    draft = None if rows.draft is None else law
+    draft, fixed = None if rows.draft is None else law, torch.tensor(rows.fixed_token_ids, dtype=torch.long)
+    averaged = law
+    if len(fixed):  # beside the drawn token, whichever was kept
+        whole = None if rows.draft is None else normalised(rows.draft.dense().double())
+        averaged = _law_beside(whole if rows.drawn else None, fixed, len(target))
+        audited = audit_beside(judge, target, whole, averaged, fixed)
+        emitted = relaxed_target_beside(judge, target, whole, averaged, fixed)
+        judge = judge if emitted is None else EmittedRows(emitted)
+        draft = None if rows.drafted_id in rows.fixed_token_ids else law
+    else:
+        audited = audit_rows(judge, target, law)
     relaxed_prob, scale = (number.item() for number in judge.judge(target, draft, drafted))
     relaxed = _relaxed_row(judge, target, law, rows.drafted_id, relaxed_prob, scale)
-    audited = audit_rows(judge, target, law)
     is_law = abs(relaxed.sum().item() - 1) <= _SOLVED + len(relaxed) * _UNIT
     conditional = kl_of_rows(relaxed, target).item() if is_law else math.nan
     # rounding leaves a KL of zero a little above it
-    emitted = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
+    emitted_nats = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
     if isinstance(judge, JudgedOn):
-        conditional, emitted = _given_up(rule, judge.rows, law, rows.drafted_id)
+        conditional, emitted_nats = _given_up(rule, judge.rows, averaged, rows.drafted_id)
     draft_prob = law[rows.drafted_id].item()
     return Consequences(
         rule=str(rule),
@@ -138,10 +163,19 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         relaxed=relaxed,
         emitted=audited.output_probs,
         conditional_nats=conditional,
-        emitted_nats=emitted,
+        emitted_nats=emitted_nats,
         tv=audited.tv.item(),
         max_log_ratio=audited.max_log_ratio.item(),
     )
+
+
+def _law_beside(draft: Tensor | None, fixed: Tensor, vocabulary: int) -> Tensor:
+    """Return the law of the token that is judged in a tree: the drawn one, or the first fixed one where none is."""
+    law = one_hot(fixed[0], vocabulary).double()
+    if draft is None:
+        return law
+    rest = without(draft, fixed)
+    return rest if rest.sum() > 0 else law
 
 
 def _relaxed_row(

@@ -24,27 +24,28 @@ def pair():
     return load_pair()
 
 
-def test_the_audit_is_what_an_unlimited_budget_measures(pair):
-    for rule in ("cactus:delta=1.0", "clamped:width=2.0", "typical", "ensemble:weight=0.5"):
-        request = Request(rule, num_speculative_tokens=5, max_new_tokens=40, sampling=SamplingParams(top_p=0.9), seed=7)
-        answer = TransformersEngine(pair).answer(PROMPT, request)
-        response = generate(pair, PROMPT, replace(request, budget=Budget(math.inf)))
-        assert answer.text == response.text
-        assert answer.audited.metered == response.metrics.metered
-        assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-9)
-        assert 0 < answer.audited.tv < answer.audited.metered
-        assert answer.audited.max_log_ratio > 0
+CHAIN = Request(num_speculative_tokens=5, max_new_tokens=40, sampling=SamplingParams(top_p=0.9), seed=7)
+TREE = Request(num_speculative_tokens="tree:static=3.2.1", max_new_tokens=40, seed=7)
+RULES = ("cactus:delta=1.0", "clamped:width=2.0", "ensemble:weight=0.5")
 
 
-@pytest.mark.parametrize("rule", ["cactus:delta=1.0", "clamped:width=2.0", "ensemble:weight=0.5"])
-def test_the_audit_of_a_tree_is_what_an_unlimited_budget_measures(pair, rule: str) -> None:
-    request = Request(rule, num_speculative_tokens="tree:static=3.2.1", max_new_tokens=40, seed=7)
+@pytest.mark.parametrize(
+    ("usual", "rule"), [*((CHAIN, rule) for rule in (*RULES, "typical")), *((TREE, rule) for rule in RULES)]
+)
+def test_the_audit_is_what_an_unlimited_budget_measures(pair, usual, rule):
+    audited = audited_and_measured(pair, replace(usual, rule=rule))
+    assert 0 < audited.tv < audited.metered
+    assert audited.max_log_ratio > 0
+
+
+def audited_and_measured(pair, request) -> AuditedCosts:
+    """Return what an answer costs, once it is what a budget without limit measures of the same answer."""
     answer = TransformersEngine(pair).answer(PROMPT, request)
     response = generate(pair, PROMPT, replace(request, budget=Budget(math.inf)))
     assert answer.text == response.text
-    assert answer.audited.metered == response.metrics.metered
+    assert answer.audited.metered == response.metrics.metered > 0
     assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-9)
-    assert 0 < answer.audited.tv < answer.audited.metered
+    return answer.audited
 
 
 @pytest.mark.parametrize("budget", [Budget(0.05), Budget(0.2, expected_tokens=60)], ids=["greedy", "paced"])
@@ -73,13 +74,7 @@ def test_the_audit_takes_what_was_charged_by_the_rule_that_judged(pair, budget):
 
 
 def test_a_draft_without_rows_is_audited_as_one_that_is_sure():
-    pair, request = load_pair(draft="ngram"), Request("cactus:delta=1.0", max_new_tokens=40, seed=3)
-    costs = AuditedCosts()
-    for outcome in stream(pair, PROMPT, request):
-        costs.add(outcome)
-    measured = generate(pair, PROMPT, replace(request, budget=Budget(math.inf))).metrics
-    assert costs.metered == measured.metered > 0
-    assert costs.nats == pytest.approx(measured.nats, rel=1e-6)
+    audited_and_measured(load_pair(draft="ngram"), Request("cactus:delta=1.0", max_new_tokens=40, seed=3))
 
 
 def test_lossless_costs_nothing_and_no_audit_leaves_the_columns_out(pair):

@@ -24,6 +24,9 @@ def test_files_of_rows_say_what_is_wrong_with_them(tmp_path):
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="this is not a file of rows"):
         read_rows(path)
+    save_file({"x": torch.zeros(1)}, path, {"cactus_rows": "[1]"})
+    with pytest.raises(ValueError, match="this is not a file of rows"):
+        read_rows(path)
     save_file({"x": torch.zeros(1)}, path, {"cactus_rows": json.dumps({"schema": 9})})
     with pytest.raises(ValueError, match="schema is 9, but this version reads schema 1"):
         read_rows(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.browser import headless_browser, watched_page
+from support.browser import watched_page
 from support.code_blocks import ROOT
 from support.legible import illegible, overlapping_texts
 from support.result_files import made, several
@@ -15,12 +15,6 @@ from cactus_decoding.evaluation.reporting.report_text import to_html
 
 pytestmark = pytest.mark.slow
 PICTURES = sorted(path for path in (ROOT / "docs").rglob("*.svg") if "assets" not in path.parts)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with headless_browser() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from support.browser import headless_browser, watched_page
+from support.browser import watched_page
 from support.recorded_rows import some_rows
 from support.result_files import NASTY, several
 
@@ -21,12 +21,6 @@ def frontier_file(path):
     result = as_result(frontier(rows, list(FAMILIES.values()), points=3), rows, {"commit": "0" * 40})
     path.write_text(json.dumps(result))
     return path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with headless_browser() as started:
-        yield started
 
 
 @contextmanager

@@ -78,9 +78,11 @@ def test_every_metric_by_hand():
         "max_likelihood_ratio": 8.0,
         "truncated": 0.25,
     }
-    assert set(expected) == set(NAMES)
-    assert {name: interval.value for name, interval in metrics.items()} == pytest.approx(expected)
-    assert not any(metrics[name].told for name in METRICS)  # four problems
+    of_trees = {"nodes_per_step", "seconds_ratio_to_best_tree"}
+    assert set(expected) | of_trees == set(NAMES)
+    assert all(metrics[name] is None for name in of_trees)
+    assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
+    assert not any(metrics[name].told for name in set(METRICS) - of_trees)  # four problems
     for found in summarise(several()):
         for interval in found.metrics.values():
             assert interval is None or interval.low <= interval.value <= interval.high or not interval.told
@@ -91,6 +93,23 @@ def test_the_baseline_is_lossless_at_its_fastest_draft_length():
     assert found.baseline.config.num_speculative_tokens == 8  # not the target alone, though that is faster here
     assert summary([LOSSLESS[0]], LOSSLESS[0].config).baseline.config.num_speculative_tokens == 0
     assert summary([result(RULE, seconds=1.2)], RULE).baseline is None
+
+
+def test_a_tree_is_compared_with_lossless_at_its_best_chain_and_at_its_best_tree():
+    tree = changed(CONFIG, num_speculative_tokens="tree:static=2.2")
+    slow = changed(CONFIG, num_speculative_tokens="tree:static=4.4", verification="joint")
+    ours = changed(RULE, num_speculative_tokens="tree:static=2.2")
+    results = [*LOSSLESS, result(tree, seconds=0.8), result(slow, seconds=0.9), result(ours, seconds=0.6)]
+    found = summary(results, ours)
+    assert found.baseline.config.num_speculative_tokens == 8  # a chain, though a tree is faster
+    assert found.best_tree.config == tree
+    assert found.metrics["seconds_ratio"].value == pytest.approx(0.6)
+    assert found.metrics["seconds_ratio_to_best_tree"].value == pytest.approx(0.75)
+    assert found.metrics["nodes_per_step"].value == 4.0  # 160 proposals in 40 steps
+    chain = summary(results, CONFIG)
+    assert chain.best_tree.config == tree
+    assert chain.metrics["nodes_per_step"] is None
+    assert summary([result(tree, seconds=1), result(ours, seconds=2)], ours).baseline.config == tree
 
 
 @pytest.mark.parametrize(

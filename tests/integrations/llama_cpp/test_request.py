@@ -62,6 +62,7 @@ def test_a_server_s_settings_can_be_taken_back():
         ({"protect_threshold": 0.1}, "pattern"),
         ({"max_importance": 0.1}, "importance"),
         ({"relax_within": ["<" * 65, ">"]}, "at most 64 characters"),
+        ({"relax_within": [[1] * 65, [2]]}, "at most 64 characters or tokens"),
         ({"relax_within": "x"}, "relax_within"),
         ({"lossless_tokens": -1}, "lossless_tokens"),
         ({"importance": "/etc/passwd"}, "a request may read no file"),

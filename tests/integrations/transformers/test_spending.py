@@ -46,6 +46,15 @@ def test_it_gives_the_tokens_of_our_own_entry(pair, policy):
     assert metrics.protected == response.metrics.protected > 0
 
 
+def test_marks_by_token_ids_need_no_tokenizer(pair):
+    ids = [pair.tokenizer(mark, add_special_tokens=False).input_ids for mark in ("\n", " =")]
+    assert [len(each) for each in ids] == [1, 1]
+    metrics = Metrics()
+    given = answer(pair, rule="cactus:delta=1", metrics=metrics, relax_within=ids)
+    assert given == answer(pair, tokenizer=pair.tokenizer, rule="cactus:delta=1", relax_within=["\n", " ="])
+    assert metrics.protected > 0
+
+
 @pytest.mark.parametrize("limit", [{"max_importance": 0.3}, {"importance_scale": True}], ids=str)
 def test_importance_gives_the_tokens_of_our_own_entry(pair, limit, tmp_path):
     words = Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size)

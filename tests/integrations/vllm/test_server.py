@@ -55,6 +55,12 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--draft-sampling", "x"], "draft_sampling must be one of"),
         (["some-model"], "give TARGET and --draft"),
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
+        (["--num-speculative-tokens", "adaptive"], "must be an integer of at least 1, but is 'adaptive'"),
+        (["--num-speculative-tokens", "tree:static=4.2"], "vLLM has removed tree attention, so num_speculative_tokens"),
+        (
+            ["--engine", "llama-cpp", "--num-speculative-tokens", "tree:static=4.2"],
+            "llama.cpp's batches take no attention mask, so num_speculative_tokens must be a number",
+        ),
     ],
 )
 def test_mistakes_end_before_a_server_starts(arguments: list[str], said: str, capsys: pytest.CaptureFixture) -> None:

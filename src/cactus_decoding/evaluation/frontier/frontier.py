@@ -18,6 +18,7 @@ from torch import Tensor
 from cactus_decoding.auditing import audit
 from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.evaluation.frontier.children import chance_kept
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, Relaxation
@@ -46,6 +47,9 @@ class Point:
         tv: total variation, per visited position.
         max_log_ratio: the largest log of emitted over target probability at any visited position, in nats.
         tokens_per_step: expected tokens of a step with 1, 2, … proposals, from the recorded steps' beginnings.
+        kept_by_children: probability that one of 1, 2, … children of a tree's node is kept by `match`, per visited
+            position: the draft's likeliest tokens but for one that is drawn. Empty where nobody asked.
+        kept_by_fixed_children: the same where none is drawn.
     """
 
     relaxation: Relaxation
@@ -56,6 +60,8 @@ class Point:
     tv: Interval
     max_log_ratio: float
     tokens_per_step: tuple[Interval, ...]
+    kept_by_children: tuple[Interval, ...] = ()
+    kept_by_fixed_children: tuple[Interval, ...] = ()
 
     @property
     def rule(self) -> str:
@@ -64,7 +70,8 @@ class Point:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON; the relaxation's parts stand beside the numbers."""
-        found: dict[str, Any] = plain({name: each for name, each in vars(self).items() if name != "relaxation"})
+        shown = {name: each for name, each in vars(self).items() if name != "relaxation" and each != ()}
+        found: dict[str, Any] = plain(shown)
         return self.relaxation.as_dict() | found
 
 
@@ -91,8 +98,16 @@ class Frontier:
         family: str = "",
         knob: float | None = None,
         spending: SpendingPolicy = EVERYWHERE,
+        max_children: int = 0,
     ) -> Point:
         """Return what follows from a rule where it may relax, exactly: nothing is sampled.
+
+        Args:
+            rule: the rule or its spelling.
+            family: the family that it belongs to.
+            knob: the family's parameter.
+            spending: where the rule may relax.
+            max_children: up to how many children of a tree's node are looked at; 0 for none.
 
         Raises:
             ValueError: for a policy that rows alone do not decide.
@@ -116,7 +131,21 @@ class Frontier:
         acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
         tokens = self.tokens(accepted)
         lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
-        return Point(Relaxation(str(rule), spending), family, knob, acceptance, kl, tv, largest, lengths)
+        kept = [self.kept_by_children(rule, spending, max_children, drawn=drawn) for drawn in (True, False)]
+        return Point(Relaxation(str(rule), spending), family, knob, acceptance, kl, tv, largest, lengths, *kept)
+
+    def kept_by_children(
+        self, rule: AcceptanceRule, spending: SpendingPolicy, max_children: int, *, drawn: bool
+    ) -> tuple[Interval, ...]:
+        """Return how often one of 1, 2, … children is kept, per visited position; see `chance_kept`."""
+        rows, kept = self.rows, torch.zeros(len(self.rows.drafted), max_children, dtype=torch.float64)
+        for judge, places, target, draft, _ in self._judged(rule, spending) if max_children else ():
+            visited = rows.visited[places]
+            for count in range(1, max_children + 1) if visited.any() else ():
+                chance = chance_kept(judge, target[visited], draft[visited], count, drawn=drawn)
+                kept[places[visited], count - 1] = chance
+        sums = sums_by(kept[rows.visited], self._problem_of_proposal[rows.visited], rows.problems)
+        return tuple(ratio_of_sums(sums[:, i], self._positions) for i in range(max_children))
 
     def tokens(self, accepted: Tensor) -> Tensor:
         """Return the expected tokens of each problem's steps, for 1, 2, … proposals, ``[problems, proposals]``."""
@@ -232,6 +261,7 @@ def frontier(
     memory: int = DEFAULT_MEMORY,
     policies: Sequence[SpendingPolicy] = (EVERYWHERE,),
     vocabulary: Vocabulary | None = None,
+    max_children: int = 0,
     report: Callable[[int, str], None] = lambda done, remark: None,
 ) -> list[Point]:
     """Return the lossless point, the point where acceptance is as high as it gets, and each family over its range.
@@ -243,6 +273,7 @@ def frontier(
         memory: bytes that an audit may take.
         policies: where rules may relax.
         vocabulary: what the target's tokens say, for policies that ask.
+        max_children: up to how many children of a tree's node are looked at; 0 for none.
         report: called with how many points are measured, and the last one's rule.
     """
     measured = Frontier(rows, memory, vocabulary)
@@ -254,7 +285,7 @@ def frontier(
         wanted += [(family.spell(knob), family.name, knob, policy) for knob in family.knobs(points)]
     results = []
     for done, (rule, name, knob, policy) in enumerate(wanted, start=1):
-        results.append(measured.measure(rule, name, knob, policy))
+        results.append(measured.measure(rule, name, knob, policy, max_children))
         report(done, rule)
     return results
 

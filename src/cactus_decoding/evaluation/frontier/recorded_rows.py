@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from cactus_decoding.evaluation.frontier.packed_rows import PackedRows
-from cactus_decoding.files.writing import replacing
+from cactus_decoding.files.tensors import Format, read_tensors, write_tensors
 
-SCHEMA = 1
-KEY = "cactus_rows"
+FORMAT = Format("cactus_rows", schema=1, described="of rows that cactus frontier recorded")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +62,11 @@ class RecordedRows:
             if packed.token_ids is not None and packed.ends is not None:
                 tensors |= {f"{role}_token_ids": packed.token_ids, f"{role}_ends": packed.ends}
         about = {
-            "schema": SCHEMA,
             "vocabulary": self.target.vocabulary,
             "settings": dict(self.settings),
             "provenance": dict(self.provenance),
         }
-        with replacing(path) as part:
-            # into the file that is there: `save_file` would put another in its place, which only its owner may read
-            part.write_bytes(
-                save({name: each.contiguous() for name, each in tensors.items()}, {KEY: json.dumps(about)})
-            )
+        write_tensors(path, FORMAT, tensors, about)
 
 
 def read_rows(path: str | Path) -> RecordedRows:
@@ -88,16 +79,7 @@ def read_rows(path: str | Path) -> RecordedRows:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(2, "there is no such file", str(path))
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(KEY, "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: this is not a file of rows that cactus frontier recorded ({error})") from None
-    if about is None:
-        raise ValueError(f"{path}: this is not a file of rows that cactus frontier recorded")
-    if about.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: schema is {about.get('schema')!r}, but this version reads schema {SCHEMA}")
+    tensors, about = read_tensors(path, FORMAT)
     try:
         parts = [
             PackedRows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +109,15 @@ def time_picture(panels: Mapping[str, Sequence[RunSummary]]) -> str:
 
 def frontier_picture(result: Mapping[str, Any]) -> str:
     """Return acceptance against KL and against TV, all rules, as SVG."""
-    figure = new_figure((9.5, 5.2))
-    panels = figure.subplots(1, 2, sharey=True)
     lossless, limit = result["points"][:2]
-    for panel, name, label in zip(panels, ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True):
+    wide = bool(lossless.get("kept_by_children"))
+    figure = new_figure((13.0 if wide else 9.5, 5.2))
+    panels = figure.subplots(1, 2 + wide, sharey=True)
+    if wide:
+        _children(panels[2], result["points"])
+    for panel, name, label in zip(
+        panels[:2], ("kl", "tv"), ("KL(emitted‖target), nats per position", "TV"), strict=True
+    ):
         panel.axhline(limit["acceptance"][0], color=GREY, lw=1, ls=":", label="most that any rule accepts")
         for (family, protected), points in _curves(result["points"][2:]).items():
             places = [(number_of(point[name][0]), point["acceptance"][0]) for point in points]
@@ -123,12 +129,32 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
         panel.plot([0], lossless["acceptance"][:1], "*", color="black", ms=11, label="lossless", zorder=5)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
-    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=True):
+    for panel, smallest in zip(panels, (1e-4, 1e-3), strict=False):
         panel.set_xscale("symlog", linthresh=smallest)
         panel.set_xlim(left=-smallest / 5)  # room for what costs nothing
     panels[0].set(ylabel="acceptance per visited position")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if wide:
+        more = panels[2].get_legend_handles_labels()
+        handles, labels = handles + more[0], labels + more[1]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     return to_svg(figure)
+
+
+def _children(panel: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+    """Draw how often one of several children is kept: losslessly, and at each family's middle."""
+    curves = _curves(points[2:])
+    shown = [(STYLES["lossless"], points[0]), (STYLES["lossless"]._replace(hollow=True), points[0])]
+    shown += [(STYLES[family], curve[len(curve) // 2]) for (family, said), curve in curves.items() if not said]
+    for place, (style, point) in enumerate(shown):
+        drawn = place != 1
+        kept = [each[0] for each in point["kept_by_children" if drawn else "kept_by_fixed_children"]]
+        label = None if place > 1 else f"lossless, {'one child drawn' if drawn else 'no child drawn'}"
+        panel.plot(
+            range(1, len(kept) + 1), kept, **style.keywords() | {"linestyle": "-" if drawn else ":"}, label=label
+        )
+    panel.set(xlabel="children of a node (families at their middle knob)")
+    panel.grid(alpha=0.3)
 
 
 def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
@@ -163,7 +189,7 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
     speculative = [summary for summary in summaries if summary.config.num_speculative_tokens != 0]
     shown = [summary for summary in speculative if summary.metrics[metric] is not None]
     places = _places([summary.config.num_speculative_tokens for summary in shown])
-    panel.set_xticks(list(places.values()), [plain(str(length)) for length in places])
+    panel.set_xticks(list(places.values()), [_in_lines(length) for length in places])
     names = list(dict.fromkeys(_without_length(summary) for summary in shown))
     used: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -199,6 +225,15 @@ def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
     right = float(max(numbers, default=0))
     found: dict[int | str, float] = {length: float(length) for length in numbers}
     return found | {name: right + 2 * place for place, name in enumerate(others, start=1)}
+
+
+def _in_lines(length: int | str) -> str:
+    r"""Return how a draft length stands below an axis: the spelling of a tree is wide.
+
+    >>> _in_lines("tree:static=4.2,drawn=2"), _in_lines(6)
+    ('tree:\nstatic=4.2,\ndrawn=2', '6')
+    """
+    return "\n".join(plain(part) for part in re.findall(r"[^:,]*[:,]|[^:,]+", str(length)))
 
 
 def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:

@@ -6,7 +6,7 @@ import warnings
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.rules import RULES, Rule, parse_rule
@@ -106,10 +106,8 @@ def new_figure(size: tuple[float, float] = SIZE) -> Figure:
     Raises:
         ValueError: where matplotlib is not installed.
     """
-    try:
+    with needing("pictures need matplotlib", "report"):
         from matplotlib.figure import Figure as NewFigure
-    except ImportError:
-        raise ValueError(f"pictures need matplotlib: run {install('report')}") from None
     return NewFigure(figsize=size, layout="constrained", facecolor="white")
 
 

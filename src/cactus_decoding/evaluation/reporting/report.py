@@ -23,11 +23,13 @@ COLUMNS = (
     ("acceptance_rate", "acceptance rate", 3),
     ("acceptance_length", "acceptance_length", 2),
     ("accepted_per_step", "accepted_per_step", 2),
+    ("nodes_per_step", "tree's nodes per step", 1),
     ("rejections_ratio", "rejections ÷ lossless", 2),
     ("length_ratio", "length ratio", 3),
     ("rounds_per_answer", "rounds per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
     ("seconds_ratio", "wall time ÷ best lossless", 3),
+    ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 3),
     ("seconds_ratio_to_target_alone", "wall time ÷ target alone", 3),
     ("tokens_per_second", "tokens per second", 1),
     ("nats_per_token", "nats per token", 4),
@@ -251,5 +253,15 @@ def columns_of(summaries: Sequence[RunSummary]) -> list[tuple[str, str, int]]:
 
 
 def name_of(summary: RunSummary) -> str:
-    """Return a run's label for a table, the baseline marked."""
-    return clean(summary.config.label) + (" (best lossless)" if summary.group is summary.baseline else "")
+    """Return a run's label for a table, the baselines marked."""
+    mark = mark_of(summary)
+    return clean(summary.config.label) + (f" ({mark})" if mark else "")
+
+
+def mark_of(summary: RunSummary) -> str:
+    """Return what a run is a baseline for: lossless at its best draft length, or at its best chain and tree."""
+    if summary.group is summary.best_tree:
+        return "best lossless tree"
+    if summary.group is not summary.baseline:
+        return ""
+    return "best lossless" if summary.best_tree is None else "best lossless chain"

@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from cactus_decoding.arguments.extras import install
 from cactus_decoding.evaluation.reporting.report import Report, columns_of, name_of, number
+from cactus_decoding.files.templates import page_templates
 
 EXPLANATION = (
     "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
     "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
     "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
-    "same run. Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
+    "same run; where trees were proposed, at its best chain, and its best tree stands beside it. "
+    "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
 )
 
@@ -24,19 +25,9 @@ def to_html(report: Report) -> str:
     Raises:
         ValueError: where Jinja2 is not installed.
     """
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise ValueError(f"reports need Jinja2: run {install('report')}") from None
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
-    return environment.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+    templates = page_templates(Path(__file__).parent)
+    templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
+    return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
 def parts_of(name: str) -> list[str]:

@@ -71,12 +71,15 @@ class RunSummary:
 
     Attributes:
         group: the runs.
-        baseline: lossless at its own best draft length; None where the file has no such run.
+        baseline: lossless at its own best draft length, a chain's where there is one; None where the file has no such
+            run.
+        best_tree: lossless at its own best tree; None where the file has none.
         metrics: by name, with intervals; None where a metric needs what the file lacks.
     """
 
     group: RunGroup
     baseline: RunGroup | None
+    best_tree: RunGroup | None
     metrics: Mapping[str, Interval | None]
 
     @property
@@ -95,6 +98,7 @@ class RunSummary:
             "cell": self.config.as_dict(),
             "seeds": self.seeds,
             "baseline": None if self.baseline is None else self.baseline.config.as_dict(),
+            "best_tree": None if self.best_tree is None else self.best_tree.config.as_dict(),
             "metrics": {name: None if each is None else each._asdict() for name, each in self.metrics.items()},
         }
 
@@ -113,6 +117,7 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
         "accepted_per_step": _ratio("accepted", "steps"),
         "acceptance_rate": _ratio("accepted", "drafted"),
         "relaxed_rate": _ratio("relaxed", "accepted"),
+        "nodes_per_step": _ratio("nodes", "steps"),
         "rejections_ratio": _ratio("recovered", "lossless.recovered"),
         "tokens_per_answer": _ratio("generated", "answers"),
         "length_ratio": _ratio("generated", "baseline.generated"),
@@ -120,6 +125,7 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
         "rounds_ratio": _ratio("steps", "baseline.steps"),
         "seconds_per_answer": _ratio("seconds", "answers"),
         "seconds_ratio": _ratio("seconds", "baseline.seconds"),
+        "seconds_ratio_to_best_tree": _ratio("seconds", "best_tree.seconds"),
         "seconds_ratio_to_target_alone": _ratio("seconds", "alone.seconds"),
         "tokens_per_second": _ratio("generated", "seconds"),
         "nats_per_token": _ratio("nats", "generated"),
@@ -128,7 +134,8 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
     }
 )
 """Metrics as functions of sums over problems. Without a prefix a sum is the group's own; ``baseline`` is lossless at
-its own best draft length, ``lossless`` is lossless at the group's draft length, ``alone`` is the target alone."""
+its own best draft length, ``best_tree`` at its own best tree, ``lossless`` is lossless at the group's draft length,
+``alone`` is the target alone. ``nodes`` are the proposals of trees."""
 
 PROPORTIONS = ("score", "truncated")
 LARGEST = ("max_likelihood_ratio",)
@@ -167,10 +174,20 @@ def lossless_beside(group: RunGroup, groups: Sequence[RunGroup]) -> list[RunGrou
 def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
     """Return lossless at the draft length (and the way to verify) with the least wall time per answer.
 
-    The target alone counts only where there is no other lossless run.
+    Trees count only where there is no chain, and the target alone only where there is no other lossless run.
     """
-    speculative = [group for group in lossless if group.config.num_speculative_tokens != 0]
-    return min(speculative or lossless, key=lambda group: float(group.columns["seconds"].mean()), default=None)
+    chains = [group for group in lossless if not group.config.proposes_trees]
+    speculative = [group for group in chains if group.config.num_speculative_tokens != 0]
+    return _fastest(speculative) or best_lossless_tree(lossless) or _fastest(chains)
+
+
+def best_lossless_tree(lossless: Sequence[RunGroup]) -> RunGroup | None:
+    """Return lossless at the tree (and the way to verify) with the least wall time per answer."""
+    return _fastest([group for group in lossless if group.config.proposes_trees])
+
+
+def _fastest(groups: Sequence[RunGroup]) -> RunGroup | None:
+    return min(groups, key=lambda group: float(group.columns["seconds"].mean()), default=None)
 
 
 def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
@@ -183,16 +200,19 @@ def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
     summaries = []
     for group in found:
         lossless = lossless_beside(group, found)
-        baseline = best_lossless(lossless)
+        baseline, best_tree = best_lossless(lossless), best_lossless_tree(lossless)
         alone = next((other for other in lossless if other.config.num_speculative_tokens == 0), None)
-        references = {"baseline": baseline, "lossless": _same_length(group, lossless), "alone": alone}
-        summaries.append(RunSummary(group, baseline, _metrics(group, references)))
+        same_length = _same_length(group, lossless)
+        references = {"baseline": baseline, "best_tree": best_tree, "lossless": same_length, "alone": alone}
+        summaries.append(RunSummary(group, baseline, best_tree, _metrics(group, references)))
     return summaries
 
 
 def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict[str, Interval | None]:
     columns = dict(group.columns)
     columns["answers"] = np.ones(len(group.ids))
+    if group.config.proposes_trees:
+        columns["nodes"] = columns["drafted"]
     if not group.scored:
         del columns["right"]
     for prefix, other in references.items():

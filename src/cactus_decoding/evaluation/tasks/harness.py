@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig
@@ -70,10 +70,8 @@ def harness_tasks(names: str, include: Path | None, problems: int | None) -> lis
     Raises:
         ValueError: where the harness is not installed, for an unknown task, or one that does not generate.
     """
-    try:
+    with needing("--lm-eval needs lm-evaluation-harness", "eval"):
         from lm_eval.tasks import TaskManager
-    except ImportError:
-        raise ValueError(f"--lm-eval needs lm-evaluation-harness: run {install('eval')}") from None
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = TaskManager(include_path=None if include is None else str(include))
     wanted = [name.strip() for name in names.split(",") if name.strip()]

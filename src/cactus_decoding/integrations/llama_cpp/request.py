@@ -12,12 +12,10 @@ from llama_cpp import LlamaGrammar
 
 from cactus_decoding.arguments.checks import check_integer, check_number, shown
 from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.budgets.protection import PATTERNS, named_sets
 from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.common.limits import NONE, check_marks, named_protection
 
-RULE_KEY, NONE = "acceptance_rule", "none"
-MAX_MARK = 64
-"""Characters of a mark in a request: it is looked for behind every token."""
+RULE_KEY = "acceptance_rule"
 _MAX_SEED = 2**32 - 2
 _SPENDING = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "max_importance")
 
@@ -102,15 +100,8 @@ def _settings(values: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any
     if settings.get("relax_within") == NONE:
         settings["relax_within"] = None
     if isinstance(pattern := settings.get("protect"), str) and pattern != usual.get("protect"):
-        settings["protect"] = named_sets(pattern)
-        if settings["protect"] is None:
-            raise ValueError(
-                f"protect must be one of {', '.join(PATTERNS)}, several of them joined by '|', or {NONE}, but is "
-                f"{shown(pattern)}: a request may bring no regular expression of its own"
-            )
-    marks = settings.get("relax_within")
-    if isinstance(marks, list | tuple) and any(isinstance(mark, str) and len(mark) > MAX_MARK for mark in marks):
-        raise ValueError(f"relax_within must be two marks of at most {MAX_MARK} characters, but is {shown(marks)}")
+        settings["protect"] = named_protection(pattern)
+    check_marks(settings.get("relax_within"))
     # combined as the call will combine them
     greedy = values.get("temperature", 1.0) == 0
     Request.from_dict({**usual, **settings, "temperature": 0.0 if greedy else 1.0})

@@ -69,7 +69,7 @@ def speculative_generate(
     protect: str | Protection | None = None,
     protect_threshold: float | None = None,
     lossless_tokens: int = 0,
-    relax_within: Sequence[str] | None = None,
+    relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None = None,
     importance: str | Path | Importance | ImportanceLimit | None = None,
     max_importance: float | None = None,
     importance_scale: bool = False,
@@ -100,9 +100,11 @@ def speculative_generate(
         generation_config: as prepared by `generate`.
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
-        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly.
-        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or its
-            spelling; if None, ``num_assistant_tokens`` or ``prompt_lookup_num_tokens`` where they are set, else 6.
+        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, and for trees
+            ``joint``, which is the same.
+        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or a tree's
+            shape, or the spelling of one, such as ``tree:static=4.2.2.1``; if None, ``num_assistant_tokens`` or
+            ``prompt_lookup_num_tokens`` where they are set, else 6.
         assistant_model: the draft, with the target's vocabulary unless there is an ``assistant_tokenizer``.
         drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
             either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
@@ -112,7 +114,7 @@ def speculative_generate(
         protect: a `Protection` or its pattern: positions where the target may write such a token are judged losslessly.
         protect_threshold: how likely such tokens may be where a position is relaxed; 0.01 if None.
         lossless_tokens: so are the first tokens of the response.
-        relax_within: and all that does not stand between these two marks.
+        relax_within: and all that does not stand between these two marks, texts or ids of tokens.
         importance: an `Importance` or the file of `cactus learn-importance` that holds one.
         max_importance: positions of a greater one are judged losslessly; 0.2 if None (1 with ``importance_scale``).
         importance_scale: whether the rule's knob is multiplied by 1 - importance at each position.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.budgets.protection import PATTERNS, named_sets
 from cactus_decoding.budgets.scaling import check_scalable
 from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
+from cactus_decoding.integrations.common.limits import NONE, check_marks, named_protection
 from cactus_decoding.integrations.common.load import LoadRule
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.rules import RULES, Lossless, parse_rule
@@ -34,12 +34,8 @@ REQUEST_KEYS = (*POLICY_KEYS, REPORT_KEY)
 SERVER_KEYS = (*POLICY_KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY)
 NOT_HERE = "importance_scale"
 """What a request to our own loop may ask for besides, and vLLM cannot do."""
-NONE = "none"
-"""Takes a server's ``protect``, ``relax_within`` or ``importance`` back; JSON's null is refused by vLLM itself."""
 THINKING = "thinking"
 """As ``relax_within``: between the tokens that the server's reasoning parser knows."""
-MAX_MARK = 64
-"""Characters or tokens of a mark in a request: a worker looks for it behind every token."""
 Marks = tuple[tuple[int, ...], tuple[int, ...]]
 """The tokens that open a span, and those that close it."""
 
@@ -125,27 +121,10 @@ def _spending(
                 f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
                 f"{shown(values['importance'])}: a request may set max_importance only"
             )
-        _check_marks(given.get("relax_within"))
+        check_marks(given.get("relax_within"))
         if isinstance(pattern := values["protect"], str) and pattern != usual.as_dict()["protect"]:
-            values["protect"] = _named(pattern)
+            values["protect"] = named_protection(pattern)
     return spending_policy(**values)
-
-
-def _check_marks(marks: object) -> None:
-    if isinstance(marks, list | tuple) and any(isinstance(mark, Sized) and len(mark) > MAX_MARK for mark in marks):
-        raise ValueError(f"relax_within must be two marks of at most {MAX_MARK} characters, but is {shown(marks)}")
-
-
-def _named(pattern: str) -> str:
-    """Return a pattern of named sets, each once and in their order; raise `ValueError` for any other."""
-    named = named_sets(pattern)
-    if named is None:
-        raise ValueError(
-            f"protect must be one of {', '.join(PATTERNS)}, several of them joined by '|', or {NONE}, but is "
-            f"{shown(pattern)}: a request may bring no regular expression of its own, because a worker could be busy "
-            "with it for ever; the server's default may be one (--additional-config)"
-        )
-    return named
 
 
 def asked_of(request: Request) -> dict[str, Any]:

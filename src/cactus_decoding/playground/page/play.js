@@ -167,8 +167,8 @@ class Page {
     if (results.getBoundingClientRect().top > 0.8 * innerHeight) results.scrollIntoView({ block: "start" });
   }
 
-  step({ session, positions, metrics }) {
-    this.sessions[session].append(positions, metrics);
+  step({ session, positions, trees, metrics }) {
+    this.sessions[session].append(positions, trees, metrics);
     this.showParting(false);
   }
 

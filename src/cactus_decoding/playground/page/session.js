@@ -42,10 +42,10 @@ export class SessionView {
     this.show({});
   }
 
-  /** Take a step's positions. */
-  append(positions, metrics) {
+  /** Take a step's positions, and its tree if it proposed one. */
+  append(positions, trees, metrics) {
     this.rounds += 1;
-    this.answer.append(positions);
+    this.answer.append(positions, trees);
     this.show(metrics);
   }
 

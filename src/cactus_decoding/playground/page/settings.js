@@ -143,14 +143,16 @@ export class Settings {
         "Proposals per step",
         this.proposals,
         "A number; 0 is plain sampling from the target. Or ``confidence:threshold=0.4`` to stop where the draft is " +
-          "unsure, or ``adaptive`` for as many as are worth their time.",
+          "unsure, ``adaptive`` for as many as are worth their time, or a tree such as ``tree:static=3.2.1``, where 3 " +
+          "tokens may follow the text, 2 each of these and 1 each of those.",
       ),
       list,
       row(
         "Verification",
         this.verification,
         "``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more and is open " +
-          "to rules whose relaxed target does not depend on the drafted token.",
+          "to rules whose relaxed target does not depend on the drafted token. ``joint`` is what ``block`` is in a chain; " +
+          "it, ``recursive`` and ``traversal`` are for trees.",
       ),
     );
   }

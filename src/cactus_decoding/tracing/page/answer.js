@@ -11,9 +11,11 @@
  *       legend    false leaves the legend out;  charts: false leaves the pictures out
  *       parts     {legend, text, card, charts}: elements to fill instead of new ones inside `element`
  *
- *   answer.append(positions)     adds positions in order of their place. They are objects with the fields of TracedPosition,
+ *   answer.append(positions, trees)  adds positions in order of their place. They are objects with the fields of TracedPosition,
  *                                as in a trace file and from cactus_decoding.tracing.to_json: infinite numbers are the texts
  *                                "inf" and "-inf". Several calls may follow each other; a step may be split.
+ *                                trees, which may be absent, holds the nodes of each step that proposed a tree, by the step's
+ *                                number; the card draws them (tree.js).
  *   answer.finish(end)           the response is over; end = {text, finish_reason, metrics}, all optional. Tokens behind
  *                                the end of `text`, which a stop string cut off, are crossed out.
  *   answer.select(place, options)  shows the card of the token at that place, or of none if place is null;
@@ -186,12 +188,14 @@
       this._selected = this._hovered = this._marked = null;
       this._length = 0;
       this._ends = new Map();
+      this._trees = new Map();
       this.text.replaceChildren();
       this._showCard(null);
       this._drawSoon();
     }
 
-    append(positions) {
+    append(positions, trees = {}) {
+      for (const [step, nodes] of Object.entries(trees)) this._trees.set(Number(step), nodes);
       const atEnd = this.text.scrollTop + this.text.clientHeight >= this.text.scrollHeight - 2;
       for (const position of positions) {
         this.positions.push(position);
@@ -403,7 +407,7 @@
         make("span", `ca-token ca-${position.fate}`, position.fate), close);
       const where = make("p", "ca-where", `token ${position.place + 1}, step ${position.step + 1}`);
       this.card.replaceChildren(heading, where, make("p", "ca-story", this._story(position)),
-        this._table(position), this._numbers(position), make("div", "ca-extra"));
+        this._table(position), this._numbers(position), ...this._tree(position), make("div", "ca-extra"));
       // a card that shrank would move what stands below it, and at the end of a page what stands above it
       const least = Number.parseFloat(this.card.style.minHeight) || 0;
       this.card.style.minHeight = `${Math.max(least, this.card.offsetHeight)}px`;
@@ -420,11 +424,14 @@
       const lossless = drafted && position.draft_prob > 0 ? Math.min(1, drafted.target / position.draft_prob) : NaN;
       const kept = percent(position.acceptance_prob), strictly = percent(lossless);
       const jointly = position.acceptance === null || position.acceptance === undefined;
-      const chance = jointly
+      const untold = position.acceptance_prob === null || position.acceptance_prob === undefined;
+      const chance = untold ? "It was judged together with the other proposals of its tree." : jointly
         ? `Judged together with the proposals before it, it is kept with probability ${kept}.`
         : `The rule keeps it with probability ${kept}` + (kept === strictly ? "." : `, lossless with ${strictly}.`);
       let story = `The draft proposed ${quoted(position.drafted || "")}. ${chance}`;
       if (position.fate === "relaxed") story += " It was kept; with the same random number, lossless would have rejected it.";
+      if (position.fate === "matched")
+        story += " It was rejected, and the token that was drawn instead was proposed too: the step went on behind it.";
       if (position.fate === "recovered") story += " It was rejected, and this token was drawn instead.";
       if (position.fell_back) story += " The budget could not afford the rule here, so the lossless rule decided.";
       if (position.protected) story += " This position is protected: the lossless rule decided.";
@@ -477,7 +484,8 @@
         list.append(make("div", "", name, make("dd", "", value)));
       };
       if (position.fate !== "bonus") {
-        add("acceptance, given draft", share(position.acceptance_prob), "probability that the drafted token is kept");
+        if (position.acceptance_prob !== null && position.acceptance_prob !== undefined)
+          add("acceptance, given draft", share(position.acceptance_prob), "probability that the drafted token is kept");
         if (position.acceptance !== null && position.acceptance !== undefined)
           add("acceptance, on average", share(position.acceptance), "the same, averaged over what the draft may propose");
         add("nats, given draft", nats(position.conditional_nats), "KL of the relaxed target to the target, given the drafted token");
@@ -491,6 +499,22 @@
       if (position.rule && position.rule !== this.options.rule && position.fate !== "bonus")
         add("rule here", position.rule, "the rule that decided at this token");
       return list;
+    }
+
+    /* The tree of the position's step, if it proposed one. */
+    _tree(position) {
+      const nodes = this._trees.get(position.step);
+      if (!nodes) return [];
+      const step = this.positions.filter((other) => other.step === position.step), last = step[step.length - 1];
+      const figure = make("figure", "ca-tree-figure", make("figcaption", "", `proposals of step ${position.step + 1}: ${nodes.length}`));
+      const frame = make("div", "ca-scroll ca-tree-scroll");
+      frame.tabIndex = 0;
+      frame.setAttribute("role", "group");
+      frame.setAttribute("aria-label", "The tree of this step's proposals");
+      const ends = last && (last.fate === "recovered" || last.fate === "bonus");
+      scope.drawCactusTree(frame, nodes, { next: ends ? last : null, selected: step.indexOf(position), visible });
+      figure.append(frame, make("p", "ca-hint", "Round: drawn from the draft. With corners: its likeliest tokens. Dashed: drawn by the target."));
+      return [figure];
     }
 
     /* --- pictures --- */

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import needing
 
 
 def check_installed() -> None:
     """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
-    try:
+    with needing("training a draft needs accelerate", "train"):
         import accelerate  # noqa: F401
-    except ImportError:
-        raise ValueError(f"training a draft needs accelerate: run {install('train')}") from None

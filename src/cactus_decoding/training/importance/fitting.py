@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cactus_decoding.arguments.checks import check_integer
-from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.extras import needing
 from cactus_decoding.budgets.importance import Importance
 from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped
@@ -71,10 +71,8 @@ class Fit:
 
 def check_installed() -> None:
     """Raise `ValueError` where scikit-learn is missing, with what to run."""
-    try:
+    with needing("learning importance needs scikit-learn", "importance"):
         import sklearn.linear_model  # noqa: F401
-    except ImportError:
-        raise ValueError(f"learning importance needs scikit-learn: run {install('importance')}") from None
 
 
 def examples_of(entries: Sequence[dict[str, Any]], vocabulary: int) -> Examples:

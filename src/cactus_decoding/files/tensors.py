@@ -1,0 +1,63 @@
+"""Files of tensors (safetensors) that say in their header, as a JSON object, what the tensors are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from cactus_decoding.files.writing import as_json, replacing
+
+
+class Format(NamedTuple):
+    """A kind of such files.
+
+    Attributes:
+        key: of the object in the header.
+        schema: that this version writes and reads.
+        described: completes "this is not a file …".
+    """
+
+    key: str
+    schema: int
+    described: str
+
+
+def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write a file, all or nothing; its header holds the schema and what else is told about the tensors."""
+    header = {form.key: as_json({"schema": form.schema, **about})}
+    with replacing(path) as part:
+        # into the file that is there: `save_file` would put another in its place, which only its owner may read
+        part.write_bytes(save({name: each.contiguous() for name, each in tensors.items()}, header))
+
+
+def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return a file's tensors, and what is told about them.
+
+    Args:
+        path: of a regular file.
+        form: what it should be.
+        name: for messages; the path, if None.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged, is no such file, or has another schema.
+    """
+    name = str(path) if name is None else name
+    wrong = f"{name}: this is not a file {form.described}"
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(form.key, "null"))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise ValueError(f"{wrong} ({error})") from None
+    if not isinstance(about, dict):
+        raise ValueError(wrong)
+    if about.get("schema") != form.schema:
+        raise ValueError(f"{name}: schema is {about.get('schema')!r}, but this version reads schema {form.schema}")
+    return tensors, about

@@ -1,0 +1,26 @@
+"""The shapes that the parts of the package exchange.
+
+Throughout, probabilities are float tensors with the vocabulary last, and leading dimensions are positions or batches.
+"""
+
+from cactus_decoding.types.acceptance import AcceptanceRule, Verdict, Verification, judges_untempered
+from cactus_decoding.types.drafting import Drafter, DraftLength
+from cactus_decoding.types.outcomes import Fate, Outcome, Visit
+from cactus_decoding.types.proposals import LogitsToProbs as LogitsToProbs  # described in its own module only
+from cactus_decoding.types.proposals import Proposal
+from cactus_decoding.types.rows import StepRows, TreeRows
+
+__all__ = [
+    "AcceptanceRule",
+    "DraftLength",
+    "Drafter",
+    "Fate",
+    "Outcome",
+    "Proposal",
+    "StepRows",
+    "TreeRows",
+    "Verdict",
+    "Verification",
+    "Visit",
+    "judges_untempered",
+]
