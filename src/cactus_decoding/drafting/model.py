@@ -120,8 +120,8 @@ class ModelDrafter(Drafter):
             probs = [to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)]
             return logits, probs[0] if len(probs) == 1 else torch.cat(probs)
 
-        def choose(*given: Any) -> tuple[Tensor, Tensor]:
-            return choose_children(*given[:4], generator, given[4])
+        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, given: Tensor) -> tuple[Tensor, Tensor]:
+            return choose_children(logits, probs, count, num_drawn, generator, given)
 
         tree = grow(shape, token_ids, limit, read, choose)
         self._given, self._cached = start, list(token_ids)

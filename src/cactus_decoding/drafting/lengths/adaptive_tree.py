@@ -169,8 +169,7 @@ class AdaptiveTree(TreeShape):
 
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
         """Return which tokens are worth their time."""
-        values, kept = {-1: 1.0}, []
-        placed: dict[int, Placed] = {}
+        values, kept, placed = {-1: 1.0}, list[int](), dict[int, Placed]()
         for place, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
             value = values.get(parent, 0.0) * self._given.of(1 / (1 + rank))
             if value > self._price:

@@ -7,15 +7,37 @@ from collections.abc import Callable
 
 import numpy as np
 
-_MEMORY = 0.98
+_MEMORY = 0.99
 """The share of its weight that an observation keeps from one step to the next."""
+
+
+class _Line:
+    """Seconds as a line over counts, fitted by least squares."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(5)  # of 1, k, k^2, seconds, k * seconds
+
+    def learn(self, count: int, seconds: float) -> None:
+        self._sums = _MEMORY * self._sums + np.array([1, count, count * count, seconds, count * seconds])
+
+    @property
+    def mean(self) -> float:
+        """Seconds over counts; 0 while nothing is known."""
+        _, k, _, seconds, _ = self._sums.tolist()
+        return float(seconds / k) if k else 0.0
+
+    def slope(self, *others: _Line) -> float | None:
+        """Return the seconds of one more, by the steps of other lines too; None as long as all steps had as many."""
+        n, k, kk, seconds, k_seconds = sum((other._sums for other in others), self._sums).tolist()
+        spread = n * kk - k * k
+        return max(0.0, (n * k_seconds - k * seconds) / spread) if spread > 1e-6 * n * kk else None
 
 
 class StepCosts:
     r"""Learns the tokens per second of the steps so far, and the seconds that one more proposal takes.
 
-    Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares. The first step of a
-    response is left out of what is measured: it reads the prompt too.
+    Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares, and drafting in m passes
+    :math:`c + d m`. The first step of a response is left out of what is measured: it reads the prompt too.
 
     Args:
         given: seconds of a proposal's draft forward and of its verification, in units of a target forward on one token;
@@ -26,16 +48,15 @@ class StepCosts:
     def __init__(self, given: tuple[float, float] | None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._given, self._clock = given, clock
         self._reads_prompt = True
-        self._num_drafted = 0
-        self._num_passes = 0
+        self._num_drafted = self._num_passes = 0
         self._began = self._drafted = 0.0
-        self._sums = np.zeros(8)  # of 1, k, k^2, verify seconds, k * verify seconds, draft seconds, tokens, passes
+        self._drafting, self._verifying = _Line(), _Line()
+        self._seconds = self._tokens = 0.0
 
     @property
     def rate(self) -> float:
         """Tokens per second; 0 while nothing is known."""
-        seconds = self._sums[3] + self._sums[5]
-        return float(self._sums[6] / seconds) if seconds else 0.0
+        return self._tokens / self._seconds if self._seconds else 0.0
 
     @property
     def of_a_proposal(self) -> float:
@@ -44,11 +65,12 @@ class StepCosts:
 
     @property
     def of_a_pass(self) -> float:
-        """Seconds of a draft forward; 0 while nothing is known."""
+        """Seconds of one more draft forward; 0 while nothing is known."""
         if self._given is not None:
             return self._given[0]
-        draft, passes = self._sums[5], self._sums[7]
-        return float(draft / passes) if passes else 0.0
+        mean, slope = self._drafting.mean, self._drafting.slope()
+        # what a step's draft takes in any case cannot be negative, and is hardly most of it
+        return mean if slope is None else min(max(slope, mean / 4), mean)
 
     def of_a_node(self, *others: StepCosts) -> float:
         """Return the seconds by which a proposal lengthens verification, over the steps of others too if there are any.
@@ -57,10 +79,7 @@ class StepCosts:
         """
         if self._given is not None:
             return self._given[1]
-        sums = sum((other._sums for other in others), self._sums)
-        n, k, kk, verify, k_verify = sums[:5]
-        spread = n * kk - k * k
-        return float(max(0.0, (n * k_verify - k * verify) / spread)) if spread > 1e-6 * n * kk else 0.0
+        return self._verifying.slope(*(other._verifying for other in others)) or 0.0
 
     def begin_response(self) -> None:
         """Hear that the next step also reads a prompt."""
@@ -85,7 +104,10 @@ class StepCosts:
         self._reads_prompt = False
         if not counts:
             return None
-        self._sums = _MEMORY * self._sums + np.array([1, k, k * k, verify, k * verify, draft, num_tokens, passes])
+        self._drafting.learn(passes, draft)
+        self._verifying.learn(k, verify)
+        self._seconds = _MEMORY * self._seconds + draft + verify
+        self._tokens = _MEMORY * self._tokens + num_tokens
         return draft + verify
 
 

@@ -38,12 +38,12 @@ class Priced(NamedTuple):
     Attributes:
         split: how many they are.
         gain: what they and those that may follow are worth beyond their price.
-        count: how many these are together.
+        total: how many these are together.
     """
 
     split: Split
     gain: float
-    count: int
+    total: int
 
 
 def worth(value: float, price: float, going_on: float, levels: int) -> tuple[float, int]:
@@ -129,7 +129,7 @@ def affordable(
     fitting, splits = 1.0, [_NOTHING.split] * len(candidates)
     while True:
         priced = [best_split(each, price, going_on, levels) for each in candidates]
-        total = sum(each.count for each in priced)
+        total = sum(each.total for each in priced)
         if total <= left:
             high, fitting, splits = price, price, [each.split for each in priced]
             if total == left or price <= least:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _FAST, _SLOW = 0.995, 0.998
 """The share of its weight that an observation keeps: of what steps promise and take, and of what promises are worth."""
-_AT_FIRST = 12
+_AT_FIRST = 8
 """Steps of each way before any is preferred."""
 _DOUBT = 0.6
 """How far a mean of n steps may be off: this over the root of n, as a part of it."""
