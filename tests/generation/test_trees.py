@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, exact_law_of_two, 
 from support.tiny_architectures import random_tokens, tiny_mistral
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import Drafter, Fate, ModelDrafter, Request, SamplingParams, generate, load_pair, stream
+from cactus_decoding import Drafter, Fate, ModelDrafter, NgramDrafter, Request, SamplingParams, generate, load_pair, stream
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
@@ -243,6 +244,17 @@ def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
             generate(pair, prompts[0], num_speculative_tokens=TREE)
     finally:
         pair.drafter = drafter
+
+
+@pytest.mark.parametrize("verification", ["joint", "traversal"])
+def test_a_text_that_is_looked_up_is_verified_as_a_whole_only_losslessly(verification: str) -> None:
+    """What is proposed at a position depends on where the step began, and the clamped ratio's h on what is proposed."""
+    request = Request(rule="clamped:width=1", verification=verification, num_speculative_tokens="tree:static=2.2.2")
+    with pytest.raises(ValueError, match=f"{verification} verification of a relaxed rule needs a draft model"):
+        request.check_drafter(NgramDrafter())
+    replace(request, rule="lossless").check_drafter(NgramDrafter())
+    replace(request, verification="recursive").check_drafter(NgramDrafter())
+    request.check_drafter(ModelDrafter(tiny_llama(1)))
 
 
 def test_seeds_repeat_with_trees_that_grow(pair, prompts: list[str]) -> None:

@@ -213,7 +213,7 @@ def choose_children(
     count = min(count, logits.shape[-1] - taken.shape[-1])
     num_drawn = min(num_drawn, count)
     uniforms = torch.rand(len(logits), num_drawn, dtype=torch.float64, generator=generator, device=logits.device)
-    others = logits.scatter(-1, taken, -torch.inf) if taken.numel() else logits
+    others = _beside_all(logits, taken) if taken.numel() else logits
     taken = torch.cat([taken, others.topk(count - num_drawn, dim=-1).indices], -1)
     drawn = torch.zeros_like(taken, dtype=torch.bool)
     for i in range(num_drawn):
@@ -221,7 +221,11 @@ def choose_children(
         some_left = (law > 0).any(-1, keepdim=True)
         tokens = draw(law, uniforms[:, i]).unsqueeze(-1)
         if not bool(some_left.all()):
-            others = logits.masked_fill(probs > 0, -torch.inf).scatter(-1, taken, -torch.inf)
-            tokens = torch.where(some_left, tokens, others.argmax(-1, keepdim=True))
+            tokens = torch.where(some_left, tokens, _beside_all(logits, taken).argmax(-1, keepdim=True))
         taken, drawn = torch.cat([taken, tokens], -1), torch.cat([drawn, some_left], -1)
     return taken, drawn
+
+
+def _beside_all(logits: Tensor, taken: Tensor) -> Tensor:
+    """Return logits in which tokens that are taken come last, behind those that the draft excludes too."""
+    return logits.clamp(min=torch.finfo(logits.dtype).min).scatter(-1, taken, -torch.inf)

@@ -24,7 +24,7 @@ from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.verification.block import relaxed_target_of
-from cactus_decoding.verification.verifiers import VERIFICATIONS, Verifier
+from cactus_decoding.verification.verifiers import VERIFICATIONS, VERIFIED_JOINTLY, Verifier
 
 MAX_SEED = 2**63 - 1
 _SAMPLING = tuple(one.name for one in fields(SamplingParams))
@@ -158,7 +158,7 @@ class Request:
         if self.verification == "block":
             relaxed_target_of(rule, torch.ones(1, 1), torch.ones(1, 1))
             if not self.num_speculative_tokens.fixed and not isinstance(rule, Lossless):
-                raise ValueError(_FIXED_BLOCKS)
+                raise ValueError(self._fixed_blocks)
             if paced:
                 raise ValueError("block verification cannot pace a budget: the width must be the same in every step")
         if paced:
@@ -206,8 +206,16 @@ class Request:
                 f"a {type(drafter).__name__} proposes chains only, but num_speculative_tokens is "
                 f"{self.num_speculative_tokens}: give a number, or a draft model"
             )
-        if self.verification == "block" and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
-            raise ValueError(_FIXED_BLOCKS)
+        if self.verification in VERIFIED_JOINTLY and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
+            raise ValueError(self._fixed_blocks)
+
+    @property
+    def _fixed_blocks(self) -> str:
+        """What a relaxed rule needs where a step is verified as a whole."""
+        return (
+            f"{self.verification} verification of a relaxed rule needs a draft model and a fixed number of proposals, "
+            "because the proposals at a position must have the same law in every step; use verification='token'"
+        )
 
     def verifier(
         self,
@@ -286,9 +294,3 @@ def _budget(nats: float | None, max_shift: float | None, expected_tokens: int | 
     if nats is not None and max_shift is not None and nats == Budget(max_shift=max_shift).limit:
         nats = None
     return Budget(nats, max_shift, expected_tokens)
-
-
-_FIXED_BLOCKS = (
-    "block verification of a relaxed rule needs a draft model and a fixed number of proposals, because the proposals "
-    "at a position must have the same law in every step; use verification='token'"
-)

@@ -38,8 +38,8 @@ from cactus_decoding.verification.trees.walk import RandomNumbers, Trial
 
 CHAIN_VERIFICATIONS = ("token", "block")
 """One proposal after another, or all of a step jointly."""
-_JOINT_IN_CHAINS = ("block", "joint", "traversal")
-"""Those that verify a chain in blocks, which is what they come to without branches."""
+VERIFIED_JOINTLY = ("block", "joint", "traversal")
+"""Those that look at a step as a whole. Without branches they come to verification in blocks."""
 VERIFICATIONS = (*CHAIN_VERIFICATIONS, *(name for name in TREE_SCHEMES if name != "token"))
 """Those and further ones for trees."""
 
@@ -111,7 +111,7 @@ class Verifier:
         if self.policy is not None:
             rule = self.policy.scaled(rule, judged, draft_probs, proposal.token_ids)
         plan = self._plan(rule, state, judged, draft_probs, drafted)
-        scheme = verify_block if self.verification in _JOINT_IN_CHAINS else verify
+        scheme = verify_block if self.verification in VERIFIED_JOINTLY else verify
         result = scheme(plan.rule, target_probs, draft_probs, drafted, generator, validate=False)
         nats = None
         if metered:
@@ -170,7 +170,7 @@ class Verifier:
     def _verify(self, rows: StepRows, drafted: Tensor, generator: torch.Generator | None) -> Verification:
         """Verify by one rule at every position, straight from the logits where that is possible."""
         draft_probs = rows.proposal.probs
-        if self.verification in _JOINT_IN_CHAINS:
+        if self.verification in VERIFIED_JOINTLY:
             return verify_block(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
         if self.sampling is None:
             return verify(self.rule, rows.target(), draft_probs, drafted, generator, validate=False)
