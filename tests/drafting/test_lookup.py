@@ -6,8 +6,11 @@ import pytest
 import torch
 from support.loop_runs import PROMPT, run, tokens
 from support.tiny_models import tiny_llama
+from torch import Tensor
 
 from cactus_decoding import BestFirstTree, ModelDrafter, NgramDrafter, SamplingParams, StaticTree
+from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
+from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
 from cactus_decoding.drafting.lookup import LookedUp, continuations
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.models.cached import CachedModel
@@ -107,3 +110,28 @@ def test_temperature_zero_equals_plain_greedy_decoding(draft: ModelDrafter, shap
         steps = run(target, drafter, k=shape, length=63, sampling=SamplingParams(temperature=0))
         assert tokens(steps) == plain[0, 3:].tolist()
         assert any(step.path for step in steps)
+
+
+@pytest.mark.parametrize("drawn", [1, 2])
+@pytest.mark.parametrize("spelling", ["static=3.3.2,lookup=4", "best_first,nodes=8,lookup=8", "adaptive,nodes=20,lookup=4"])
+def test_there_are_never_more_children_than_tokens(spelling: str, drawn: int) -> None:
+    costs = ",draft_cost=0,token_cost=0" if "adaptive" in spelling else ""
+    random = torch.Generator().manual_seed(drawn)
+    for vocabulary in [2, 3, 4] * 10:
+        shape = as_draft_length(f"tree:{spelling}{costs}" + (f",drawn={drawn}" if "static" in spelling else ""))
+        assert isinstance(shape, TreeShape)
+        while shape.begin_step() and not shape.branches:  # until the shape tries a tree
+            shape.end_draft(0)
+            shape.end_step(0)
+        text = torch.randint(0, vocabulary, (9,), generator=random).tolist()
+
+        def read(tree: GrowingTree, nodes: list[int], vocabulary: int = vocabulary) -> tuple[Tensor, Tensor]:
+            logits = torch.randn(len(nodes), vocabulary, generator=random) * 3
+            return logits, logits.softmax(-1)
+
+        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, given: Tensor) -> tuple[Tensor, Tensor]:
+            return choose_children(logits, probs, count, num_drawn, random, given)
+
+        proposal = grow(shape, text, 4, read, choose).proposal()
+        check_proposal(proposal, 4, vocabulary)
+        assert isinstance(shape, StaticTree) or len(proposal.token_ids) <= shape.max_nodes

@@ -176,7 +176,7 @@ def _beside(logits: Tensor, given: list[list[int]]) -> tuple[Tensor, list[list[f
     rest, likely = logits.clone(), []
     for row, (all_of_it, tokens) in enumerate(zip(logits.float(), given, strict=True)):
         likely.append((all_of_it[tokens] - all_of_it.logsumexp(-1)).exp().tolist())
-        rest[row, tokens] = -torch.inf
+        rest[row, tokens] = torch.finfo(rest.dtype).min  # not minus infinity: there may be no others
     return rest, likely
 
 

@@ -55,7 +55,7 @@ class Growth(Protocol):
 
         Args:
             logits: of the draft behind each of them as it gave them, ``[tokens, vocabulary]``: no temperature, no cuts;
-                minus infinity where a token is given.
+                the least number that there is where a token is given.
             given: of each token, how likely the draft takes the children that it has in any case.
         """
         ...

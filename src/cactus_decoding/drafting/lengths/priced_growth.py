@@ -98,9 +98,10 @@ class PricedGrowth:
         self.passes += 1
         rows, of_given = likeliest(logits, self._judge.width + 1), self._judge.of_given
         of_others = [[of_given(each) for each in one] for one in given]
+        others = [logits.shape[-1] - len(one) for one in given]  # tokens that there are besides
         candidates = [
-            self._judge.candidate(reach * max(0.0, 1 - sum(chances)), row)
-            for reach, chances, row in zip(self._reach, of_others, rows, strict=True)
+            self._judge.candidate(reach * max(0.0, 1 - sum(chances)) if left else 0.0, row[: max(0, left - 1)])
+            for reach, chances, row, left in zip(self._reach, of_others, rows, others, strict=True)
         ]
         least = {"least": self._least} if self._least else {}
         self._price, splits = affordable(
