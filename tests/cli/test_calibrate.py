@@ -103,6 +103,7 @@ LOAD = ("--max-ms-per-token", "9", "--engine", "vllm", "--concurrency", "1,4")
         ([*LOAD, "--rule", "relaxed_greedy:margin=1"], "does not work in vLLM"),
         ([*LOAD, "--rule", "clamped:width=1", "--concurrency", "4,x"], "--concurrency must be different numbers"),
         ([*LOAD, "--rule", "clamped:width=1", "--concurrency", "4,4"], "--concurrency must be different numbers"),
+        ([*LOAD, "--rule", "clamped:width=1", "--concurrency", "4,04"], "--concurrency must be different numbers"),
         ([*LOAD, "--rule", "clamped:width=1", "--target", "big"], "a draft is missing for target 'big'"),
         ([*LOAD, "--rule", "clamped:width=1"], "--engine vllm needs vLLM"),
         (["--max-nats", "1"], "--max-nats needs --rows"),

@@ -39,6 +39,12 @@ def test_a_file_of_measured_times(tmp_path):
         ('{"steps": {"6": {"1": "fast"}}}', "positive number of seconds, but is 'fast'"),
         ('{"steps": {"6": {"1": -1}}}', "positive number of seconds, but is -1"),
         ('{"steps": {"6": {"1": 1}}, "prompt": NaN}', "positive number of seconds, but is nan"),
+        ('{"steps": {"6": {"1": 1}}, "prompt": false}', "positive number of seconds, but is False"),
+        ('{"steps": {"6": {"1": 1}}, "promt": 0.1}', "costs are written as .* without 'promt'"),
+        ('{"steps": {"6": {"1": 1, "01": 2}}}', "whole number of at least 1, but is '01'"),
+        ('{"steps": {"6": {"1": 1, "' + 400 * "9" + '": 2}}}', "whole number of at least 1, but is '9"),
+        ('{"steps": {"6": {"1": 1' + 400 * "0" + "}}}", "positive number of seconds, but is 1000"),
+        (100_000 * "[", "not JSON"),
     ],
 )
 def test_a_file_of_another_shape_is_refused(tmp_path, content, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -102,9 +103,10 @@ def by_load(
 def _sizes(text: str) -> list[int]:
     """Return numbers of requests, ascending."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts) or len(set(parts)) < len(parts):
+    sizes = {int(part) for part in parts if re.fullmatch(r"[0-9]{1,6}", part)} - {0}
+    if len(sizes) < len(parts):
         raise ValueError(f"--concurrency must be different numbers of at least 1, such as 1,4,16,64, but is {text!r}")
-    return sorted(map(int, parts))
+    return sorted(sizes)
 
 
 def _table(found: list[SharesAtSize], rule: str, max_ms: float) -> Any:

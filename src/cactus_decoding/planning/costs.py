@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
+from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.files.reading import read_bytes
@@ -68,29 +71,33 @@ def read_costs(path: Path) -> Costs:
     """
     try:
         content = json.loads(read_bytes(path))
-    except ValueError as error:  # neither JSON nor text
+    except (ValueError, RecursionError) as error:  # neither JSON nor text, or lists in lists in lists
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("steps"), dict) or not content["steps"]:
         raise ValueError(f"{path}: costs are written as {_SHAPE}")
+    if unknown := content.keys() - {"steps", "prompt"}:
+        raise ValueError(f"{path}: costs are written as {_SHAPE}, without {shown(min(unknown))}")
     steps = {}
     for length, table in content["steps"].items():
         if not isinstance(table, dict) or not table:
-            raise ValueError(f"{path}: costs are written as {_SHAPE}, but steps of length {length!r} are {table!r}")
+            raise ValueError(f"{path}: costs are written as {_SHAPE}, but steps of length {length!r} are {shown(table)}")
         by_batch = {_count(path, size, 1): _seconds(path, seconds) for size, seconds in table.items()}
         steps[_count(path, length, 0)] = StepTimes(by_batch)
     prompt = content.get("prompt", 0.0)
-    return Costs(steps, 0.0 if prompt == 0 else _seconds(path, prompt))
+    return Costs(steps, 0.0 if prompt == 0 and prompt is not False else _seconds(path, prompt))
 
 
 def _count(path: Path, text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) >= least):
-        raise ValueError(f"{path}: a length or batch size must be a whole number of at least {least}, but is {text!r}")
+    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or int(text) < least:  # one spelling each, so that none stands twice
+        raise ValueError(
+            f"{path}: a length or batch size must be a whole number of at least {least}, but is {shown(text)}"
+        )
     return int(text)
 
 
 def _seconds(path: Path, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{path}: a time must be a positive number of seconds, but is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        raise ValueError(f"{path}: a time must be a positive number of seconds, but is {shown(value)}")
     return float(value)
 
 
