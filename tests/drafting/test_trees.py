@@ -43,6 +43,7 @@ def test_spellings() -> None:
         ("tree:static=a", "but is 'a'"),
         ("tree:static=2.2,drawn=-1", "drawn must be at least 0, but is -1"),
         ("tree:static=32.32", "at most 1024 tokens, but tree:static=32.32 has 1056"),
+        ("tree:static=31.31,lookup=64", "at most 1024 tokens, but tree:static=31.31,lookup=64 has 2017"),
         ("tree:4.2", "unknown tree 'tree:4.2'"),
     ],
 )

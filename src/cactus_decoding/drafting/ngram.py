@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +34,7 @@ class NgramDrafter(Drafter):
 
     max_ngram_size: int = 3
     min_ngram_size: int = 1
+    _shape: TreeShape | None = field(default=None, init=False, repr=False, compare=False)  # of the response
 
     grows_trees: ClassVar[bool] = True
 
@@ -41,7 +42,6 @@ class NgramDrafter(Drafter):
         longest = check_integer("max_ngram_size", self.max_ngram_size, 1)
         object.__setattr__(self, "max_ngram_size", longest)
         object.__setattr__(self, "min_ngram_size", check_integer("min_ngram_size", self.min_ngram_size, 1, longest))
-        object.__setattr__(self, "_shape", None)
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Hear whether to propose trees."""
@@ -52,8 +52,7 @@ class NgramDrafter(Drafter):
     ) -> Proposal:
         """Propose up to ``limit`` tokens, or a tree of so many levels; none where nothing matches."""
         found = continuations(token_ids, limit, self.max_ngram_size, self.min_ngram_size)
-        shape: TreeShape | None = getattr(self, "_shape", None)
-        if shape is None:
+        if (shape := self._shape) is None:
             return Proposal(next(found, []), None)
         branches = LookedUp.of(found, shape.max_nodes, shape.max_children)
         branches = branches.only(shape.choose_looked_up(branches.parents, branches.ranks()))

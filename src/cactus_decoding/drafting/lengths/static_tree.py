@@ -29,7 +29,8 @@ class StaticTree(TreeShape):
     Attributes:
         static: how many children the text has and each token behind it, level by level: numbers with dots between.
         drawn: how many children of each are drawn, 0 or more; all, where there are fewer.
-        lookup: how many tokens may come on top, copied from where the text repeats itself.
+        lookup: how many tokens may come on top, copied from where the text repeats itself; behind these the draft
+            proposes as many as behind others.
 
     Raises:
         TypeError: for a number of drawn children that is none.
@@ -43,7 +44,6 @@ class StaticTree(TreeShape):
 
     static: Annotated[str, Knob("children of the text and of each token behind it, level by level, such as 4.2.2.1")]
     drawn: Annotated[int, Knob("children of each that are drawn; the others are the likeliest", "tokens", ge=0)] = 1
-
     lookup: Annotated[int, Knob("copied from where the text repeats itself, on top", "tokens", ge=0, le=64)] = 0
 
     fixed: ClassVar[bool] = True
@@ -54,8 +54,8 @@ class StaticTree(TreeShape):
                 f"static must be numbers from 1 with dots between such as '4.2.2.1', but is {shown(self.static)}"
             )
         check_knobs(self)
-        if self.num_nodes > MAX_NODES:
-            raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.num_nodes}")
+        if self.max_nodes > MAX_NODES:
+            raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.max_nodes}")
 
     def __str__(self) -> str:
         """Return the text that `as_draft_length` turns into this one."""
@@ -73,7 +73,7 @@ class StaticTree(TreeShape):
 
     @property
     def num_nodes(self) -> int:
-        """How many tokens it has in all."""
+        """How many tokens it has in all, without those that are looked up and what follows them."""
         level, total = 1, 0
         for count in self.branching:
             level *= count
@@ -92,8 +92,14 @@ class StaticTree(TreeShape):
 
     @property
     def max_nodes(self) -> int:
-        """How many tokens it has in all."""
-        return self.num_nodes
+        """How many tokens it may have in all: most where all that is looked up stands as near the text as can be."""
+        level, found, left, total = 1, 1, self.lookup, 0
+        for count in self.branching:
+            found = min(left, found * count)
+            left -= found
+            level = level * count + found
+            total += level
+        return total
 
     @property
     def max_drawn(self) -> int:
