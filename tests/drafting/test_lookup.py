@@ -113,7 +113,9 @@ def test_temperature_zero_equals_plain_greedy_decoding(draft: ModelDrafter, shap
 
 
 @pytest.mark.parametrize("drawn", [1, 2])
-@pytest.mark.parametrize("spelling", ["static=3.3.2,lookup=4", "best_first,nodes=8,lookup=8", "adaptive,nodes=20,lookup=4"])
+@pytest.mark.parametrize(
+    "spelling", ["static=3.3.2,lookup=4", "best_first,nodes=8,lookup=8", "adaptive,nodes=20,lookup=4"]
+)
 def test_there_are_never_more_children_than_tokens(spelling: str, drawn: int) -> None:
     costs = ",draft_cost=0,token_cost=0" if "adaptive" in spelling else ""
     random = torch.Generator().manual_seed(drawn)

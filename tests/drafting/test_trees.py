@@ -37,7 +37,10 @@ def test_spellings() -> None:
 @pytest.mark.parametrize(
     ("spelling", "wrong"),
     [
-        ("tree", "lacks static"),
+        ("tree", "unknown tree 'tree'; known are tree:static=4.2.2.1, tree:best_first and tree:adaptive"),
+        ("tree: ", "unknown tree 'tree:'; known are"),
+        ("tree:static", "unknown tree 'tree:static'; known are tree:static=4.2.2.1"),
+        ("tree:lookup=2", "lacks static"),
         ("tree:static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),
         ("tree:static=4.", "but is '4.'"),
         ("tree:static=a", "but is 'a'"),

@@ -13,7 +13,17 @@ from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, exact_law_of_two, 
 from support.tiny_architectures import random_tokens, tiny_mistral
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import Drafter, Fate, ModelDrafter, NgramDrafter, Request, SamplingParams, generate, load_pair, stream
+from cactus_decoding import (
+    Drafter,
+    Fate,
+    ModelDrafter,
+    NgramDrafter,
+    Request,
+    SamplingParams,
+    generate,
+    load_pair,
+    stream,
+)
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel

@@ -124,8 +124,9 @@ def serve(
 def _proposals(text: str, engine: str) -> int:
     """Return a number of proposals; raise `ValueError` for anything else, and say why there are no trees."""
     from cactus_decoding.arguments.checks import check_integer, shown
+    from cactus_decoding.drafting.lengths import is_tree
 
-    if text.strip().partition(":")[0] == "tree":
+    if is_tree(text):
         reason = "vLLM has removed tree attention" if engine == "vllm" else "llama.cpp's batches take no attention mask"
         raise ValueError(f"{reason}, so num_speculative_tokens must be a number, but is {shown(text)}")
     try:

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.budgets.spending import SpendingPolicy
+from cactus_decoding.drafting.lengths import is_tree as is_tree
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import as_rule
 
@@ -153,16 +154,6 @@ def seed_of(seed: int, place: int) -> int:
         (True, False)
     """
     return int.from_bytes(hashlib.sha256(f"{seed} {place}".encode()).digest()[:8], "big") >> 1
-
-
-def is_tree(length: int | str) -> bool:
-    """Say whether a number of proposals, or the spelling of a draft length, is a tree's.
-
-    Example:
-        >>> is_tree("tree:static=4.2.2.1"), is_tree("adaptive"), is_tree(6)
-        (True, False, False)
-    """
-    return str(length).strip().partition(":")[0] == "tree"
 
 
 def verification_of(verification: str, length: int | str) -> str:

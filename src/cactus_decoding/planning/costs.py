@@ -80,7 +80,9 @@ def read_costs(path: Path) -> Costs:
     steps = {}
     for length, table in content["steps"].items():
         if not isinstance(table, dict) or not table:
-            raise ValueError(f"{path}: costs are written as {_SHAPE}, but steps of length {length!r} are {shown(table)}")
+            raise ValueError(
+                f"{path}: costs are written as {_SHAPE}, but steps of length {length!r} are {shown(table)}"
+            )
         by_batch = {_count(path, size, 1): _seconds(path, seconds) for size, seconds in table.items()}
         steps[_count(path, length, 0)] = StepTimes(by_batch)
     prompt = content.get("prompt", 0.0)
@@ -88,7 +90,9 @@ def read_costs(path: Path) -> Costs:
 
 
 def _count(path: Path, text: str, least: int) -> int:
-    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or int(text) < least:  # one spelling each, so that none stands twice
+    if (
+        not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or int(text) < least
+    ):  # one spelling each, so that none stands twice
         raise ValueError(
             f"{path}: a length or batch size must be a whole number of at least {least}, but is {shown(text)}"
         )

@@ -40,6 +40,7 @@ __all__ = [
     "StaticTree",
     "TreeShape",
     "as_draft_length",
+    "is_tree",
 ]
 
 
@@ -60,10 +61,9 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         text = length.strip()
         if _NUMBER.fullmatch(text):  # a number is what most people mean
             return FixedLength(int(text))
-        name = text.partition(":")[0]
-        if name == TREE:
+        if is_tree(text):
             return _tree(text)
-        if name not in DRAFT_LENGTHS:
+        if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
             known = [*DRAFT_LENGTHS, TREE]
             raise ValueError(
                 f"unknown draft length {shown(text)}; known are {', '.join(known)}, and "
@@ -77,14 +77,24 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     return FixedLength(int(length)) if isinstance(length, Integral) else length
 
 
+def is_tree(length: int | str) -> bool:
+    """Say whether a number of proposals, or the spelling of a draft length, is a tree's.
+
+    Example:
+        >>> is_tree("tree:static=4.2.2.1"), is_tree("adaptive"), is_tree(6)
+        (True, False, False)
+    """
+    return str(length).strip().partition(":")[0] == TREE
+
+
 def _tree(text: str) -> TreeShape:
     """Return the tree shape of a spelling."""
     spelled = text.partition(":")[2].strip()
     name, _, rest = (part.strip() for part in spelled.partition(","))
     if name in TREE_SHAPES and name != "static":
         return parse("tree", f"{name}:{rest}", TREE_SHAPES)
-    if spelled and name.partition("=")[0].strip() not in ("static", "drawn"):
-        close = suggestion(name.partition("=")[0].strip(), TREE_SHAPES)
+    if name.partition("=")[0].strip() not in ("static", "drawn", "lookup") or name == "static":
+        close = "" if name == "static" else suggestion(name.partition("=")[0].strip(), TREE_SHAPES)
         raise ValueError(
             f"unknown tree {shown(text)}; known are tree:static=4.2.2.1, tree:best_first and tree:adaptive{close}"
         )
