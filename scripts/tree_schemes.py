@@ -73,7 +73,7 @@ def rows(toys: int) -> list[dict[str, Any]]:
 def markdown(table: list[dict[str, Any]]) -> str:
     """Return the table."""
     lines = [
-        "| way to verify | children: fixed, drawn | nodes | accepted per step | with the draft half-way to the target |",
+        "| way to verify | children: fixed, drawn | nodes | accepted per step | by a draft half-way to the target |",
         "|---|---|---:|---:|---:|",
     ]
     for row in table:

@@ -97,6 +97,7 @@ LOAD = ("--max-ms-per-token", "9", "--engine", "vllm", "--concurrency", "1,4")
         (["--max-nats", "1", "--max-ms-per-token", "9"], "give either --max-nats"),
         (["--max-ms-per-token", "9"], "engine must be one of vllm"),
         (["--max-ms-per-token", "9", "--engine", "vllm"], "--max-ms-per-token needs --rule"),
+        ([*LOAD, "--draft-sampling", "both"], "draft_sampling must be one of greedy, probabilistic, but is 'both'"),
         ([*LOAD, "--rule", "lenience:lenience=0.5"], "load_rule multiplies a knob"),
         ([*LOAD, "--rule", "lossless"], "--rule must be a relaxed rule"),
         ([*LOAD, "--rule", "relaxed_greedy:margin=1"], "does not work in vLLM"),

@@ -54,7 +54,6 @@ def test_a_bad_request_is_answered_with_a_sentence(server, change, sentence):
     ("change", "sentence"),
     [
         ({"rules": ["clamped:width=1"], "verification": "block", "draft": "ngram"}, "needs a draft model"),
-        ({"num_speculative_tokens": "tree:static=2.2", "draft": "ngram"}, "proposes chains only"),
         ({"prompt": "a " * 3000}, "the prompt must be shorter than"),
         ({"target": "/no/such/model", "draft": "ngram"}, "there is no folder '/no/such/model'"),
         ({"target": "/no/such/model"}, "a draft is missing"),

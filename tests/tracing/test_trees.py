@@ -24,6 +24,8 @@ WAYS = {
     "temperature 0": {"temperature": 0, "rule": "relaxed_greedy:margin=1", "budget": math.inf},
     "joint": {"rule": "clamped:width=1", "verification": "joint", "num_speculative_tokens": "tree:static=2.2.2"},
     "recursive": {"verification": "recursive"},
+    "grown, with look-up": {"rule": "clamped:width=2", "num_speculative_tokens": "tree:best_first,nodes=9,lookup=3"},
+    "grown, jointly": {"verification": "joint", "num_speculative_tokens": "tree:best_first,nodes=9"},
     "traversal": {"verification": "traversal"},
 }
 

@@ -110,6 +110,11 @@ def calibrate(
         typer.Option(metavar="MODEL", show_default="bundled:worded", rich_help_panel=LOAD,
                      help="Proposing model, or 'ngram'."),
     ] = None,
+    draft_sampling: Annotated[
+        str,
+        typer.Option(metavar="greedy|probabilistic", rich_help_panel=LOAD,
+                     help="How the draft model proposes, as in 'cactus serve'."),
+    ] = "greedy",
     engine_args: Annotated[
         str | None,
         typer.Option("--engine-args", metavar="JSON", show_default="none", rich_help_panel=LOAD,
@@ -149,7 +154,8 @@ def calibrate(
     if max_ms_per_token is not None:
         result = by_load(
             max_ms_per_token, engine=engine, concurrency=concurrency, rule=rule, target=target, draft=draft, task=task,
-            num_speculative_tokens=num_speculative_tokens, rounds=rounds, engine_arguments=engine_args,
+            draft_sampling=draft_sampling, num_speculative_tokens=num_speculative_tokens, rounds=rounds,
+            engine_arguments=engine_args,
         )  # fmt: skip
     elif max_nats is not None:
         if rows_file is None:

@@ -28,6 +28,7 @@ def by_load(
     target: str,
     draft: str | None,
     task: str,
+    draft_sampling: str,
     num_speculative_tokens: int,
     rounds: int,
     engine_arguments: str | None,
@@ -48,6 +49,7 @@ def by_load(
     from cactus_decoding.rules.base import Rule
 
     check_choice("engine", engine, ("vllm",))
+    check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     check_number("--max-ms-per-token", max_ms, 0, float("inf"))
     check_integer("--num-speculative-tokens", num_speculative_tokens, 1)
     if rule is None or concurrency is None:
@@ -63,7 +65,9 @@ def by_load(
     if target != zoo.BUNDLED and draft is None:
         raise ValueError(f"a draft is missing for target {target!r}: give --draft a model's path or name, or 'ngram'")
     prompts = [problem.prompt for problem in islice(parse_task(task).problems, 64)]
-    running = VllmUnderLoad(target, draft or zoo.BUNDLED, num_speculative_tokens, max(sizes), engine_arguments)
+    running = VllmUnderLoad(
+        target, draft or zoo.BUNDLED, num_speculative_tokens, max(sizes), engine_arguments, draft_sampling
+    )
     try:
         with counting("Timing the engine under load", rounds * len(sizes) * len(SHARES)) as report:
             times = time_load(
@@ -83,6 +87,7 @@ def by_load(
     flags = f"--additional-config {shlex.quote(json.dumps(config))}"
     console.print(f"[bold]Use:[/bold] {escape(flags)}", soft_wrap=True)
     arguments = {"max_ms_per_token": max_ms, "concurrency": sizes, "rule": str(asked), "target": target, "draft": draft}
+    arguments |= {"draft_sampling": draft_sampling}
     arguments |= {"task": task, "num_speculative_tokens": num_speculative_tokens, "rounds": rounds}
     arguments |= {"engine_args": engine_arguments, "max_tokens": MAX_TOKENS}
     return {

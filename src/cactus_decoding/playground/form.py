@@ -17,7 +17,7 @@ from cactus_decoding.verification.verifiers import VERIFICATIONS
 from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
-TREES = ("tree:static=3.2.1", "tree:static=2.2.2")
+TREES = ("tree:static=3.2.1", "tree:best_first", "tree:adaptive")
 """Trees that the page proposes; others can be written."""
 _FINEST, _WIDEST = 0.02, 20.0
 """The range of a slider that no study of rules has set, in units of where it starts."""

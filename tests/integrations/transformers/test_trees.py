@@ -8,6 +8,7 @@ from support.chi_square import rejects
 from support.tiny_architectures import tiny_gemma3, tiny_gpt2, tiny_mistral, tiny_qwen2
 from support.tiny_models import tiny_llama
 from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from cactus_decoding import Metrics, NgramDrafter, SamplingParams, speculative_generate
 from cactus_decoding.integrations.transformers.custom_generate import generate_speculatively
@@ -43,6 +44,17 @@ def test_greedy_equals_stock_generate(architecture, verification: str) -> None:
     padded, mask = torch.tensor([[5, 5, 1, 2, 3]]), torch.tensor([[0, 0, 1, 1, 1]])
     ours = speculate(model, padded, attention_mask=mask, max_new_tokens=20, **arguments)
     assert torch.equal(ours[:, 2:], speculate(model, max_new_tokens=20, **arguments))
+
+
+@pytest.mark.parametrize("shape", [TREE, "tree:best_first,nodes=9,lookup=3", "tree:adaptive"])
+@pytest.mark.parametrize("source", ["drafter", "prompt_lookup_num_tokens", "assistant_model"])
+def test_every_shape_and_source_of_trees_is_greedy(target, draft, shape: str, source: str) -> None:
+    given = {"drafter": NgramDrafter(), "prompt_lookup_num_tokens": 4, "assistant_model": draft}[source]
+    plain = target.generate(LONG_PROMPT, do_sample=False, max_length=64)
+    ours = speculate(
+        target, LONG_PROMPT, do_sample=False, max_length=64, num_speculative_tokens=shape, **{source: given}
+    )
+    assert torch.equal(ours, plain)
 
 
 def test_relaxed_rules_are_greedy_at_temperature_zero_and_accept_more_above_it(target, draft) -> None:
@@ -135,8 +147,10 @@ def test_stop_strings_end_a_response_within_a_path() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"drafter": NgramDrafter()}, "a NgramDrafter proposes chains only, but num_speculative_tokens is tree:"),
-        ({"prompt_lookup_num_tokens": 4}, "a NgramDrafter proposes chains only"),
+        (
+            {"drafter": PromptLookupCandidateGenerator(max_length=64)},
+            "a CandidateGeneratorDrafter proposes chains only, but num_speculative_tokens is tree:",
+        ),
         ({"assistant_early_exit": 1}, "proposes chains only, but num_speculative_tokens is tree:"),
         ({"assistant_model": tiny_llama(1), "verification": "block"}, "use verification='joint', which is the same"),
         ({"assistant_model": tiny_llama(1), "num_assistant_tokens": 4}, "exclude each other"),

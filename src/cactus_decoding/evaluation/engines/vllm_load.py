@@ -31,16 +31,25 @@ class VllmUnderLoad:
         num_speculative_tokens: 1 or more.
         size: the most requests at once.
         engine_arguments: further ones, as a JSON object.
+        draft_sampling: ``greedy`` or ``probabilistic``, as the server's.
 
     Raises:
         ValueError: where vLLM or the models are missing, or for arguments that vLLM's engine does not take.
     """
 
     def __init__(
-        self, target: str, draft: str, num_speculative_tokens: int, size: int, engine_arguments: str | None = None
+        self,
+        target: str,
+        draft: str,
+        num_speculative_tokens: int,
+        size: int,
+        engine_arguments: str | None = None,
+        draft_sampling: str = "greedy",
     ) -> None:
         target, draft, given = located(target, draft, engine_arguments)
-        config = offline.engine_config(target, draft, num_speculative_tokens, given, max_num_seqs=size)
+        config = offline.engine_config(
+            target, draft, num_speculative_tokens, given, max_num_seqs=size, draft_sampling=draft_sampling
+        )
         ServerConfig.of(config)  # raises before the engine starts
         self._engine = offline.start_engine(config, offline.StepCounts())
         self._names = map(str, count())

@@ -107,7 +107,12 @@ def check_names(given: dict[str, Any]) -> None:
 
 
 def engine_config(
-    target: str, draft: str, num_speculative_tokens: int, given: dict[str, Any], max_num_seqs: int = 1
+    target: str,
+    draft: str,
+    num_speculative_tokens: int,
+    given: dict[str, Any],
+    max_num_seqs: int = 1,
+    draft_sampling: str = "probabilistic",
 ) -> Any:
     """Return vLLM's configuration of an engine, checked by vLLM itself; nothing starts.
 
@@ -117,6 +122,7 @@ def engine_config(
         num_speculative_tokens: 0 for the target alone.
         given: further arguments, which win over the defaults here.
         max_num_seqs: the most requests at once.
+        draft_sampling: how a draft model proposes; drawn, as our own loop does.
 
     Raises:
         ValueError: for what vLLM refuses.
@@ -127,7 +133,7 @@ def engine_config(
 
     speculation = None
     if num_speculative_tokens:
-        speculation = speculative_config(draft, num_speculative_tokens, "probabilistic")
+        speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
         if draft == "ngram":  # what our own n-gram draft looks up
             own = NgramDrafter()
             speculation |= {"prompt_lookup_min": own.min_ngram_size, "prompt_lookup_max": own.max_ngram_size}

@@ -144,7 +144,7 @@ export class Settings {
         this.proposals,
         "A number; 0 is plain sampling from the target. Or ``confidence:threshold=0.4`` to stop where the draft is " +
           "unsure, ``adaptive`` for as many as are worth their time, or a tree such as ``tree:static=3.2.1``, where 3 " +
-          "tokens may follow the text, 2 each of these and 1 each of those.",
+          "tokens may follow the text, 2 each of these and 1 each of those; ``tree:best_first`` and ``tree:adaptive`` grow.",
       ),
       list,
       row(
