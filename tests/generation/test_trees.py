@@ -12,7 +12,17 @@ from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, exact_law_of_two, 
 from support.tiny_architectures import random_tokens, tiny_mistral
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import Drafter, Fate, ModelDrafter, Request, SamplingParams, generate, load_pair, stream
+from cactus_decoding import (
+    Drafter,
+    Fate,
+    ModelDrafter,
+    NgramDrafter,
+    Request,
+    SamplingParams,
+    generate,
+    load_pair,
+    stream,
+)
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
@@ -227,6 +237,14 @@ def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
     ):
         Request.from_dict({"num_speculative_tokens": TREE, "rule": "clamped:width=1"} | settings)
     assert str(Request(num_speculative_tokens=TREE).as_dict()["num_speculative_tokens"]) == TREE
+
+
+def test_what_is_looked_up_is_no_even_tree() -> None:
+    for how in ("joint", "traversal"):
+        asked = {"verification": how, "num_speculative_tokens": "tree:static=2.2"}
+        Request.from_dict(asked).check_drafter(NgramDrafter())
+        with pytest.raises(ValueError, match=f"{how} verification of a relaxed rule needs a draft model"):
+            Request.from_dict(asked | {"rule": "clamped:width=1"}).check_drafter(NgramDrafter())
 
 
 class Chains(Drafter):

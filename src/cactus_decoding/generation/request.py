@@ -208,6 +208,13 @@ class Request:
             )
         if self.verification == "block" and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
             raise ValueError(_FIXED_BLOCKS)
+        jointly = self.verification in ("joint", "traversal")
+        if jointly and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
+            raise ValueError(
+                f"{self.verification} verification of a relaxed rule needs a draft model, because a position must be "
+                f"judged alike in every step, but a {type(drafter).__name__} proposes as many tokens as it finds; use "
+                "verification='token'"
+            )
 
     def verifier(
         self,
