@@ -51,6 +51,8 @@ SIXTEEN = (
     "tree:static=2.1.1.1.1.1.1.1",
     "tree:static=4.1.1.1",
     "tree:best_first,nodes=16",
+    "tree:best_first,nodes=16,depth=12",
+    "tree:best_first,nodes=16,depth=16,acceptance=0.95",
 )
 """Trees of sixteen nodes."""
 TREES = ("tree:static=3.2.1", "tree:best_first,nodes=8", *SIXTEEN, "tree:adaptive")
