@@ -104,6 +104,15 @@ def test_capacity_is_that_of_the_best_batch():
     assert capacity(StepTimes({1: 1.0}), 2.0, max_batch=1, prompt=0.5) == 1 / 2.5
 
 
+@pytest.mark.parametrize(("rate", "latency"), [(1e9, 10.0), (1e308, 10.0)])
+@pytest.mark.parametrize("replicas", [None, 3])
+def test_more_requests_than_can_be_simulated_are_refused(rate, latency, replicas):
+    (run,) = summarise([made("lossless", 4)])
+    slow = Fleet(Costs({4: StepTimes({1: 1.0})}), max_batch=16)
+    with pytest.raises(ValueError, match="are too many to simulate: at most 2,000,000"):
+        plan([run], slow, [rate], Goal(latency), replicas=replicas)
+
+
 def test_runs_of_other_lengths_are_left_out_and_named():
     known, others = planned_runs(summarise(several()), COSTS)
     assert {run.config.num_speculative_tokens for run in known} == {4, 8}

@@ -19,6 +19,8 @@ from cactus_decoding.planning.fleet import Served, Workload, simulate
 
 REQUESTS = 2000
 """So many are simulated at least, and five times as many as are in the fleet at once."""
+_MOST = 10_000_000
+"""And so many at most."""
 _ROUNDING = 1e-9
 """By so much of it a latency, a sum of steps, may exceed the goal."""
 
@@ -168,6 +170,11 @@ def _planned(summary: RunSummary, fleet: Fleet, rate: float, goal: Goal, replica
         raise ValueError(f"the costs do not tell what a step of {summary.config.label} takes")
     most = capacity(times, float(steps.mean()), max_batch=fleet.max_batch, prompt=prompt)
     latency = goal.latency if replicas is None else times(1) * float(steps.mean()) + prompt
+    if 5 * rate * latency > _MOST:
+        raise ValueError(
+            f"{rate:g} requests a second that take up to {latency:g} s are too many to simulate: at most "
+            f"{_MOST // 5:,} may be under way"
+        )
     workload = Workload(rate, steps, max(REQUESTS, math.ceil(5 * rate * latency)), fleet.seed)
 
     def served(count: int) -> Served:
