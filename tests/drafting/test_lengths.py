@@ -344,6 +344,26 @@ def test_with_steps_of_one_length_only_drafting_is_known_to_cost():
     assert costs.of_a_proposal == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("k", [0, 1, 8])
+def test_an_interruption_hardly_changes_what_proposals_cost(k: int):
+    world = World()
+    costs = StepCosts(None, world)
+    for i in range(200):
+        drafted = (0, 1, 2, 4, 8)[i % 5]
+        take_step(costs, world, drafted, 2, 0.25 * drafted, 2.0 + 0.125 * drafted)
+    take_step(costs, world, k, 2, 0.25 * k + 300.0, 2.0 + 0.125 * k + 300.0)  # the machine did something else
+    assert costs.of_a_pass == pytest.approx(0.25, rel=0.25)
+    assert costs.of_a_node() == pytest.approx(0.125, rel=0.6)
+
+
+def test_a_proposal_costs_no_more_than_the_first_token():
+    world = World()
+    costs = StepCosts(None, world)
+    for k, verify in ((1, 2.0), (2, 9.0)):  # noise alone says 7 for one more
+        take_step(costs, world, k, 2, 0.25 * k, verify)
+    assert costs.of_a_node() < 2.5
+
+
 def test_given_costs_are_not_measured():
     world = World()
     costs = StepCosts((0.25, 0.125), world)

@@ -52,5 +52,4 @@ class ConfidenceStop(FixedLength):
 
 def confidence(logits: Tensor) -> float:
     """Return the probability of a row's most likely token."""
-    logits = logits.float()
-    return float((logits.max() - logits.logsumexp(-1)).exp())
+    return float(logits.float().softmax(-1).max())

@@ -9,6 +9,8 @@ import numpy as np
 
 _MEMORY = 0.99
 """The share of its weight that an observation keeps from one step to the next."""
+_KNOWN, _LONG = 10.0, 3.0
+"""From how many steps on a time is known, and how many times that long counts as an interruption by something else."""
 
 
 class _Line:
@@ -17,8 +19,15 @@ class _Line:
     def __init__(self) -> None:
         self._sums = np.zeros(5)  # of 1, k, k^2, seconds, k * seconds
 
-    def learn(self, count: int, seconds: float) -> None:
+    def learn(self, count: int, seconds: float) -> float:
+        """Learn from a step, and return its seconds without what was an interruption."""
+        steps, counts, _, total, _ = self._sums.tolist()
+        slope = self.slope()
+        if steps > _KNOWN and slope is not None:
+            usual = total / steps + slope * (count - counts / steps)
+            seconds = min(seconds, _LONG * max(usual, 0.5 * total / steps))
         self._sums = _MEMORY * self._sums + np.array([1, count, count * count, seconds, count * seconds])
+        return seconds
 
     @property
     def mean(self) -> float:
@@ -31,6 +40,11 @@ class _Line:
         n, k, kk, seconds, k_seconds = sum((other._sums for other in others), self._sums).tolist()
         spread = n * kk - k * k
         return max(0.0, (n * k_seconds - k * seconds) / spread) if spread > 1e-6 * n * kk else None
+
+    def of_one(self) -> float:
+        """Return the mean seconds over one more than the mean count."""
+        n, k, _, seconds, _ = self._sums.tolist()
+        return float(seconds / (n + k)) if n else 0.0
 
 
 class StepCosts:
@@ -79,7 +93,9 @@ class StepCosts:
         """
         if self._given is not None:
             return self._given[1]
-        return self._verifying.slope(*(other._verifying for other in others)) or 0.0
+        slope = self._verifying.slope(*(other._verifying for other in others)) or 0.0
+        # the first token of a forward takes at least as long as any further one: a slope of few steps can be anything
+        return min(slope, self._verifying.of_one())
 
     def begin_response(self) -> None:
         """Hear that the next step also reads a prompt."""
@@ -104,8 +120,7 @@ class StepCosts:
         self._reads_prompt = False
         if not counts:
             return None
-        self._drafting.learn(passes, draft)
-        self._verifying.learn(k, verify)
+        draft, verify = self._drafting.learn(passes, draft), self._verifying.learn(k, verify)
         self._seconds = _MEMORY * self._seconds + draft + verify
         self._tokens = _MEMORY * self._tokens + num_tokens
         return draft + verify
