@@ -12,10 +12,9 @@ from marked_page import insert
 from relaxing_study_pages import lines, tokens_ratio
 from study_pages import compared
 
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.lengths import as_draft_length, is_tree
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.evaluation.reporting.report import number
-from cactus_decoding.evaluation.run_config import is_tree
 from cactus_decoding.evaluation.runs.results import read_results
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.files.writing import write_atomically

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.budgets.spending import SpendingPolicy
-from cactus_decoding.drafting.lengths import is_tree as is_tree
+from cactus_decoding.drafting.lengths import is_tree
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import as_rule
 
