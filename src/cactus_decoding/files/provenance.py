@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -37,8 +38,7 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         }
-        # which engine beside transformers took part
-        | {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules},
+        | _engines(),
         "machine": {
             "system": platform.system(),
             "architecture": platform.machine(),
@@ -49,6 +49,16 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
         },
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def with_engines(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a provenance with the versions of the engines that have been loaded since."""
+    return {**before, "versions": {**before.get("versions", {}), **_engines()}} if _engines() else dict(before)
+
+
+def _engines() -> dict[str, str]:
+    """Return the versions of engines beside transformers that take part."""
+    return {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules}
 
 
 def commit() -> str | None:

@@ -12,6 +12,7 @@ from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.journal import AnswerEntry, Journal, journal_of
 from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, ResultFile, RunResult
 from cactus_decoding.evaluation.tasks.task import Task
+from cactus_decoding.files.provenance import with_engines
 
 
 class LoadEngine(Protocol):
@@ -68,7 +69,7 @@ def run(
         tasks: by name.
         load: loads models, once for each draft that has something to do.
         file: where results go.
-        provenance: of the results; the date and a hash of the problems are added to it.
+        provenance: of the results; versions of the engines, the date and a hash of the problems are added to it.
         report: called for each answer with the label of its run.
         interleaved: whether the runs of a task, draft and seed are answered side by side, so that their wall times can
             be compared; otherwise one after another.
@@ -81,6 +82,7 @@ def run(
     engines: dict[str, Engine] = {}
     for draft in dict.fromkeys(config.draft for config in todo):
         engines[draft] = load(draft)
+    provenance = with_engines(provenance)
     checked = set()
     for config in todo:
         engines[config.draft].check(config.request)
