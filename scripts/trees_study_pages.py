@@ -132,10 +132,10 @@ def _told(told: Sequence[Mapping[str, Any]]) -> str:
 
 def _passes(passes: Mapping[str, Mapping[str, float]]) -> str:
     rows = [
-        [name, *(f"{1000 * seconds:.1f}" for seconds in each.values()), f"{each['16'] / each['1']:.2f}"]
-        for name, each in passes.items()
+        [nodes, *(f"{1000 * each[nodes]:.1f}" for each in passes.values())] for nodes in next(iter(passes.values()))
     ]
-    return lines(("ms", *next(iter(passes.values())), "16 ÷ 1"), rows)
+    rows.append(["16 ÷ 1", *(f"{each['16'] / each['1']:.2f}" for each in passes.values())])
+    return lines(("nodes", *(name.replace("-", "\N{NON-BREAKING HYPHEN}") for name in passes)), rows)
 
 
 def _picture(told: Sequence[Mapping[str, Any]], passes: Mapping[str, Mapping[str, float]]) -> str:
