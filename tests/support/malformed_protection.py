@@ -37,7 +37,6 @@ MALFORMED: tuple[tuple[dict[str, Any], str], ...] = (
     ({**RULE, "relax_within": "thinking"}, "the server has no --reasoning-parser"),
     ({**RULE, "relax_within": "think"}, "relax_within must be two different texts"),
     ({**RULE, "relax_within": ["x" * 65, "</think>"]}, "at most 64 characters"),
-    ({**RULE, "relax_within": [[5] * 65, [6]]}, "at most 64 characters or tokens"),
     ({**RULE, "importance": "/etc/passwd"}, "a request may set max_importance only"),
     ({**RULE, "importance": 5}, "a request may set max_importance only"),
     ({**RULE, "max_importance": 0.2}, "max_importance is 0.2, but importance is None"),

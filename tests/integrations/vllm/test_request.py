@@ -115,6 +115,12 @@ def test_what_it_may_not_protect(asked: dict, said: str) -> None:
         request_of(asked)
 
 
+def test_marks_of_many_tokens_are_refused() -> None:
+    # vLLM's server has no lists of lists, so that only its Python interface can ask for them
+    with pytest.raises(ValueError, match="at most 64 characters or tokens"):
+        request_of({"acceptance_rule": "clamped:width=1", "relax_within": [[5] * 65, [6]]})
+
+
 @pytest.mark.parametrize("wrong", ["", "(", "digits|("])
 def test_a_server_s_own_pattern_must_be_one(wrong: str) -> None:
     with pytest.raises(ValueError, match="protect must be one of"):
