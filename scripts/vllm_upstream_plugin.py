@@ -11,9 +11,11 @@ from vllm.v1.sample import rejection_sampler
 
 from cactus_decoding.integrations.vllm import cpu_repairs, v1
 from cactus_decoding.integrations.vllm.plugin import register
+from cactus_decoding.integrations.vllm.request import ServerConfig
 
 MODE = os.environ["UPSTREAM_MODE"]
 CPU = torch.device("cpu")
+SERVER = ServerConfig()
 
 current_platform.register_triton_kernel_overrides()
 cpu_repairs.repair_expansion(rejection_sampler, CPU)
@@ -24,7 +26,7 @@ if MODE != "repaired":
 
 def every_request_at_delta_0(metadata) -> v1.BatchRules:
     """Return a batch in which each request that is not greedy has the rule, whatever the test has set up."""
-    rules = v1.BatchRules(None, CPU, max_num_requests=1)
+    rules = v1.BatchRules(SERVER, CPU, max_num_requests=1)
     temperatures = [] if metadata.temperature is None else metadata.temperature.tolist()
     for index, temperature in enumerate(temperatures):
         asked = {"acceptance_rule": "cactus:delta=0"}
