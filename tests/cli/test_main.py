@@ -47,6 +47,14 @@ def test_ctrl_c_at_any_moment_is_one_line(moment, times):
     assert (run.returncode, out, err) == (130, "", "cactus: interrupted\n")
 
 
+def test_ctrl_c_while_python_ends_does_not_kill_it():
+    late = "import os; Late = type('Late', (), {'__del__': lambda self, kill=os.kill, pid=os.getpid(): kill(pid, 2)})"
+    # it is deleted when Python has taken the handlers of signals away
+    code = f"{late}; late = Late(); import sys; from cactus_decoding.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_ctrl_c_is_quiet_at_work():
     run = process("demo", "--problems", "1000")

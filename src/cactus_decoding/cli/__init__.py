@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.getsignal(signal.SIGINT)
     # where Ctrl-C is ignored, as in the background, or is another's business, it stays so
     ours = before is signal.default_int_handler and _handle(_leave_imports)
+    if ours and arguments is None:  # run last: Python then takes handlers away, and a further Ctrl-C would kill it
+        atexit.register(_handle, signal.SIG_IGN)
     try:
         from cactus_decoding.cli.app import run
 
