@@ -9,13 +9,12 @@ from typing import Annotated
 
 from torch import Tensor
 
-from cactus_decoding.arguments.knobs import Knob, check_knobs
-from cactus_decoding.arguments.spelling import spell
-from cactus_decoding.drafting.lengths.base import TreeShape
+from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.drafting.lengths.chances import Chances
 from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.lengths.costs import StepCosts, given_costs
 from cactus_decoding.drafting.lengths.priced_growth import Judge, Placed, PricedGrowth
+from cactus_decoding.drafting.lengths.priced_tree import PricedTree
 from cactus_decoding.drafting.lengths.ways import Ways
 
 NO_DRAFT, CHAIN, BRANCHES = "no draft", "chain", "branches"
@@ -33,7 +32,7 @@ class _Grown:
 
 
 @dataclass
-class AdaptiveTree(TreeShape):
+class AdaptiveTree(PricedTree):
     r"""Adds a token while what it is expected to gain is worth its time, to emit the most tokens per second.
 
     With r the tokens per second reached so far, b the seconds by which a token lengthens verification and d those of a
@@ -76,11 +75,11 @@ class AdaptiveTree(TreeShape):
     draft_cost: Annotated[float | None, Knob("of a draft forward", "target forwards", ge=0, lt=math.inf)] = None
     token_cost: Annotated[float | None, Knob("of a proposal", "target forwards", ge=0, lt=math.inf)] = None
 
+    name = "adaptive"
+
     def __post_init__(self) -> None:
-        """Check the parameters."""
-        check_knobs(self)
-        if not self.width and not self.drawn:
-            raise ValueError("a tree needs children: width and drawn must not both be 0")
+        """Check the parameters, and begin with nothing learnt."""
+        super().__post_init__()
         given = given_costs(self.draft_cost, self.token_cost)
         self._costs = {name: StepCosts(given) for name in (NO_DRAFT, CHAIN, BRANCHES)}
         self._ways = Ways((CHAIN, BRANCHES, NO_DRAFT) if self.width else (CHAIN, NO_DRAFT))
@@ -90,33 +89,14 @@ class AdaptiveTree(TreeShape):
         self._went_on = [8.0, 10.0]  # of levels that were reached: those where a child was kept, and all
         self._growth: PricedGrowth | _Grown = _Grown()
 
-    def __str__(self) -> str:
-        """Return the text that `as_draft_length` turns into one that has learnt nothing yet."""
-        return "tree:" + spell("adaptive", self).replace(":", ",")
-
-    @property
-    def max_draft_tokens(self) -> int:
-        """How deep it may be."""
-        return min(self.depth, self.nodes)
-
-    @property
-    def max_nodes(self) -> int:
-        """How many tokens it may have."""
-        return self.nodes
-
-    @property
-    def max_drawn(self) -> int:
-        """How many children of a token may be drawn."""
-        return self.drawn
-
     @property
     def num_looked_up(self) -> int:
         """How many tokens of the next tree may be copied from where the text repeats itself."""
-        return min(self.lookup, self.nodes) if self._way == BRANCHES else 0
+        return super().num_looked_up if self._way == BRANCHES else 0
 
     def max_children(self, depth: int) -> int:
         """Return how many children a token may have."""
-        return self.width + self.drawn if self._way == BRANCHES else 1
+        return super().max_children(depth) if self._way == BRANCHES else 1
 
     def begin_response(self) -> None:
         """Keep the time that reading the prompt takes out of the measurements."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from cactus_decoding.arguments.knobs import Knob, check_knobs
-from cactus_decoding.arguments.spelling import spell
-from cactus_decoding.drafting.lengths.base import TreeShape
+from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.drafting.lengths.priced_growth import Judge, PricedGrowth
+from cactus_decoding.drafting.lengths.priced_tree import PricedTree
 
 
 @dataclass(frozen=True)
-class BestFirstTree(TreeShape):
+class BestFirstTree(PricedTree):
     r"""Proposes the tokens that are likeliest to be reached and kept, ``nodes`` in all.
 
     A token is reached and kept with the product of the chances on the way to it. That of a fixed child is its
@@ -52,38 +51,7 @@ class BestFirstTree(TreeShape):
     acceptance: Annotated[float, Knob("how likely a drawn token is thought to be kept", gt=0, lt=1)] = 0.9
     lookup: Annotated[int, Knob("copied from where the text repeats itself", "tokens", ge=0, le=64)] = 0
 
-    def __post_init__(self) -> None:
-        check_knobs(self)
-        if not self.width and not self.drawn:
-            raise ValueError("a tree needs children: width and drawn must not both be 0")
-
-    def __str__(self) -> str:
-        """Return the text that `as_draft_length` turns into this one."""
-        return "tree:" + spell("best_first", self).replace(":", ",")
-
-    @property
-    def max_draft_tokens(self) -> int:
-        """How deep it may be."""
-        return min(self.depth, self.nodes)
-
-    @property
-    def max_nodes(self) -> int:
-        """How many tokens it may have."""
-        return self.nodes
-
-    @property
-    def max_drawn(self) -> int:
-        """How many children of a token may be drawn."""
-        return self.drawn
-
-    @property
-    def num_looked_up(self) -> int:
-        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
-        return min(self.lookup, self.nodes)
-
-    def max_children(self, depth: int) -> int:
-        """Return how many children a token may have."""
-        return self.width + self.drawn
+    name = "best_first"
 
     def grow(self, limit: int) -> PricedGrowth:
         """Begin the tree of a step, of up to ``limit`` levels."""
