@@ -8,7 +8,8 @@ from torch import Tensor
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.growing import GrowingTree, grow
 from cactus_decoding.drafting.lengths import TreeShape
-from cactus_decoding.verification.trees.tree import ROOT, Children
+from cactus_decoding.types import ROOT
+from cactus_decoding.verification.trees.tree import Children
 from support.tree_enumeration import Choices, LazyTree, Models
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from cactus_decoding.budgets.metering import BudgetState
 from cactus_decoding.divergences.rows import without
-from cactus_decoding.types import AcceptanceRule
+from cactus_decoding.types import ROOT, AcceptanceRule
 from cactus_decoding.verification.trees.judging import NodeJudge
-from cactus_decoding.verification.trees.tree import ROOT, Children
+from cactus_decoding.verification.trees.tree import Children
 from cactus_decoding.verification.trees.walk import Scheme, Walk
 from support.exact_enumeration import Law, make_rows
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from cactus_decoding.types import ROOT
 from cactus_decoding.verification.trees.joint import _shares
-from cactus_decoding.verification.trees.tree import ROOT, Children, Tree
+from cactus_decoding.verification.trees.tree import Children, Tree
 from cactus_decoding.verification.trees.walk import Chance, Judge, Walk, left_over, ratio, relaxed_rows
 from support.tree_enumeration import LazyTree
 

@@ -13,10 +13,7 @@ from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.drafting.lengths.base import Split
 from cactus_decoding.drafting.lookup import LookedUp, continuations
 from cactus_decoding.sampling.drawing import check_drawn, draw
-from cactus_decoding.types import Proposal
-
-ROOT = -1
-"""The place that stands for the text itself."""
+from cactus_decoding.types import ROOT, Proposal
 
 Chooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]
 """Chooses children; `choose_children` without its generator."""

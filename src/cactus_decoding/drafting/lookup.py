@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-ROOT = -1
-"""The place that stands for the text itself."""
+from cactus_decoding.types import ROOT
 
 
 def continuations(

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from cactus_decoding.drafting.growing import ROOT, GrowingTree, choose_children, grow
+from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
 from cactus_decoding.drafting.lengths import FixedLength, TreeShape
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.trees import path_places, tree_inputs
 from cactus_decoding.sampling.drawing import check_drawn, draw
-from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 
 
 class ModelDrafter(Drafter):

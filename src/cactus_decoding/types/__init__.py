@@ -6,7 +6,8 @@ Throughout, probabilities are float tensors with the vocabulary last, and leadin
 from cactus_decoding.types.acceptance import AcceptanceRule, Verdict, Verification, judges_untempered
 from cactus_decoding.types.drafting import Drafter, DraftLength
 from cactus_decoding.types.outcomes import Fate, Outcome, Visit
-from cactus_decoding.types.proposals import LogitsToProbs as LogitsToProbs  # described in its own module only
+from cactus_decoding.types.proposals import ROOT as ROOT  # described, as the next, in its own module only
+from cactus_decoding.types.proposals import LogitsToProbs as LogitsToProbs
 from cactus_decoding.types.proposals import Proposal
 from cactus_decoding.types.rows import StepRows, TreeRows
 

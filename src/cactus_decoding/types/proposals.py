@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+ROOT = -1
+"""The place in a tree that stands for the text itself."""
+
 
 class Proposal(NamedTuple):
     """Tokens that a drafter proposes: the nodes of a tree, of which a chain is the common case.
@@ -30,7 +33,7 @@ class Proposal(NamedTuple):
     @property
     def is_chain(self) -> bool:
         """Whether each token follows the one before it."""
-        return self.parents is None or (self.drawn is None and self.parents == [*range(-1, len(self.token_ids) - 1)])
+        return self.parents is None or (self.drawn is None and self.parents == [*range(ROOT, len(self.token_ids) - 1)])
 
     def tokens_to(self, node: int) -> list[int]:
         """Return the tokens from the text to a proposal, itself included; none for -1."""
@@ -45,7 +48,7 @@ class Proposal(NamedTuple):
     def path_along(self, token_ids: list[int]) -> list[int]:
         """Return the places of the proposals that a continuation of the text goes along, as far as it does."""
         assert self.parents is not None
-        path, at = [], -1
+        path, at = [], ROOT
         nodes = range(len(self.token_ids))
         places = dict(zip(zip(self.parents, self.token_ids, strict=True), nodes, strict=True))
         for token in token_ids:

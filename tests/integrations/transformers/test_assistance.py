@@ -18,13 +18,9 @@ from cactus_decoding.models.cached import CachedModel
 PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 3]])
 
 
-@pytest.fixture(scope="module")
-def target():
-    return tiny_llama(0)
-
-
 @pytest.fixture
 def draft():
+    """One whose settings a test may change."""
     return tiny_llama(1)
 
 

@@ -26,16 +26,6 @@ def modules_elsewhere(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path))
 
 
-@pytest.fixture(scope="module")
-def target():
-    return tiny_llama(0)
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return tiny_llama(1)
-
-
 def from_folder(model, prompt=PROMPT, **given):
     return model.generate(prompt, custom_generate=FOLDER, trust_remote_code=True, **given)
 

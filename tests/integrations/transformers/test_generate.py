@@ -50,16 +50,6 @@ PROMPT = torch.tensor([[1, 2, 3]])
 LONG_PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 3]])
 
 
-@pytest.fixture(scope="module")
-def target():
-    return tiny_llama(0)
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return tiny_llama(1)
-
-
 def speculate(model, prompt=PROMPT, **given):
     return model.generate(prompt, custom_generate=speculative_generate, **given)
 

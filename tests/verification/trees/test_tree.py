@@ -12,10 +12,10 @@ from torch import Tensor
 
 from cactus_decoding import parse_rule, verify
 from cactus_decoding.budgets.metering import BudgetState
-from cactus_decoding.types import Proposal, TreeRows
+from cactus_decoding.types import ROOT, Proposal, TreeRows
 from cactus_decoding.verification.trees import TREE_SCHEMES
 from cactus_decoding.verification.trees.judging import NodeJudge
-from cactus_decoding.verification.trees.tree import ROOT, ProposedTree
+from cactus_decoding.verification.trees.tree import ProposedTree
 from cactus_decoding.verification.trees.walk import RandomNumbers, Walk
 
 TARGET, DRAFT = (rows.sqrt() / rows.sqrt().sum(-1, keepdim=True) for rows in make_rows(4, 5, seed=31))

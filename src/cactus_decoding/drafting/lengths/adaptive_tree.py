@@ -16,6 +16,7 @@ from cactus_decoding.drafting.lengths.costs import StepCosts, given_costs
 from cactus_decoding.drafting.lengths.priced_growth import Judge, Placed, PricedGrowth
 from cactus_decoding.drafting.lengths.priced_tree import PricedTree
 from cactus_decoding.drafting.lengths.ways import Ways
+from cactus_decoding.types import ROOT
 
 NO_DRAFT, CHAIN, BRANCHES = "no draft", "chain", "branches"
 """The ways of drafting that are compared."""
@@ -149,12 +150,12 @@ class AdaptiveTree(PricedTree):
 
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
         """Return which tokens are worth their time."""
-        values, kept, placed = {-1: 1.0}, list[int](), dict[int, Placed]()
+        values, kept, placed = {ROOT: 1.0}, list[int](), dict[int, Placed]()
         for place, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
             value = values.get(parent, 0.0) * self._given.of(1 / (1 + rank))
             if value > self._price:
                 values[place] = value
-                placed.setdefault(kept.index(parent) if parent >= 0 else -1, Placed([], None, [])).given.append(
+                placed.setdefault(kept.index(parent) if parent >= 0 else ROOT, Placed([], None, [])).given.append(
                     (len(kept), 1 / (1 + rank))
                 )
                 kept.append(place)
@@ -167,7 +168,7 @@ class AdaptiveTree(PricedTree):
 
     def end_walk(self, path: Sequence[int]) -> None:
         """Learn which children were kept of the tokens that were reached."""
-        for at, kept in zip((-1, *path), (*path, None), strict=True):
+        for at, kept in zip((ROOT, *path), (*path, None), strict=True):
             children = self._growth.placed.get(at)
             if children is None:
                 break

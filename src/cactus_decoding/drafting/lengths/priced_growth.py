@@ -10,8 +10,7 @@ from torch import Tensor
 
 from cactus_decoding.drafting.lengths.base import Split
 from cactus_decoding.drafting.lengths.pricing import Candidate, affordable
-
-_ROOT = -1
+from cactus_decoding.types import ROOT
 
 
 class Judge(NamedTuple):
@@ -82,7 +81,7 @@ class PricedGrowth:
         self._judge, self._left, self._levels, self._going_on = judge, nodes, levels, going_on
         self._least, self._price_of_level = price, price_of_level
         self._price = price or 0.1
-        self._nodes, self._reach = [_ROOT], [1.0]
+        self._nodes, self._reach = [ROOT], [1.0]
         self._count = 0
         self._promising: list[int] = []
         self.passes, self.expected = 0, 0.0

@@ -46,6 +46,9 @@ class Priced(NamedTuple):
     total: int
 
 
+_NOTHING = Priced(Split(0, 0), 0.0, 0)
+
+
 def worth(value: float, price: float, going_on: float, levels: int) -> tuple[float, int]:
     r"""Return what a token and those that may follow it are worth beyond their price, and how many are worth it.
 
@@ -102,9 +105,6 @@ def best_split(candidate: Candidate, price: float, going_on: float, levels: int)
             if gain + more > best.gain:
                 best = Priced(Split(number, 1), gain + more, count + further)
     return best
-
-
-_NOTHING = Priced(Split(0, 0), 0.0, 0)
 
 
 def affordable(

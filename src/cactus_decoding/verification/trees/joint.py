@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cactus_decoding.verification.trees.tree import ROOT, Children, Tree
+from cactus_decoding.types import ROOT
+from cactus_decoding.verification.trees.tree import Children, Tree
 from cactus_decoding.verification.trees.walk import Chance, Judge, Walk, left_over, ratio, relaxed_rows
 
 

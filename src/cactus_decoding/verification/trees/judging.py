@@ -15,8 +15,8 @@ from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.rules import Lossless
 from cactus_decoding.rules.emitted import EmittedRows, relaxed_target_beside
 from cactus_decoding.rules.relaxed_greedy import given_up
-from cactus_decoding.types import AcceptanceRule, judges_untempered
-from cactus_decoding.verification.trees.tree import ROOT, Children, Tree
+from cactus_decoding.types import ROOT, AcceptanceRule, judges_untempered
+from cactus_decoding.verification.trees.tree import Children, Tree
 from cactus_decoding.verification.trees.walk import Judgement
 
 _LOSSLESS = Lossless()

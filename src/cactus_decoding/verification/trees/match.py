@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from cactus_decoding.rules.emitted import EmittedRows
+from cactus_decoding.types import ROOT
 from cactus_decoding.verification.plain import residual
-from cactus_decoding.verification.trees.tree import ROOT, Tree
+from cactus_decoding.verification.trees.tree import Tree
 from cactus_decoding.verification.trees.walk import Chance, Judge, Trial, Walk, ratio
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cactus_decoding.verification.trees.tree import ROOT, Tree
+from cactus_decoding.types import ROOT
+from cactus_decoding.verification.trees.tree import Tree
 from cactus_decoding.verification.trees.walk import Chance, Judge, Walk, left_over, ratio, relaxed_rows
 
 

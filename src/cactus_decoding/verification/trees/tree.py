@@ -9,10 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.divergences.rows import normalised, without
-from cactus_decoding.types import TreeRows
-
-ROOT = -1
-"""The place that stands for the text itself."""
+from cactus_decoding.types import ROOT, TreeRows
 
 
 class Children(NamedTuple):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.sampling.drawing import draw_one
-from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verification.trees.tree import ROOT, Tree
+from cactus_decoding.types import ROOT, AcceptanceRule
+from cactus_decoding.verification.trees.tree import Tree
 
 
 @dataclass(frozen=True)
