@@ -129,7 +129,7 @@ def _explain(error: Exception) -> str | None:
             close = suggestion(given.group(1), commands) if given else ""
             message += f"; commands are {', '.join(commands)}{close}"
         elif context is not None:
-            message += f" (see '{context.command_path} --help')"
+            message += f"{_given(error)} (see '{context.command_path} --help')"
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror or error}"
     elif isinstance(error, (ValueError, TypeError, OSError)):
@@ -137,3 +137,9 @@ def _explain(error: Exception) -> str | None:
     else:
         return None
     return " ".join(message.split())
+
+
+def _given(error: Exception) -> str:
+    """Return what was given, where pydantic's words, which typer hands on, do not say so."""
+    details: list[dict[str, object]] = getattr(error.__cause__, "errors", list)()
+    return f", but is {details[0]['input']!r}" if details else ""
