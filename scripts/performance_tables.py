@@ -90,6 +90,20 @@ def _verification() -> str:
     return _table(["what", "top-k 20, top-p 0.95", "no truncation"], rows)
 
 
+def _trees() -> str:
+    results = _read("verification_trees")
+    rows = []
+    for case in dict.fromkeys(result["case"] for result in results):
+        shapes = [result["times"] for result in results if result["case"] == case]
+        for rule in (name for name in shapes[0] if name != "logsumexp"):
+            numbers = [
+                text for times in shapes for text in (f"{times[rule]['ratio']:.2f}", f"{times[rule]['accepted']:.1f}")
+            ]
+            rows.append([case, rule, *numbers])
+    names = list(dict.fromkeys(result["tree"] for result in results))
+    return _table(["case", "rule", *(text for name in names for text in (name, "accepted"))], rows)
+
+
 def _solving() -> str:
     times = _read("solving")[0]["times"]
     rows = [[name, f"{time['ms']:.1f}", f"{time['ratio']:.1f}"] for name, time in times.items()]
@@ -112,6 +126,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "masked_sum": _masked_sum,
     "protected": _protected,
     "verification": _verification,
+    "trees": _trees,
     "solving": _solving,
 }
 

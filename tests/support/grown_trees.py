@@ -9,6 +9,7 @@ from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.growing import GrowingTree, grow
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.types import ROOT
+from cactus_decoding.verification.trees.law import Law
 from cactus_decoding.verification.trees.tree import Children
 from support.tree_enumeration import Choices, LazyTree, Models
 
@@ -53,7 +54,7 @@ class GrownTree(LazyTree):
             nodes.sort(key=lambda i: tree.drawn[i])
             tokens = [tree.token_ids[i] for i in nodes]
             num_fixed = sum(not tree.drawn[i] for i in nodes)
-            self._children[node] = Children(nodes, tokens, num_fixed, self._models.vocabulary, row[0].double())
+            self._children[node] = Children(nodes, tokens, num_fixed, self._models.vocabulary, Law(row[0]))
 
     def _finish(self) -> None:
         """Leave the tree as it is."""

@@ -19,6 +19,7 @@ from cactus_decoding.budgets.metering import BudgetState
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.types import ROOT, AcceptanceRule
 from cactus_decoding.verification.trees.judging import NodeJudge
+from cactus_decoding.verification.trees.law import Law as TokenLaw
 from cactus_decoding.verification.trees.tree import Children
 from cactus_decoding.verification.trees.walk import Scheme, Walk
 from support.exact_enumeration import Law, make_rows
@@ -115,10 +116,11 @@ class LazyTree:
     def parent(self, node: int) -> int:
         return self._parents[node]
 
-    def target(self, node: int) -> Tensor:
-        return self._models((*self._text, *self.tokens_to(node)))[0]
+    def target(self, node: int) -> TokenLaw:
+        return TokenLaw(self.untempered(node))
 
-    untempered = target
+    def untempered(self, node: int) -> Tensor:
+        return self._models((*self._text, *self.tokens_to(node)))[0]
 
     def children(self, node: int) -> Children | None:
         if node not in self._children:
@@ -140,7 +142,7 @@ class LazyTree:
         nodes = [len(self._parents) + i for i in range(len(tokens))]
         self._parents += [node] * len(tokens)
         self.token_ids += tokens
-        return Children(nodes, tokens, num_fixed, self._models.vocabulary, draft)
+        return Children(nodes, tokens, num_fixed, self._models.vocabulary, TokenLaw(draft))
 
     def draw(self, law: Tensor, draft: Tensor) -> int:
         return self._choices.token(law)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.trees.joint import _shares
+from cactus_decoding.verification.trees.law import Law
 from cactus_decoding.verification.trees.tree import Children, Tree
 from cactus_decoding.verification.trees.walk import Chance, Judge, Walk, left_over, ratio, relaxed_rows
 from support.tree_enumeration import LazyTree
@@ -18,7 +17,7 @@ def recursive_without_update(tree: Tree, judge: Judge, chance: Chance) -> Walk:
     while (children := tree.children(node)) is not None:
         h, kept = relaxed_rows(judge, node), None
         for index, child in enumerate(children.nodes):
-            law, token = children.law(index), children.token_ids[index]
+            law, token = children.law(index).probs, children.token_ids[index]
             if chance.below(child, ratio(h[token].item(), law[token].item())):
                 kept = child
                 break
@@ -27,7 +26,7 @@ def recursive_without_update(tree: Tree, judge: Judge, chance: Chance) -> Walk:
             return Walk.along(tree, path, chance.token(left if left.sum() > 0 else h))
         path.append(kept)
         node = kept
-    return Walk.along(tree, path, chance.token(tree.target(node)))
+    return Walk.along(tree, path, chance.token(tree.target(node).probs))
 
 
 def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: Chance) -> Walk:
@@ -40,7 +39,7 @@ def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: Chance) -> Wa
 def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) -> tuple[list[int], int] | None:
     children = tree.children(node)
     if children is None:
-        return ([], chance.token(tree.target(node))) if node == ROOT or chance.below(node, weight) else None
+        return ([], chance.token(tree.target(node).probs)) if node == ROOT or chance.below(node, weight) else None
     shares, recovery, _ = _shares(children, relaxed_rows(judge, node), weight)
     remaining = 1.0
     for index, child in enumerate(children.nodes):
@@ -49,16 +48,16 @@ def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) ->
             return [child, *fired[0]], fired[1]
         remaining -= shares[index]
     passes = node == ROOT or chance.below(node, min(ratio(recovery.sum().item(), remaining), 1.0))
-    weights = recovery if recovery.sum() > 0 else tree.target(node)
+    weights = recovery if recovery.sum() > 0 else tree.target(node).probs
     return ([], chance.token(weights)) if passes else None
 
 
 class JudgedByTheWholeRow(Children):
     """Takes p, not p', for the law of the drawn child."""
 
-    def law(self, index: int) -> Tensor:
-        if index == self.num_fixed and self.draft_probs is not None:
-            return self.draft_probs
+    def law(self, index: int) -> Law:
+        if index == self.num_fixed and self.draft is not None:
+            return self.draft
         return super().law(index)
 
 
@@ -75,8 +74,8 @@ class TreeWithoutUnlikelyDraws(LazyTree):
         children = super()._grow(node)
         if children is None or children.num_fixed == len(children.nodes):
             return children
-        assert children.draft_probs is not None
-        if children.draft_probs[children.token_ids[-1]] > 1 / 3:
+        assert children.draft is not None
+        if children.draft[children.token_ids[-1]] > 1 / 3:
             return children
         if len(children.nodes) == 1:
             return None

@@ -20,9 +20,20 @@ def normalised(rows: Tensor) -> Tensor:
         [0.6666666666666666, 0.3333333333333333]
     """
     wide = rows.to(torch.float64, copy=True)
-    sums = wide.sum(-1, keepdim=True)
-    # dividing what sums to 1 but for the rounding of the sum itself would only round it again
-    return wide.div_(torch.where((sums - 1).abs() <= rows.shape[-1] * _UNIT, 1.0, sums))
+    return wide.div_(total(wide).unsqueeze(-1))
+
+
+def total(rows: Tensor) -> Tensor:
+    """Return what rows are to be divided by so that they sum to 1, ``[...]`` in float64.
+
+    It is their sum, or 1 where they sum to that but for the rounding of the sum: dividing would only round them again.
+
+    Example:
+        >>> total(torch.tensor([0.5, 0.25])).item()
+        0.75
+    """
+    sums = rows.sum(-1, dtype=torch.float64)
+    return torch.where((sums - 1).abs() <= rows.shape[-1] * _UNIT, 1.0, sums)
 
 
 def without(rows: Tensor, token_ids: Tensor) -> Tensor:

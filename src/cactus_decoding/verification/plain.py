@@ -110,7 +110,7 @@ def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tenso
     """
     q, p, s = recovery_target, draft_probs, residual_scale.unsqueeze(-1)
     # dividing p by a large s instead of multiplying q keeps an infinite s meaningful
-    weights = (torch.where(s > 1, 1.0, s) * q - p / s.clamp(min=1.0)).clamp(min=0)
+    weights = (torch.where(s > 1, 1.0, s) * q - p / s.clamp(min=1.0)).clamp_(min=0)
     return torch.where(weights.sum(-1, keepdim=True) > 0, weights, q)
 
 

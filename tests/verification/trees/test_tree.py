@@ -43,13 +43,13 @@ def test_children_of_a_proposal_are_the_fixed_ones_and_then_the_drawn() -> None:
     assert (second.nodes, second.num_fixed, second.drafted) == ([3], 0, 0)
     assert tree.children(2) is tree.children(3) is tree.children(4) is None
     for node, (row, children) in enumerate(zip(DRAFT[:3], (root, first, second), strict=True), ROOT):
-        assert children.draft_probs is not None
-        torch.testing.assert_close(children.draft_probs, row / row.sum())
-        torch.testing.assert_close(tree.target(node), TARGET[node + 1])
+        assert children.draft is not None
+        torch.testing.assert_close(children.draft.probs, row / row.sum())
+        torch.testing.assert_close(tree.target(node).probs, TARGET[node + 1])
     expected = DRAFT[1].clone()
     expected[1] = 0
-    torch.testing.assert_close(first.law(1), expected / expected.sum())
-    assert first.law(0).tolist() == [0, 1, 0, 0]
+    torch.testing.assert_close(first.law(1).probs, expected / expected.sum())
+    assert first.law(0).probs.tolist() == [0, 1, 0, 0]
     assert [tree.tokens_to(node) for node in range(ROOT, 5)] == [[], [3], [1], [3, 2], [1, 0], [3, 1]]
     assert (root.other_than(1, 3), root.other_than(1, 1), root.other_than(1, 2)) == (0, None, None)
 

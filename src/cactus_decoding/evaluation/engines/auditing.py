@@ -84,4 +84,4 @@ def _audited(tree: ProposedTree, rule: AcceptanceRule, visit: Visit) -> Audit:
     parent = tree.parent(visit.node)
     children = tree.children(parent)
     assert children is not None  # the visited one is among them
-    return audit_children(rule, tree.target(parent), children)
+    return audit_children(rule, tree.target(parent).probs, children)

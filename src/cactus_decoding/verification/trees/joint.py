@@ -38,7 +38,7 @@ def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) ->
     """Return the path from a node to the one that passes and the token behind that; None where none passes."""
     children = tree.children(node)
     if children is None:
-        return ([], chance.token(tree.target(node))) if _passes(chance, node, weight) else None
+        return ([], chance.token(tree.target(node).probs)) if _passes(chance, node, weight) else None
     shares, recovery, nothing = _shares(children, relaxed_rows(judge, node), weight)
     # each chance over what is still to come, which is added up from the end: no difference of close numbers
     for index, child in enumerate(children.nodes):
@@ -57,7 +57,7 @@ def _shares(children: Children, h: Tensor, weight: float) -> tuple[list[float], 
             f"{len(children.nodes) - children.num_fixed}"
         )
     scaled, drafted = weight * h, children.drafted
-    law, token = children.law(drafted), children.token_ids[drafted]
+    law, token = children.law(drafted).probs, children.token_ids[drafted]
     kept = min(1.0, ratio(scaled[token].item(), law[token].item()))
     recovery = left_over(scaled, law)
     rest = ratio(1 - kept, 1 - weight + recovery.sum().item())

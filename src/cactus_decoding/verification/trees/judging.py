@@ -53,12 +53,13 @@ def audit_children(rule: AcceptanceRule, target: Tensor, children: Children) -> 
         children: of the node.
     """
     relaxed = _relaxed(rule, target, children)
-    return audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, children.law(children.drafted))
+    return audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, children.law(children.drafted).probs)
 
 
 def _relaxed(rule: AcceptanceRule, target: Tensor, children: Children) -> Tensor | None:
-    law = children.law(children.drafted)
-    return relaxed_target_beside(rule, target, children.draft_probs, law, children.fixed_token_ids)
+    draft, law = children.draft, children.law(children.drafted)
+    whole = None if draft is None else draft.probs
+    return relaxed_target_beside(rule, target, whole, law.probs, children.fixed_token_ids)
 
 
 class NodeJudge:
@@ -104,14 +105,13 @@ class NodeJudge:
         return NodeRecord(_LOSSLESS if cost else rule, judgement, cost, 0.0, cost != 0, protected, spent)
 
     def _judged_by(self, rule: AcceptanceRule, node: int, children: Children) -> Judgement:
-        target = self._tree.target(node)
         if judges_untempered(rule):
             return Judgement(JudgedOn(rule, self._tree.untempered(node)))
-        return Judgement(rule, lambda: _relaxed(rule, target, children))
+        return Judgement(rule, lambda: _relaxed(rule, self._tree.target(node).probs, children))
 
     def _cost(self, judgement: Judgement, node: int, children: Children) -> float:
         """Return the nats of what is emitted at a node, or for a rule for temperature 0 of what it gives up there."""
-        target = self._tree.target(node)
+        target = self._tree.target(node).probs
         if judgement.relaxed is not None:
             return kl_of_rows(judgement.relaxed, target).item()
         drafted = children.drafted
@@ -124,8 +124,8 @@ class NodeJudge:
     def _allowed(self, policy: FittedPolicy, node: int, children: Children) -> tuple[AcceptanceRule, bool]:
         """Return the rule that a policy lets judge here, and whether it is none."""
         phase = policy.after(self._state.phase, self._tree.tokens_to(node))
-        token_ids, draft = [children.token_ids[children.drafted]], children.draft_probs
-        rows = self._tree.target(node)[None], None if draft is None else draft[None], token_ids
+        token_ids, draft = [children.token_ids[children.drafted]], children.draft
+        rows = self._tree.target(node).probs[None], None if draft is None else draft.probs[None], token_ids
         if judges_untempered(self._rule):
             rows = self._tree.untempered(node)[None], *rows[1:]
         if not bool(policy.relaxable(phase, *rows)[0]):

@@ -45,16 +45,16 @@ def match(tree: Tree, judge: Judge, chance: Chance) -> Walk:
     node = ROOT
     while (children := tree.children(node)) is not None:
         target, judgement, drafted = tree.target(node), judge(node), children.drafted
-        law, candidate = children.law(drafted), torch.tensor([children.token_ids[drafted]])
-        child, p = children.nodes[drafted], law[candidate].item()
-        losslessly = chance.below(child, ratio(target[candidate].item(), p))
+        law, candidate = children.law(drafted), children.token_ids[drafted]
+        child, p = children.nodes[drafted], law[candidate]
+        losslessly = chance.below(child, ratio(target[candidate], p))
         recovery = None
         if not (losslessly and judgement.never_stricter_than_lossless):
             rule = judgement.rule if judgement.relaxed is None else EmittedRows(judgement.relaxed)
-            given = None if drafted < children.num_fixed else law
-            relaxed_prob, scale = rule.judge(target, given, candidate)
+            given = None if drafted < children.num_fixed else law.probs
+            relaxed_prob, scale = rule.judge(target.probs, given, torch.tensor([candidate]))
             if not chance.below(child, ratio(relaxed_prob.item(), p)):
-                recovery = residual(rule.recovery_target(target).double(), law, scale[0])
+                recovery = residual(rule.recovery_target(target.probs).double(), law.probs, scale[0])
         if recovery is None:
             trials.append(Trial(node, child, accepted=True, relaxed=not losslessly))
         else:
@@ -66,4 +66,4 @@ def match(tree: Tree, judge: Judge, chance: Chance) -> Walk:
             child = matched
         path.append(child)
         node = child
-    return Walk(path, chance.token(tree.target(node)), trials)
+    return Walk(path, chance.token(tree.target(node).weights), trials)

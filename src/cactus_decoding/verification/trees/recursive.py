@@ -26,7 +26,7 @@ def recursive(tree: Tree, judge: Judge, chance: Chance) -> Walk:
     while (children := tree.children(node)) is not None:
         left, kept = relaxed_rows(judge, node), None
         for index, child in enumerate(children.nodes):
-            law, token = children.law(index), children.token_ids[index]
+            law, token = children.law(index).probs, children.token_ids[index]
             if chance.below(child, ratio(left[token].item(), law[token].item())):
                 kept = child
                 break
@@ -37,4 +37,4 @@ def recursive(tree: Tree, judge: Judge, chance: Chance) -> Walk:
             return Walk.along(tree, path, chance.token(left))
         path.append(kept)
         node = kept
-    return Walk.along(tree, path, chance.token(tree.target(node)))
+    return Walk.along(tree, path, chance.token(tree.target(node).probs))

@@ -30,10 +30,10 @@ def traversal(tree: Tree, judge: Judge, chance: Chance) -> Walk:
 def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) -> tuple[list[int], int] | None:
     """Return the path from a node to the one that passes and the token behind that; None where none passes."""
     children = tree.children(node)
-    left = tree.target(node) if children is None else relaxed_rows(judge, node)
+    left = tree.target(node).probs if children is None else relaxed_rows(judge, node)
     if children is not None:
         for index, child in enumerate(children.nodes):
-            law, token = children.law(index), children.token_ids[index]
+            law, token = children.law(index).probs, children.token_ids[index]
             scaled = weight * left
             kept = min(1.0, ratio(scaled[token].item(), law[token].item()))
             fired = _fire(tree, judge, chance, child, kept)

@@ -6,10 +6,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from cactus_decoding.divergences.rows import normalised, without
 from cactus_decoding.types import ROOT, TreeRows
+from cactus_decoding.verification.trees.law import Certainty, Law
 
 
 class Children(NamedTuple):
@@ -20,14 +19,14 @@ class Children(NamedTuple):
         token_ids: their tokens, which all differ.
         num_fixed: how many are functions of the text alone.
         vocabulary: how many tokens there are in all.
-        draft_probs: the draft's whole row in float64, a distribution, ``[vocabulary]``; None where it has none.
+        draft: the draft's row, whole; None where it has none.
     """
 
     nodes: list[int]
     token_ids: list[int]
     num_fixed: int
     vocabulary: int
-    draft_probs: Tensor | None
+    draft: Law | None
 
     @property
     def drafted(self) -> int:
@@ -39,14 +38,12 @@ class Children(NamedTuple):
         """The fixed tokens, ``[num_fixed]``."""
         return torch.tensor(self.token_ids[: self.num_fixed], dtype=torch.long)
 
-    def law(self, index: int) -> Tensor:
-        """Return the law that a child has given the text and the children drawn before it, ``[vocabulary]``."""
+    def law(self, index: int) -> Law:
+        """Return the law that a child has given the text and the children drawn before it."""
         if index < self.num_fixed:
-            return one_hot(torch.tensor(self.token_ids[index]), self.vocabulary).double()
-        assert self.draft_probs is not None
-        if index == 0:
-            return self.draft_probs
-        return without(self.draft_probs, torch.tensor(self.token_ids[:index], dtype=torch.long))
+            return Certainty(self.token_ids[index], self.vocabulary)
+        assert self.draft is not None
+        return self.draft.without(self.token_ids[:index])
 
     def other_than(self, index: int, token_id: int) -> int | None:
         """Return the place of the child that is a token, if there is one and it is not the child of that index."""
@@ -70,8 +67,8 @@ class Tree(Protocol):
         """Return the proposed tokens from the text to one of them, itself included."""
         ...
 
-    def target(self, node: int) -> Tensor:
-        """Return the target's row behind a token as it is sampled from: float64, a distribution, ``[vocabulary]``."""
+    def target(self, node: int) -> Law:
+        """Return the target's law behind a token, as it is sampled from."""
         ...
 
     def untempered(self, node: int) -> Tensor:
@@ -97,7 +94,7 @@ class ProposedTree:
         for node, (parent, was_drawn) in enumerate(zip(parents, drawn, strict=True)):
             self._nodes.setdefault(parent, ([], []))[was_drawn].append(node)
         self._place = {parent: place for place, parent in enumerate(sorted(self._nodes))}
-        self._targets: dict[int, Tensor] = {}
+        self._targets: dict[int, Law] = {}
 
     def children(self, node: int) -> Children | None:
         """Return what is proposed to follow a token; None behind a leaf."""
@@ -108,9 +105,9 @@ class ProposedTree:
     def _described(self, node: int) -> Children:
         fixed, drawn = self._nodes[node]
         probs, nodes = self._proposal.probs, [*fixed, *drawn]
-        row = None if probs is None else normalised(probs[self._place[node]]).cpu()
+        draft = None if probs is None else Law(probs[self._place[node]].cpu())
         token_ids = [self._proposal.token_ids[each] for each in nodes]
-        return Children(nodes, token_ids, len(fixed), self._rows.logits.shape[-1], row)
+        return Children(nodes, token_ids, len(fixed), self._rows.logits.shape[-1], draft)
 
     def parent(self, node: int) -> int:
         """Return the place of the token that a token follows."""
@@ -124,8 +121,8 @@ class ProposedTree:
         """Return the target's row behind a token before temperature and truncation."""
         return self._rows.untempered_behind(node).cpu()
 
-    def target(self, node: int) -> Tensor:
-        """Return the target's row behind a token, ``[vocabulary]``, made when it is first asked for."""
+    def target(self, node: int) -> Law:
+        """Return the target's law behind a token, made when it is first asked for."""
         if node not in self._targets:
-            self._targets[node] = normalised(self._rows.target_behind(node)).cpu()
+            self._targets[node] = Law(self._rows.target_behind(node).cpu())
         return self._targets[node]

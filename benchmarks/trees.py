@@ -1,0 +1,96 @@
+"""Time verification of trees of 16 proposals against a log-sum-exp of the rows of all of them, which a step has anyway.
+
+Three cases: proposals from a noisy copy of the target; every judged one accepted; and the text's children excluded, so
+that the walk ends at once. Nothing is truncated, and one child of each token is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from pairing import add_arguments, paired, write
+from torch import Tensor
+from verification import NOISE, ORDINARY, PROBLEMS, numbers, show
+
+from cactus_decoding.drafting.lengths import StaticTree
+from cactus_decoding.rules import parse_rule
+from cactus_decoding.types import ROOT, Proposal
+from cactus_decoding.verification.verifiers import Verifier
+
+RULES = ("lossless", "cactus:delta=1", "clamped:width=3")
+SHAPES = ("4.1.1.1", "2.1.1.1.1.1.1.1")
+"""Of 16 tokens each, 4 and 8 deep."""
+CASES = ("ordinary", "all accepted", "the text's children excluded")
+VOCABULARY = 151_936
+
+
+def tree(seed: int, shape: str, case: str) -> tuple[Tensor, Proposal]:
+    """Return the target's logits, ``[nodes + 1, vocabulary]``, and the tree that a draft proposes."""
+    generator, branching = numbers(seed), StaticTree(shape).branching
+    logits = torch.randn(StaticTree(shape).num_nodes + 1, VOCABULARY, generator=generator) * 3
+    token_ids, parents, drawn, rows, level = list[int](), list[int](), list[bool](), list[Tensor](), [ROOT]
+    for count in branching:
+        new = []
+        for parent in level:
+            row = (logits[parent + 1] + torch.randn(VOCABULARY, generator=generator) * NOISE).softmax(-1)
+            fixed = row.topk(count - 1).indices
+            last = int(torch.multinomial(row.scatter(0, fixed, 0.0), 1, generator=generator))
+            if case == "all accepted":
+                logits[parent + 1, last] = logits[parent + 1].logsumexp(-1)  # half of the row: more than p
+            if case == "the text's children excluded" and parent == ROOT:
+                logits[0, [*fixed.tolist(), last]] = -30.0
+            new += range(len(token_ids), len(token_ids) + count)
+            token_ids += [*fixed.tolist(), last]
+            parents += [parent] * count
+            drawn += [False] * (count - 1) + [True]
+            rows.append(row)
+        level = new
+    return logits, Proposal(token_ids, torch.stack(rows), parents, drawn)
+
+
+def measure(shape: str, case: str, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+    """Return the times of a step, on average over all problems, and how many proposals are kept."""
+    problems = [tree(seed, shape, case) for seed in range(PROBLEMS)]
+    kept = {rule: [0, 0] for rule in RULES}
+
+    def verify_all(name: str) -> None:
+        rule, generator = parse_rule(name), numbers(0)
+        verifier = Verifier(rule, lambda logits, _: ORDINARY(logits), lambda logits, _: logits.softmax(-1), ORDINARY)
+        for logits, proposal in problems:
+            _, outcome = verifier(verifier.begin(), logits, proposal.token_ids, proposal, generator)
+            kept[name][0] += outcome.num_accepted
+            kept[name][1] += 1
+
+    functions: dict[str, Callable[[], object]] = {"logsumexp": lambda: [logits.logsumexp(-1) for logits, _ in problems]}
+    functions |= {rule: lambda rule=rule: verify_all(rule) for rule in RULES}  # type: ignore[misc]
+    times = paired(functions, rounds, clock)
+    for time in times.values():
+        time["ms"] = round(time["ms"] / PROBLEMS, 4)
+    for rule, (total, steps) in kept.items():
+        times[rule]["accepted"] = round(total / steps, 2)
+    depth = StaticTree(shape).max_draft_tokens
+    expected = {"all accepted": depth, "the text's children excluded": 0}.get(case)
+    assert expected is None or all(times[rule]["accepted"] == expected for rule in RULES)
+    return times
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser, rounds=30)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    results = []
+    for name in SHAPES:
+        for case in CASES:
+            times = measure(name, case, arguments.rounds, arguments.clock)
+            shape = {"vocabulary": VOCABULARY, "tree": name, "case": case, "sampling": str(ORDINARY)}
+            show(shape, times)
+            results.append({**shape, "times": times})
+    write("verification_trees", vars(arguments), results)
+
+
+if __name__ == "__main__":
+    main()
