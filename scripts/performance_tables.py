@@ -100,8 +100,8 @@ def _trees() -> str:
                 text for times in shapes for text in (f"{times[rule]['ratio']:.2f}", f"{times[rule]['accepted']:.1f}")
             ]
             rows.append([case, rule, *numbers])
-    names = list(dict.fromkeys(result["tree"] for result in results))
-    return _table(["case", "rule", *(text for name in names for text in (name, "accepted"))], rows)
+    depths = [tree.count(".") + 1 for tree in dict.fromkeys(result["tree"] for result in results)]
+    return _table(["case", "rule", *(text for depth in depths for text in (f"{depth} deep", "accepted"))], rows)
 
 
 def _solving() -> str:
