@@ -1,16 +1,16 @@
 """Goodput of vLLM's server under load: lossless at several draft lengths, a rule, and the same rule by load.
 
-    .venv-vllm/bin/python scripts/vllm_goodput.py measure docs/results/vllm_goodput.json --load-rule load.json
-    .venv-vllm/bin/python scripts/vllm_goodput.py costs docs/results/vllm_goodput.json
-    .venv/bin/python scripts/vllm_goodput.py page docs/results/vllm_goodput.json docs/vllm.md
+    .venv-vllm/bin/cactus calibrate --engine vllm … --output docs/results/vllm_load.json
+    .venv-vllm/bin/python scripts/vllm_goodput.py measure RESULT --load-rule docs/results/vllm_load.json
+    .venv-vllm/bin/python scripts/vllm_goodput.py costs RESULT
+    .venv/bin/python scripts/vllm_goodput.py page RESULT docs/vllm.md
 
-``load.json`` is what ``cactus calibrate --engine vllm --output load.json`` wrote on the same machine; the rule is the
-one in it. `vllm bench serve` sends word problems at Poisson rates and counts as good the answers that are complete
-within a limit. Beside what it measures stands what `cactus plan`'s simulation says, of the steps that
-`scripts/plan_check.py` recorded and of step times of these servers: `costs` asks each for fixed numbers of answers at a
-time. Every server runs all the time; in a round each way is measured at each rate,
-and each round begins with another way, so that what slows the machine down for a while strikes all of them. Intervals
-are over rounds.
+RESULT is docs/results/vllm_goodput.json. The load rule is calibrated on the same machine; the rule is the one in it.
+`vllm bench serve` sends word problems at Poisson rates and counts as good the answers that are complete within a limit.
+Beside what it measures stands what `cactus plan`'s simulation says, of the steps that `scripts/plan_check.py` recorded
+and of step times of these servers: `costs` asks each for fixed numbers of answers at a time. Every server runs all the
+time; in a round each way is measured at each rate, and each round begins with another way, so that what slows the
+machine down for a while strikes all of them. Intervals are over rounds.
 """
 
 from __future__ import annotations
