@@ -35,6 +35,9 @@ def test_what_little_is_left_keeps_its_digits() -> None:
 def test_a_certainty_is_a_row_of_one_token() -> None:
     law = Certainty(2, 4)
     assert [law[token] for token in range(4)] == law.probs.tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert law.weights is law.probs
+    assert law.without([0, 1])[2] == 1
+    assert law.without([2]).probs.tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize(("number", "made"), [(0.1, False), (0.9, True)])

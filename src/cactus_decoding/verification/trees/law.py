@@ -24,8 +24,13 @@ class Law:
     """
 
     def __init__(self, weights: Tensor) -> None:
-        self.weights = weights
+        self._weights = weights
         self._without: dict[tuple[int, ...], Law] = {}
+
+    @property
+    def weights(self) -> Tensor:
+        """What the probabilities are proportional to, ``[vocabulary]``."""
+        return self._weights
 
     @cached_property
     def _total(self) -> float:
@@ -66,6 +71,12 @@ class Certainty(Law):
 
     def __init__(self, token_id: int, vocabulary: int) -> None:
         self._token_id, self._vocabulary = token_id, vocabulary
+        self._without = {}
+
+    @property
+    def weights(self) -> Tensor:
+        """The probabilities."""
+        return self.probs
 
     @cached_property
     def probs(self) -> Tensor:
