@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cactus_decoding.files.provenance import provenance
@@ -39,6 +39,26 @@ def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: st
         }
         for name, each in times.items()
     }
+
+
+def paired_per_problem(
+    functions: Mapping[str, Callable[[], Sequence[int] | None]], problems: int, rounds: int, clock: str
+) -> dict[str, dict[str, float]]:
+    """Do what `paired` does with functions that go through all problems, but return milliseconds of one of them.
+
+    Beside them stands how many proposals are accepted on average, where a function returns their number for each.
+    """
+    accepted: dict[str, list[int]] = {name: [] for name in functions}
+    counting = {
+        name: lambda name=name, function=function: accepted[name].extend(function() or ())
+        for name, function in functions.items()
+    }
+    times = paired(counting, rounds, clock)
+    for name, time_ in times.items():
+        time_["ms"] = round(time_["ms"] / problems, 4)
+        if accepted[name]:
+            time_["accepted"] = round(statistics.mean(accepted[name]), 2)
+    return times
 
 
 def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:

@@ -7,12 +7,11 @@ that the walk ends at once. Nothing is truncated, and one child of each token is
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 import torch
-from pairing import add_arguments, paired, write
+from pairing import add_arguments, write
 from torch import Tensor
-from verification import NOISE, ORDINARY, PROBLEMS, numbers, show
+from verification import NOISE, ORDINARY, PROBLEMS, against_reading, numbers, show
 
 from cactus_decoding.drafting.lengths import StaticTree
 from cactus_decoding.rules import parse_rule
@@ -53,23 +52,16 @@ def tree(seed: int, shape: str, case: str) -> tuple[Tensor, Proposal]:
 def measure(shape: str, case: str, rounds: int, clock: str) -> dict[str, dict[str, float]]:
     """Return the times of a step, on average over all problems, and how many proposals are kept."""
     problems = [tree(seed, shape, case) for seed in range(PROBLEMS)]
-    kept = {rule: [0, 0] for rule in RULES}
 
-    def verify_all(name: str) -> None:
+    def verify_all(name: str) -> list[int]:
         rule, generator = parse_rule(name), numbers(0)
         verifier = Verifier(rule, lambda logits, _: ORDINARY(logits), lambda logits, _: logits.softmax(-1), ORDINARY)
-        for logits, proposal in problems:
-            _, outcome = verifier(verifier.begin(), logits, proposal.token_ids, proposal, generator)
-            kept[name][0] += outcome.num_accepted
-            kept[name][1] += 1
+        steps = (
+            verifier(verifier.begin(), logits, proposal.token_ids, proposal, generator) for logits, proposal in problems
+        )
+        return [outcome.num_accepted for _, outcome in steps]
 
-    functions: dict[str, Callable[[], object]] = {"logsumexp": lambda: [logits.logsumexp(-1) for logits, _ in problems]}
-    functions |= {rule: lambda rule=rule: verify_all(rule) for rule in RULES}  # type: ignore[misc]
-    times = paired(functions, rounds, clock)
-    for time in times.values():
-        time["ms"] = round(time["ms"] / PROBLEMS, 4)
-    for rule, (total, steps) in kept.items():
-        times[rule]["accepted"] = round(total / steps, 2)
+    times = against_reading([logits for logits, _ in problems], verify_all, RULES, rounds, clock)
     depth = StaticTree(shape).max_draft_tokens
     expected = {"all accepted": depth, "the text's children excluded": 0}.get(case)
     assert expected is None or all(times[rule]["accepted"] == expected for rule in RULES)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from official_formulas import truncate, verify_in_full
-from pairing import add_arguments, paired, write
+from pairing import add_arguments, paired, paired_per_problem, write
 from torch import Tensor
 
 from cactus_decoding.budgets.protection import Protection, protected_mass
@@ -101,22 +102,29 @@ def noisy_copy(seed: int, vocabulary: int, proposals: int) -> tuple[Tensor, Tens
 def measure_ordinary(vocabulary: int, proposals: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
     """Return the times of the ordinary case, over all problems together, and how many proposals are accepted."""
     problems = [noisy_copy(seed, vocabulary, proposals) for seed in range(PROBLEMS)]
-    generator, accepted = torch.Generator().manual_seed(0), {rule: [0, 0] for rule in ORDINARY_RULES}
+    generator = numbers(0)
 
-    def verify_all(rule: str) -> None:
-        for logits, draft, drafted in problems:
-            result = verify_logits(rule, logits, ORDINARY, draft, drafted, generator, validate=False)
-            accepted[rule][0] += int(result.num_accepted)
-            accepted[rule][1] += 1
+    def verify_all(rule: str) -> list[int]:
+        return [
+            int(verify_logits(rule, logits, ORDINARY, draft, drafted, generator, validate=False).num_accepted)
+            for logits, draft, drafted in problems
+        ]
 
-    functions: dict[str, Callable[[], object]] = {"logsumexp": lambda: [one[0].logsumexp(-1) for one in problems]}
-    functions |= {rule: lambda rule=rule: verify_all(rule) for rule in ORDINARY_RULES}  # type: ignore[misc]
-    times = paired(functions, rounds, clock)
-    for time in times.values():
-        time["ms"] = round(time["ms"] / PROBLEMS, 4)
-    for rule, (total, calls) in accepted.items():
-        times[rule]["accepted"] = round(total / calls, 2)
-    return times
+    return against_reading([logits for logits, _, _ in problems], verify_all, ORDINARY_RULES, rounds, clock)
+
+
+def against_reading(
+    logits: Sequence[Tensor], verify_all: Callable[[str], list[int]], rules: Sequence[str], rounds: int, clock: str
+) -> dict[str, dict[str, float]]:
+    """Return the times of rules on all problems, relative to a log-sum-exp of these, and how many are accepted."""
+
+    def read() -> None:
+        for rows_ in logits:
+            rows_.logsumexp(-1)
+
+    functions: dict[str, Callable[[], list[int] | None]] = {"logsumexp": read}
+    functions |= {rule: partial(verify_all, rule) for rule in rules}
+    return paired_per_problem(functions, len(logits), rounds, clock)
 
 
 def ordinary(rounds: int, clock: str) -> dict[str, object]:
@@ -200,13 +208,9 @@ def measure_protected(
             accepted.append(outcome.num_accepted)
         return accepted
 
-    accepted = unprotected()
-    assert accepted == protected() == from_rows()
+    assert unprotected() == protected() == from_rows()
     functions = {"unprotected": unprotected, "protected": protected, "protected, from whole rows": from_rows}
-    times = paired(functions, rounds, clock)
-    for time in times.values():
-        time |= {"ms": round(time["ms"] / PROBLEMS, 4), "accepted": round(sum(accepted) / PROBLEMS, 2)}
-    return times
+    return paired_per_problem(functions, PROBLEMS, rounds, clock)
 
 
 Case = tuple[Tensor, Tensor, Tensor, torch.Generator]
