@@ -11,14 +11,16 @@ VLLM_INPUTS := pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
 VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-vllm docs format clean
+.PHONY: help demo lint test test-all test-vllm durations docs format clean
 # Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     install what the package needs, then run 'cactus demo'"
-	@echo "make test     install the development tools too, then lint, type-check and test"
+	@echo "make test     install the development tools too, then lint, type-check and run the fast tests"
+	@echo "make test-all   the same and every other test: the whole of continuous integration"
 	@echo "make test-vllm  only the tests on vLLM's CPU engine, which have .venv-vllm to themselves (Linux)"
+	@echo "make durations  write what the tests of the last 'make test-all' took to tests/durations.json"
 	@echo "make docs     build the documentation site into site/"
 	@echo "make format   format the code and apply ruff's safe fixes"
 	@echo "make clean    remove .venv and all caches"
@@ -41,31 +43,46 @@ demo: $(CORE)
 	@$(BIN)/cactus demo
 	@echo "The command is $(BIN)/cactus; after '. $(BIN)/activate' it is just cactus. Next: $(BIN)/cactus play"
 
-test: test-core test-vllm
-
-# One thread a worker: the tensors are small, and threads that compete make tests slower and sums less reproducible.
-test-core test-vllm: export OMP_NUM_THREADS = 1
-test-core test-vllm: export TOKENIZERS_PARALLELISM = false
-# No test may reach for the network.
-test-core test-vllm: export HF_HUB_OFFLINE = 1
-test-core: $(DEV)
+lint: $(DEV)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow || test $$? -eq 5  # 5: no test is marked slow
+
+# One thread a worker: the tensors are small, and threads that compete make tests slower and sums less reproducible.
+test test-all test-vllm: export OMP_NUM_THREADS = 1
+test test-all test-vllm: export TOKENIZERS_PARALLELISM = false
+# No test may reach for the network.
+test test-all test-vllm: export HF_HUB_OFFLINE = 1
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test: lint
+	$(PYTEST) -m "not slow"
+	$(call on_vllm,-m smoke)
+
+# The fast tests come first, so that a mistake is known early.
+test-all: lint
+	$(PYTEST) -m "not slow" --junitxml=$(TIMES)/fast.xml
+	$(PYTEST) -m slow --junitxml=$(TIMES)/slow.xml
+	$(call on_vllm,--junitxml=$(TIMES)/vllm.xml)
+
+test-vllm:
+	$(call on_vllm,)
+
+# What `make test-all` leaves behind, of which `make durations` makes the file that is kept.
+TIMES := build/durations
+durations:
+	$(BIN)/python scripts/durations.py $(TIMES)/*.xml
 
 # Whole files to a worker: their tests share an engine, which takes half a minute to start.
 ifeq ($(shell uname -s),Linux)
-test-vllm: $(VLLM)
-	$(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/integrations/vllm/engine
+test test-all test-vllm: $(VLLM)
+on_vllm = $(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(1) tests/integrations/vllm/engine
 else
-test-vllm:
-	@echo "vLLM's CPU engine is there for Linux only: its tests are left out"
+on_vllm = @echo "vLLM's CPU engine is there for Linux only: its tests are left out"
 endif
 
-# Strict: a broken link, anchor or reference fails. `make test` does the same, in tests/docs/test_site.py.
+# Strict: a broken link, anchor or reference fails. `make test-all` does the same, in tests/docs/test_site.py.
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DEV)
 	$(BIN)/python -m mkdocs build --quiet

@@ -71,7 +71,7 @@ def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> A
 
 def ours(arguments: argparse.Namespace, _: str, rest: str) -> Answer:
     """Return our loop with a rule and a draft length."""
-    from cactus_decoding import generate, load_pair
+    from cactus_decoding import Request, generate, load_pair
     from cactus_decoding.drafting.lengths import as_draft_length
 
     rule, _, length = rest.partition("|")
@@ -79,15 +79,8 @@ def ours(arguments: argparse.Namespace, _: str, rest: str) -> Answer:
     chosen = as_draft_length(length or arguments.proposals)
 
     def answer(request: dict[str, Any]) -> list[int]:
-        return generate(
-            pair,
-            request["text"],
-            rule=rule,
-            num_speculative_tokens=chosen,
-            max_new_tokens=request["max_new_tokens"],
-            temperature=request["temperature"],
-            seed=request["seed"],
-        ).token_ids
+        given = {name: request[name] for name in ("max_new_tokens", "temperature", "seed")}
+        return generate(pair, request["text"], Request.from_dict({"rule": rule} | given).proposing(chosen)).token_ids
 
     return answer
 

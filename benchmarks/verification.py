@@ -15,15 +15,16 @@ from official_formulas import truncate, verify_in_full
 from pairing import add_arguments, paired, paired_per_problem, write
 from torch import Tensor
 
-from cactus_decoding.budgets.protection import Protection, protected_mass
-from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.policy.fitted import FittedPolicy
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.position import Position
+from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.sampling.sparse_probs import LazyRows
-from cactus_decoding.types import Proposal
-from cactus_decoding.verification.logits import verify_confined, verify_logits
-from cactus_decoding.verification.verifiers import Verifier
+from cactus_decoding.types import Proposal, StepRows
+from cactus_decoding.verification.walk import Verifier
 
 TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)
@@ -54,6 +55,29 @@ def rejected_at_once(logits: Tensor, draft: Tensor, drafted: Tensor) -> tuple[Te
     return draft, drafted
 
 
+def accepted(verifier: Verifier, logits: Tensor, draft: Tensor, drafted: Tensor, generator: torch.Generator) -> int:
+    """Return how many proposals of a step are kept."""
+    proposal = Proposal(drafted.tolist(), draft)
+    return verifier(verifier.begin(), logits, proposal.token_ids, proposal, generator)[1].num_accepted
+
+
+def verifier_of(
+    rule: str, sampling: SamplingParams, spending: FittedPolicy | None = None, *, lazy: bool = True
+) -> Verifier:
+    """Return what decides on steps: from logits, or from whole rows."""
+    plain = lambda logits, _: logits.softmax(-1)  # noqa: E731
+    known = sampling if lazy else None
+    return Verifier(parse_rule(rule), lambda logits, _: sampling(logits), plain, known, spending=spending)
+
+
+def steps(
+    rule: str, logits: Tensor, draft: Tensor, drafted: Tensor, sampling: SamplingParams, generator: torch.Generator
+) -> list[int]:
+    """Return how many proposals each of some sequences keeps."""
+    verifier = verifier_of(rule, sampling)
+    return [accepted(verifier, *each, generator) for each in zip(logits, draft, drafted, strict=True)]
+
+
 def measure(
     vocabulary: int, proposals: int, batch: int, sampling: SamplingParams, rounds: int, clock: str, baseline: bool
 ) -> dict[str, dict[str, float]]:
@@ -61,24 +85,16 @@ def measure(
     logits, draft, drafted = rows(vocabulary, proposals, batch, sampling)
     wrong_draft, wrong = rejected_at_once(logits, draft, drafted)
     generator = torch.Generator().manual_seed(0)
+    verify_all = partial(steps, sampling=sampling, generator=generator)
     functions = {
         "logsumexp": lambda: logits.logsumexp(-1),
-        "lossless, all accepted": lambda: verify_logits(
-            "lossless", logits, sampling, draft, drafted, generator, validate=False
-        ),
-        "cactus, all accepted": lambda: verify_logits(
-            RULE, logits, sampling, draft, drafted, generator, validate=False
-        ),
-        "lossless, first rejected": lambda: verify_logits(
-            "lossless", logits, sampling, wrong_draft, wrong, generator, validate=False
-        ),
-        "cactus, first rejected": lambda: verify_logits(
-            RULE, logits, sampling, wrong_draft, wrong, generator, validate=False
-        ),
+        "lossless, all accepted": lambda: verify_all("lossless", logits, draft, drafted),
+        "cactus, all accepted": lambda: verify_all(RULE, logits, draft, drafted),
+        "lossless, first rejected": lambda: verify_all("lossless", logits, wrong_draft, wrong),
+        "cactus, first rejected": lambda: verify_all(RULE, logits, wrong_draft, wrong),
     }
-    accepted = functions["cactus, all accepted"]().num_accepted, functions["cactus, first rejected"]().num_accepted
-    assert (accepted[0] == proposals).all()
-    assert (accepted[1] == 0).all()
+    assert functions["cactus, all accepted"]() == [proposals] * batch
+    assert functions["cactus, first rejected"]() == [0] * batch
     if baseline:
         functions["formulas without truncation"] = lambda: [
             verify_in_full(*sequence, 1.0, 0.6) for sequence in zip(logits, draft, drafted, strict=True)
@@ -105,10 +121,7 @@ def measure_ordinary(vocabulary: int, proposals: int, rounds: int, clock: str) -
     generator = numbers(0)
 
     def verify_all(rule: str) -> list[int]:
-        return [
-            int(verify_logits(rule, logits, ORDINARY, draft, drafted, generator, validate=False).num_accepted)
-            for logits, draft, drafted in problems
-        ]
+        return [steps(rule, *problem, ORDINARY, generator)[0] for problem in problems]
 
     return against_reading([logits for logits, _, _ in problems], verify_all, ORDINARY_RULES, rounds, clock)
 
@@ -139,7 +152,7 @@ def policy_of(vocabulary: int, tokens: int) -> FittedPolicy:
     """Return a policy that protects this many tokens, spread over a vocabulary, at the usual threshold."""
     mask = torch.zeros(vocabulary, dtype=torch.bool)
     mask[torch.arange(tokens) * (vocabulary // tokens)] = True
-    return FittedPolicy(SpendingPolicy(Protection("digits")), Vocabulary(("",) * vocabulary), mask)
+    return FittedPolicy(Vocabulary(("",) * vocabulary), Phases(), Protection("digits"), mask)
 
 
 def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
@@ -152,14 +165,15 @@ def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[
     token_ids, mask = policy.token_ids, policy.mask
     assert token_ids is not None
     assert mask is not None
-    known = [LazyRows(row.unsqueeze(0), ORDINARY) for row in logits]
-    relaxable = policy.relaxable_lazily(policy.begin([]), [0])
-    for rows_ in known:
-        rows_.roughly(0)
+    whole = StepRows(torch.cat([logits, logits[-1:]]), [0] * 10, Proposal([0] * 10, None), *[lambda rows, _: rows] * 2)
+    known = [Position(whole, node - 1, LazyRows(logits, ORDINARY)) for node in range(10)]
+    assert all(position.rough is not None for position in known)
+    assert policy.protection is not None
+    threshold = policy.protection.threshold
     return paired(
         {
             "logsumexp": lambda: logits.logsumexp(-1),
-            "masked sum, exponentials known": lambda: [relaxable(rows_, 0) for rows_ in known],
+            "masked sum, exponentials known": lambda: [position.exceeds(token_ids, threshold) for position in known],
             "masked sum of probabilities": lambda: protected_mass(probs, token_ids),
             "product with a whole mask": lambda: probs @ mask.float(),
         },
@@ -175,7 +189,7 @@ def measure_protected(
 
     Protected tokens are unlikely in all rows, so that the three decide the same and only the looking differs.
     """
-    policy, parsed = policy_of(vocabulary, tokens), parse_rule(rule)
+    policy = policy_of(vocabulary, tokens)
     assert policy.mask is not None
     problems = []
     for seed in range(PROBLEMS):
@@ -183,33 +197,17 @@ def measure_protected(
         logits, draft = logits - 15 * policy.mask, sampling((draft.log() - 15 * policy.mask)[0])
         drafted = torch.multinomial(draft, 1, generator=numbers(seed)).squeeze(1)
         problems.append((logits[0], draft, drafted, numbers(seed)))
-    whole = Verifier(parsed, lambda logits, _: sampling(logits), lambda logits, _: logits.softmax(-1), policy=policy)
+    verifiers = {
+        "unprotected": verifier_of(rule, sampling),
+        "protected": verifier_of(rule, sampling, policy),
+        "protected, from whole rows": verifier_of(rule, sampling, policy, lazy=False),
+    }
 
-    def unprotected() -> list[int]:
-        return [
-            int(verify_logits(parsed, logits, sampling, draft, drafted, generator, validate=False).num_accepted)
-            for logits, draft, drafted, generator in again(problems)
-        ]
+    def verify_all(verifier: Verifier) -> list[int]:
+        return [accepted(verifier, *problem) for problem in again(problems)]
 
-    def protected() -> list[int]:
-        accepted = []
-        for logits, draft, drafted, generator in again(problems):
-            lazily = policy.relaxable_lazily(policy.begin([]), drafted.tolist())
-            result, relaxable = verify_confined(parsed, logits, sampling, draft, drafted, generator, lazily)
-            assert all(relaxable)
-            accepted.append(int(result.num_accepted))
-        return accepted
-
-    def from_rows() -> list[int]:
-        accepted = []
-        for logits, draft, drafted, generator in again(problems):
-            proposal = Proposal(drafted.tolist(), draft)
-            _, outcome = whole(whole.begin(), logits, proposal.token_ids, proposal, generator)
-            accepted.append(outcome.num_accepted)
-        return accepted
-
-    assert unprotected() == protected() == from_rows()
-    functions = {"unprotected": unprotected, "protected": protected, "protected, from whole rows": from_rows}
+    functions = {name: partial(verify_all, verifier) for name, verifier in verifiers.items()}
+    assert functions["unprotected"]() == functions["protected"]() == functions["protected, from whole rows"]()
     return paired_per_problem(functions, PROBLEMS, rounds, clock)
 
 

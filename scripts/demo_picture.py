@@ -91,20 +91,19 @@ def text(result: Mapping[str, Any], folder: str) -> str:
     """Return picture and caption; ``folder`` is that of the documentation, seen from the page."""
     plain, _, protected, unprotected, weak, budgeted = result["rows"]
     beside = result["beside_lossless"]
-    steps, time = (beside[protected["name"]][name] for name in ("tokens_per_step", "time_per_answer"))
-    differences = {row["name"]: _points(beside[row["name"]]["right_answers"]) for row in result["rows"][2:]}
+    ours = beside[protected["name"]]
+    steps, _ = _change(ours["tokens_per_step"])
+    time, right = " ".join(_change(ours["time_per_answer"])), " ".join(_points(ours["right_answers"]))
+    others = [_points(beside[row["name"]]["right_answers"])[0] for row in (unprotected, weak, budgeted)]
     machine = result["provenance"]["machine"]
     sampling = "temperature {temperature:g}, no truncation".format_map(result["arguments"])
     described = (
-        f"The bundled pair on {plain['answers']} held-out problems ({sampling}; {machine['threads']} thread of a CPU). "
-        f"*Relaxed, protected* is `{protected['rule']}`, kept away from {protected['protect']}: beside lossless "
-        f"speculation, each at its own draft length, tokens per step are {_change(steps)}, time per "
-        f"answer {_change(time)}; right answers differ by {differences[protected['name']]} points. The same rule "
-        f"everywhere: {differences[unprotected['name']]} points, and with a draft that cannot calculate "
-        f"(`{weak['draft']}`): {differences[weak['name']]} points; that with {budgeted['budget_nats']:g} nats each: "
-        f"{differences[budgeted['name']]} points, and no event's probability moves by more than "
-        f"{(budgeted['budget_nats'] / 2) ** 0.5:.2g}, whatever is measured. (95 % intervals in brackets; "
-        f"`python scripts/demo_picture.py`, [result]({folder}results/demo.json).)"
+        f"The bundled pair on {plain['answers']} held-out problems ({sampling}; {machine['threads']} thread of a CPU), "
+        "beside lossless speculation, each at its own draft length. *Relaxed, protected* is "
+        f"`{protected['rule']}`, kept away from {protected['protect']}: {steps} tokens per step, {time} time per "
+        f"answer, {right} points of right answers (95 % intervals). The same rule everywhere: {others[0]} points; with "
+        f"a draft that cannot calculate: {others[1]}; that draft with {budgeted['budget_nats']:g} nats an answer: "
+        f"{others[2]}. (`python scripts/demo_picture.py`, [result]({folder}results/demo.json).)"
     )
     alternative = "Bars: tokens per step, tokens per second and right answers of six ways to sample."
     return f"![{alternative}]({folder}images/demo.svg)\n\n{described}"
@@ -128,14 +127,16 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _change(ratio: Sequence[float | None]) -> str:
+def _change(ratio: Sequence[float | None]) -> tuple[str, str]:
+    """Return the percentage of a ratio, and its interval."""
     value, low, high = (math.nan if each is None else 100 * (each - 1) for each in ratio)  # None: too few to tell
-    return f"{value:+.0f} % [{low:+.0f}, {high:+.0f}]"
+    return f"{value:+.0f} %", f"[{low:+.0f}, {high:+.0f}]"
 
 
-def _points(difference: Sequence[float | None]) -> str:
+def _points(difference: Sequence[float | None]) -> tuple[str, str]:
+    """Return the percentage points of a difference, and their interval."""
     value, low, high = (math.nan if each is None else 100 * each for each in difference)
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"{value:+.1f}", f"[{low:+.1f}, {high:+.1f}]"
 
 
 def main() -> None:

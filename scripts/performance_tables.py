@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from the benchmarks' result files, so that they cannot say anything else.
+"""Writes the tables of docs/performance.md and of its long ones from the benchmarks' result files.
 
 python scripts/performance_tables.py
 """
@@ -16,7 +16,8 @@ from marked_page import insert
 from cactus_decoding.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md"
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",
@@ -28,9 +29,10 @@ FORWARDS = "transformers' target forward over ours"
 
 
 def render(page: str) -> str:
-    """Return the page with its tables as the result files give them."""
+    """Return the page with those tables that it has marks for, as the result files give them."""
     for name, table in TABLES.items():
-        page = insert(page, name, table())
+        if f"<!-- begin: {name} -->" in page:
+            page = insert(page, name, table())
     return page
 
 
@@ -132,11 +134,11 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write the tables to")
-    page = parser.parse_args().page
-    write_atomically(page, render(page.read_text(encoding="utf-8")))
+    parser.add_argument("--page", type=Path, nargs="+", default=PAGES, help="the pages to write the tables to")
+    for page in parser.parse_args().page:
+        write_atomically(page, render(page.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

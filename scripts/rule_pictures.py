@@ -1,6 +1,6 @@
 """What each rule does to a position: regenerates the pictures and tables of the pages in docs/rules, exactly.
 
-The tables of all rules, there and in the README, are what the rules' classes say.
+The table of all rules there is what the rules' classes say.
 
     python scripts/rule_pictures.py                 computes, writes the result file, and renders; seconds
     python scripts/rule_pictures.py --only-render   pictures and tables again, from the result file
@@ -195,13 +195,12 @@ def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rule_table(page: Path) -> str:
-    """Return what there is to choose from, as the rules' classes say it, with links from a page."""
-    folder = "docs/rules/" if page.name == "README.md" else ""
+def rule_table() -> str:
+    """Return what there is to choose from, as the rules' classes say it."""
     lines = ["| rule | for example | guarantee at a position | choose it |", "|---|---|---|---|"]
     for name, rule in RULES.items():
         for preset in rule.presets:
-            title = f"[{rule.title}]({folder}{name}.md)"
+            title = f"[{rule.title}]({name}.md)"
             lines.append(f"| {title} | `{preset.spelling}` | {preset.guarantee} | {preset.choose} |")
     return "\n".join(lines)
 
@@ -215,7 +214,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="result file, JSON")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the rules' pages")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="page with a table of the rules")
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     shown = shown_on(given.pages)
@@ -234,8 +232,8 @@ def main() -> None:
             ("cost", cost_picture(name, result)),
         ):
             write_atomically(given.pages / "pictures" / f"{name}_{kind}.svg", picture)
-    for page in (given.pages / "index.md", given.readme):
-        write_atomically(page, insert(page.read_text(), "rules", rule_table(page)))
+    page = given.pages / "index.md"
+    write_atomically(page, insert(page.read_text(), "rules", rule_table()))
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def frames(browser: Browser, server: Running) -> Iterator[tuple[bytes, int]]:
             gate.release()
             steps += 1
             page.wait_for_function(
-                """steps => Number.parseInt(document.querySelector(".session .rounds dd")?.textContent) >= steps
+                """steps => Number.parseInt(document.querySelector(".session .step-count dd")?.textContent) >= steps
                 || document.querySelector(".session .downloads a")""",
                 arg=steps,
             )

@@ -1,6 +1,6 @@
 """A soak of vLLM's server: every rule, budget and protection under way at once, with clients that go away.
 
-    .venv-vllm/bin/python scripts/vllm_soak.py --seconds 1200 --concurrency 16
+    .venv-vllm/bin/python -m scripts.vllm_soak --seconds 1200 --concurrency 16
 
 Clients ask until the time is over; some take streams, and of some rules a part leaves before the answer is there. Then:
 
@@ -34,9 +34,9 @@ from typing import Any
 
 import openai
 import psutil
-from vllm_goodput import MODEL, Way, serving
 
 from cactus_decoding.evaluation.tasks.sources import parse_task
+from studies.serving.goodput import MODEL, Way, serving
 
 STAYING: tuple[dict[str, Any], ...] = (
     {"acceptance_rule": "cactus:delta=0.7"},

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from support.pass_times import PASS_TIMES
+from support.rules_under_test import ORDINARY, SPELLINGS
 from transformers.utils import logging
 
 from cactus_decoding.cli import main
+from cactus_decoding.drafting.automatic.times import PassTimes
 
 # The same examples on every run, and no limit on time: a loaded machine must not make a test fail.
 settings.register_profile("deterministic", derandomize=True, deadline=None)
@@ -19,6 +22,30 @@ settings.load_profile("deterministic")
 
 # Tests that are started in the background may be told to ignore Ctrl-C, and so would the processes they interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark a test of an unusual knob as slow, where the same test has a case for an ordinary one."""
+
+    def of(item: pytest.Item) -> tuple[Path, str]:
+        return item.path, item.name.partition("[")[0]
+
+    spelled = [(item, item.callspec.params.get("spelling")) for item in items if hasattr(item, "callspec")]
+    ordinary = {of(item) for item, spelling in spelled if spelling != "lossless" and spelling in ORDINARY}
+    for item, spelling in spelled:
+        if of(item) in ordinary and spelling in SPELLINGS and spelling not in ORDINARY:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _same_pass_times(tmp_path_factory):
+    """Have proposals chosen by the same pass times on every machine, and keep none in the user's cache."""
+    times = PassTimes.read(PASS_TIMES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("cactus_decoding.drafting.automatic.times.measure", lambda target, drafter: times)
+        yield
 
 
 @pytest.fixture
@@ -37,7 +64,7 @@ def settings_of_the_libraries(monkeypatch):
 @pytest.fixture(scope="session")
 def gguf(tmp_path_factory) -> Callable[..., Path]:
     """Return a function from a bundled model's name, and a type of weights, to its GGUF file."""
-    from bundled_gguf import write_bundled
+    from scripts.bundled_gguf import write_bundled
 
     folder, written = tmp_path_factory.mktemp("gguf"), dict[tuple[str, str], Path]()
 

@@ -7,14 +7,13 @@ import math
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, make_rows
-from support.rules_under_test import LOSSLESS_LIMITS, SPELLINGS, RejectsEverything
+from support.rules_under_test import LOSSLESS_LIMITS, RejectsEverything, every_rule
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.auditing import Audit, audit
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.types import Verdict
-
-every_rule = pytest.mark.parametrize("spelling", SPELLINGS)
 
 
 def assert_same(given: Audit, expected: Audit) -> None:
@@ -26,7 +25,7 @@ def assert_same(given: Audit, expected: Audit) -> None:
             torch.testing.assert_close(getattr(given, name), value, rtol=0, atol=1e-13)
 
 
-@every_rule
+@every_rule()
 def test_layout_and_leading_dimensions_do_not_matter(spelling: str) -> None:
     target, draft = make_rows(6, 12, seed=7)
     flat = audit(spelling, target, draft)
@@ -42,8 +41,8 @@ def test_layout_and_leading_dimensions_do_not_matter(spelling: str) -> None:
     torch.testing.assert_close(one.output_probs, flat.output_probs[3], rtol=0, atol=1e-13)
 
 
-@every_rule
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@every_rule()
+@all_of("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_rounded_rows_are_audited_in_float64(spelling: str, dtype: torch.dtype) -> None:
     target, draft = (rows.to(dtype) for rows in make_rows(9, 20, seed=8))
     result = audit(spelling, target, draft)
@@ -55,7 +54,7 @@ def test_rounded_rows_are_audited_in_float64(spelling: str, dtype: torch.dtype) 
     torch.testing.assert_close(result.acceptance, accepted.sum(-1), rtol=0, atol=1e-12)
 
 
-@every_rule
+@every_rule()
 def test_large_vocabulary_equals_the_enumeration(spelling: str) -> None:
     # rows like a language model's: a steep head, a long tail, and a draft that resembles the target
     generator = torch.Generator().manual_seed(0)
@@ -69,7 +68,7 @@ def test_large_vocabulary_equals_the_enumeration(spelling: str) -> None:
     assert result.output_probs.sum().item() == pytest.approx(1, abs=1e-12)
 
 
-@every_rule
+@every_rule()
 def test_vocabulary_of_one_token(spelling: str) -> None:
     row = torch.ones(1, dtype=torch.float64)
     for given in ({"draft_probs": row}, {"draft_token_ids": torch.tensor(0, dtype=torch.int32)}):
@@ -79,7 +78,7 @@ def test_vocabulary_of_one_token(spelling: str) -> None:
         assert result.kl.item() == result.tv.item() == result.max_log_ratio.item() == result.min_log_ratio.item() == 0
 
 
-@pytest.mark.parametrize("spelling", ["lossless", *LOSSLESS_LIMITS])
+@all_of("spelling", ["lossless", *LOSSLESS_LIMITS])
 def test_rule_without_a_budget_costs_nothing(spelling: str) -> None:
     target, draft = make_rows(12, 100, seed=9)
     result = audit(spelling, target, draft)

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.loop_runs import begin
+from support.tables import all_of, groups_of
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import (
@@ -34,14 +35,13 @@ from cactus_decoding import (
     verify_block,
 )
 from cactus_decoding.arguments.knobs import parameters
-from cactus_decoding.budgets.budget import as_budget
 from cactus_decoding.drafting.early_exit import EarlyExit
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.policy.budget import as_budget
 from cactus_decoding.rules import as_rule
 from cactus_decoding.sampling.sparse_probs import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
-from cactus_decoding.verification.logits import verify_logits
 
 BATCH, PROPOSALS, VOCABULARY = 2, 3, 4
 HUGE = 10**400
@@ -181,10 +181,10 @@ def cases(argument: str) -> list[tuple[str, str, Callable[[Any], Any]]]:
     return [*kinds, *values, *((ANY_SHAPE, wrong, change) for wrong, change in BAD_SHAPES.items())]
 
 
-def table(*arguments: str) -> pytest.MarkDecorator:
-    every = [(name, *case) for name in arguments for case in cases(name)]
-    ids = [f"{name}-{wrong}" for name, _, wrong, _ in every]
-    return pytest.mark.parametrize(("argument", "named", "change"), [(n, m, c) for n, m, _, c in every], ids=ids)
+def table(*arguments: str) -> Callable:
+    """Give each argument, one after another, every wrong value that there is for it."""
+    every = {name: [(name, named, change) for named, _, change in cases(name)] for name in arguments}
+    return groups_of("argument, named, change", every)
 
 
 VERIFY_ARGUMENTS = ("rule", "target_probs", "draft_probs", "draft_token_ids", "num_draft_tokens", "generator")
@@ -206,26 +206,6 @@ def test_verification_refuses(function, argument: str, named: str, change: Calla
         refused(lambda given=kept: function(**given), named)
 
 
-@pytest.mark.parametrize("vocabulary", [VOCABULARY, 5000])
-@table("rule", "target_logits", "draft_probs", "draft_token_ids", "num_draft_tokens", "generator")
-def test_verification_from_logits_refuses(vocabulary: int, argument: str, named: str, change: Callable) -> None:
-    kept = given_to_verify() | {"rule": "lossless", "sampling": SamplingParams()}
-    for name in ("target_probs", "draft_probs"):
-        kept[name] = torch.nn.functional.pad(kept[name], (0, vocabulary - VOCABULARY))
-    kept["target_logits"] = kept.pop("target_probs").log()
-    if argument == "draft_token_ids" and change is BAD_IDS["too large"]:
-        kept["draft_token_ids"] = kept["draft_token_ids"] + vocabulary - VOCABULARY
-    kept[argument] = change(kept[argument])
-    refused(lambda: verify_logits(**kept), named)
-
-
-def test_verification_from_logits_refuses_what_is_no_sampling() -> None:
-    kept = given_to_verify()
-    kept["target_logits"] = kept.pop("target_probs").log()
-    for wrong in (None, 0.7, {"temperature": 1}, SamplingParams):
-        refused(lambda wrong=wrong: verify_logits("lossless", sampling=wrong, **kept), "sampling")
-
-
 @table("rule", "target_probs", "draft_probs")
 def test_audits_refuse(argument: str, named: str, change: Callable) -> None:
     kept: dict[str, Any] = {"rule": "lossless", "target_probs": rows(2, 3), "draft_probs": rows(2, 3)}
@@ -244,7 +224,7 @@ def test_audits_of_deterministic_drafts_refuse(argument: str, named: str, change
         refused(lambda: audit("lossless", rows(2, 3), draft_token_ids=ids), named)
 
 
-@pytest.mark.parametrize("wrong", ["none", "number", "list", "integers", "bools", "complex", "float8", "uint16"])
+@all_of("wrong", ["none", "number", "list", "integers", "bools", "complex", "float8", "uint16"])
 def test_sampling_refuses(wrong: str) -> None:
     for sampling in (SamplingParams(), SamplingParams(0.5, top_k=2), SamplingParams(0)):
         logits = NOT_FLOATS[wrong](rows(2).log())
@@ -275,9 +255,6 @@ def test_rows_that_require_grad_give_results_without_a_graph(vocabulary: int, ru
     target, draft = logits.softmax(-1), other.softmax(-1)
     ids = draft.argmax(-1)
     results = [verify(rule, target, draft, ids, generator)]
-    for sampling in (SamplingParams(), SamplingParams(0.7, 3), SamplingParams(0.7, top_p=0.9), SamplingParams(0)):
-        results.append(verify_logits(rule, logits, sampling, draft, ids, generator))
-        assert not sampling(logits).requires_grad
     if not rule.startswith(("cactus", "typical")):
         results.append(verify_block(rule, target, draft, ids, generator))
     assert all(not part.requires_grad for result in results for part in result)
@@ -292,7 +269,6 @@ def test_other_precisions_and_integers_mix() -> None:
         for integers in (torch.int32, torch.int16, torch.uint8):
             result = verify("lossless", rows(3).to(kind), rows(2), torch.zeros(2, dtype=integers))
             assert 0 <= int(result.num_accepted) <= 2
-    assert verify_logits("lossless", rows(3).log().half(), SamplingParams(), rows(2), torch.zeros(2).int()) is not None
 
 
 # --- knobs ---
@@ -329,7 +305,7 @@ def beside(of: str, knob: Any) -> dict[str, Any]:
 KNOBS = [(name, each) for name, made in OBJECTS.items() for each in parameters(made)]
 
 
-@pytest.mark.parametrize(("of", "knob"), KNOBS, ids=[f"{of}-{knob.name}" for of, knob in KNOBS])
+@all_of("of, knob", KNOBS)
 def test_knobs_refuse_what_is_no_number_or_out_of_range(of: str, knob: Any) -> None:
     made = OBJECTS[of]
     for wrong in [*NO_NUMBERS, *OUT_OF_RANGE]:
@@ -339,7 +315,7 @@ def test_knobs_refuse_what_is_no_number_or_out_of_range(of: str, knob: Any) -> N
         refused(lambda fields=fields, wrong=wrong: made(**(fields | {knob.name: wrong})), knob.name)
 
 
-@pytest.mark.parametrize(("of", "knob"), KNOBS, ids=[f"{of}-{knob.name}" for of, knob in KNOBS])
+@all_of("of, knob", KNOBS)
 def test_knobs_of_huge_integers_do_not_overflow(of: str, knob: Any) -> None:
     fields = beside(of, knob)
     for huge in (HUGE, 10**5000):
@@ -349,7 +325,7 @@ def test_knobs_of_huge_integers_do_not_overflow(of: str, knob: Any) -> None:
             refused(lambda huge=huge: OBJECTS[of](**(fields | {knob.name: huge})), knob.name)
 
 
-@pytest.mark.parametrize(("of", "knob"), KNOBS, ids=[f"{of}-{knob.name}" for of, knob in KNOBS])
+@all_of("of, knob", KNOBS)
 def test_knobs_take_the_numbers_of_numpy_and_hold_pythons(of: str, knob: Any) -> None:
     if knob.choices:
         return
@@ -408,7 +384,7 @@ MAKING: list[tuple[Callable, str]] = [
     (lambda wrong: NgramDrafter(min_ngram_size=wrong), "min_ngram_size"),
     (lambda wrong: EarlyExit(wrong), "layers"),
     (lambda wrong: Request(max_new_tokens=wrong), "max_new_tokens"),
-    (lambda wrong: Request(num_speculative_tokens=wrong), "num_speculative_tokens"),
+    (lambda wrong: Request(num_speculative_tokens=wrong if wrong is not None else "none"), "num_speculative_tokens"),
     (lambda wrong: Request(seed=wrong if wrong is not None else "none"), "seed"),
     (lambda wrong: Request(budget=wrong if wrong is not None else "none"), "budget"),
     (lambda wrong: as_budget(wrong if wrong is not None else "none"), "budget"),
@@ -423,7 +399,7 @@ MAKING: list[tuple[Callable, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "name"), MAKING, ids=[f"{i}-{name}" for i, (_, name) in enumerate(MAKING)])
+@all_of("make, name", MAKING)
 def test_requests_and_lengths_refuse(make: Callable, name: str) -> None:
     for wrong in [*NO_NUMBERS, NAN, -INF, -1, -HUGE, Fraction(-1, 3)]:
         if (name == "draft_cost" and wrong is None) or (name == "token_cost" and wrong is None):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +31,17 @@ def test_every_name_is_there_and_others_are_not():
     assert set(cactus_decoding.__all__) <= set(namespace)
     with pytest.raises(AttributeError, match="has no attribute 'frob'"):
         cactus_decoding.frob  # noqa: B018
+
+
+LOADED = """
+import sys
+from cactus_decoding import generate
+own = [module for name, module in sys.modules.items() if name.partition(".")[0] == "cactus_decoding"]
+print(sum(len(open(module.__file__, encoding="utf-8").readlines()) for module in own))
+"""
+
+
+def test_whoever_generates_loads_little_of_the_package():
+    """What a request does not ask for is imported where it is asked for."""
+    lines = int(subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True).stdout)
+    assert lines <= 6000

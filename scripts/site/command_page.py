@@ -11,8 +11,8 @@ from cactus_decoding.cli.app import app
 
 INTRODUCTION = """# Command line
 
-`cactus COMMAND --help` says the same in a terminal. A mistake ends with exit code 2 and one sentence, a check that
-failed with 1, an interruption with 130.
+`cactus COMMAND --help-all` says the same in a terminal, and `--help` what most need. A mistake ends with exit
+code 2 and one sentence, a check that failed with 1, an interruption with 130.
 """
 
 

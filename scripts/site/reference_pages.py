@@ -40,7 +40,7 @@ PARTS = {
     "verifying": Part(
         "Verifying, auditing, budgets",
         "The one place where rules meet randomness, and what looks at the same distributions: the audit and the meter.",
-        ("verification", "auditing", "budgets", "divergences"),
+        ("verification", "auditing", "policy", "divergences"),
     ),
     "drafting": Part(
         "Drafting",
@@ -71,7 +71,7 @@ PARTS = {
     ),
     "bundled": Part(
         "The bundled pair",
-        "The models that ship with the package, the problems that they know, and how they were made.",
+        "The models that ship with the package, the problems that they know, and what trains drafts and importance.",
         ("zoo", "training"),
     ),
     "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
@@ -130,7 +130,7 @@ def _own_names(module: str) -> list[str]:
     return [
         name
         for name in getattr(loaded, "__all__", ())
-        if getattr(getattr(loaded, name), "__module__", loaded.__name__) == loaded.__name__
+        if not hasattr(value := getattr(loaded, name), "__qualname__") or value.__module__ == loaded.__name__
     ]
 
 

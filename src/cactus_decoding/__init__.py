@@ -6,15 +6,15 @@ TYPE_CHECKING = False  # as `typing` has it: only type checkers and the document
 if TYPE_CHECKING:
     from cactus_decoding.auditing import Audit as Audit
     from cactus_decoding.auditing import audit as audit
-    from cactus_decoding.budgets.budget import Budget as Budget
+    from cactus_decoding.contrib.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
+    from cactus_decoding.contrib.trees.best_first import BestFirstTree as BestFirstTree
+    from cactus_decoding.drafting.automatic import AutoLength as AutoLength
     from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
     from cactus_decoding.drafting.lengths import DRAFT_LENGTHS as DRAFT_LENGTHS
-    from cactus_decoding.drafting.lengths import AdaptiveLength as AdaptiveLength
-    from cactus_decoding.drafting.lengths import AdaptiveTree as AdaptiveTree
-    from cactus_decoding.drafting.lengths import BestFirstTree as BestFirstTree
-    from cactus_decoding.drafting.lengths import ConfidenceStop as ConfidenceStop
-    from cactus_decoding.drafting.lengths import FixedLength as FixedLength
-    from cactus_decoding.drafting.lengths import StaticTree as StaticTree
+    from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
+    from cactus_decoding.drafting.lengths.confidence import ConfidenceStop as ConfidenceStop
+    from cactus_decoding.drafting.lengths.fixed import FixedLength as FixedLength
+    from cactus_decoding.drafting.lengths.static_tree import StaticTree as StaticTree
     from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
     from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
     from cactus_decoding.drafting.registry import DRAFTERS as DRAFTERS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cactus_decoding.generation.pair import load_pair as load_pair
     from cactus_decoding.generation.request import Request as Request
     from cactus_decoding.integrations.transformers.generate import speculative_generate as speculative_generate
+    from cactus_decoding.policy.budget import Budget as Budget
     from cactus_decoding.rules import *  # noqa: F403 - the registry names its rules
     from cactus_decoding.sampling.params import SamplingParams as SamplingParams
     from cactus_decoding.types import AcceptanceRule as AcceptanceRule
@@ -37,16 +38,23 @@ if TYPE_CHECKING:
     from cactus_decoding.types import Verdict as Verdict
     from cactus_decoding.types import Verification as Verification
     from cactus_decoding.types import Visit as Visit
+    from cactus_decoding.verification.batched import verify as verify
     from cactus_decoding.verification.block import verify_block as verify_block
-    from cactus_decoding.verification.plain import verify as verify
 
 __version__ = "0.1.0"
 
 _NAMES = {
     "auditing": "Audit audit",
-    "budgets.budget": "Budget",
+    "policy.budget": "Budget",
+    "contrib.trees.adaptive_tree": "AdaptiveTree",
+    "contrib.trees.best_first": "BestFirstTree",
+    "drafting.automatic": "AutoLength",
     "drafting.candidates": "CandidateGeneratorDrafter",
-    "drafting.lengths": "DRAFT_LENGTHS AdaptiveLength AdaptiveTree BestFirstTree ConfidenceStop FixedLength StaticTree",
+    "drafting.lengths": "DRAFT_LENGTHS",
+    "drafting.lengths.adaptive": "AdaptiveLength",
+    "drafting.lengths.confidence": "ConfidenceStop",
+    "drafting.lengths.fixed": "FixedLength",
+    "drafting.lengths.static_tree": "StaticTree",
     "drafting.model": "ModelDrafter",
     "drafting.ngram": "NgramDrafter",
     "drafting.registry": "DRAFTERS",
@@ -59,7 +67,7 @@ _NAMES = {
     "sampling.params": "SamplingParams",
     "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
     "verification.block": "verify_block",
-    "verification.plain": "verify",
+    "verification.batched": "verify",
 }
 
 

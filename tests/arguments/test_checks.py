@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.arguments.checks import (
@@ -17,7 +18,7 @@ from cactus_decoding.arguments.checks import (
     check_token_ids,
 )
 from cactus_decoding.auditing import audit
-from cactus_decoding.verification.plain import verify
+from cactus_decoding.verification.batched import verify
 
 BATCH, PROPOSALS, VOCABULARY = 2, 3, 4
 
@@ -63,7 +64,7 @@ BAD_SHAPES = [
 
 
 @pytest.mark.parametrize("name", ["target_probs", "draft_probs"])
-@pytest.mark.parametrize(("change", "error", "message"), [*BAD_ROWS, *BAD_SHAPES])
+@all_of("change, error, message", [*BAD_ROWS, *BAD_SHAPES])
 def test_verify_refuses_bad_rows(name: str, change: Callable, error: type[Exception], message: str) -> None:
     given = arguments()
     given[name] = change(given[name])
@@ -72,7 +73,7 @@ def test_verify_refuses_bad_rows(name: str, change: Callable, error: type[Except
 
 
 @pytest.mark.parametrize("name", ["target_probs", "draft_probs"])
-@pytest.mark.parametrize(("change", "error", "message"), BAD_ROWS)
+@all_of("change, error, message", BAD_ROWS)
 def test_audit_refuses_bad_rows(name: str, change: Callable, error: type[Exception], message: str) -> None:
     given = arguments()
     rows = {"target_probs": given["draft_probs"], "draft_probs": given["draft_probs"]}
@@ -94,7 +95,7 @@ BAD_IDS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "message"), BAD_IDS)
+@all_of("change, error, message", BAD_IDS)
 def test_bad_ids_are_refused(change: Callable, error: type[Exception], message: str) -> None:
     given = arguments()
     ids = change(given["draft_token_ids"])
@@ -144,9 +145,9 @@ def test_audit_takes_rows_or_ids_of_the_draft_and_not_both() -> None:
         audit("lossless", rows, rows[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@all_of("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("vocabulary", [32_000, 152_000])
-@pytest.mark.parametrize("sharpness", [0.0, 0.1, 2.0, 8.0])
+@all_of("sharpness", [0.0, 0.1, 2.0, 8.0])
 def test_rounded_softmax_rows_are_accepted(dtype: torch.dtype, vocabulary: int, sharpness: float) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = (torch.randn(1, 2, vocabulary, generator=generator) * sharpness).softmax(-1).to(dtype)

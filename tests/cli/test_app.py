@@ -29,8 +29,6 @@ COMMANDS = (
     "train-draft",
     "learn-importance",
     "show",
-    "train-bundled",
-    "check-bundled",
 )
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 SHORT = ("--seed", "3", "--max-new-tokens", "12")
@@ -79,18 +77,12 @@ def test_version(run):
         (["generate", " \n"], "the prompt must not be blank (with --raw it may)"),
         (["generate", "\udcff"], "the prompt must be UTF-8 text, but byte 0 is 0xff"),
         (["generate", "word " * 2000], "the prompt must be shorter than the target's 1024 positions"),
-        (["generate", "x", "--target", "./missing"], "a draft is missing for target './missing': give a model's path"),
+        (["generate", "x", "--target", "./missing"], "there is no folder './missing'"),
         (["generate", "x", "--target", "./missing", "--draft", "ngram"], "there is no folder './missing'"),
         (["generate", "x", "--draft", "/missing"], "cannot load the draft: there is no folder '/missing'"),
         (["demo", "--problems", "0"], "'--problems'"),
         (["demo", "--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1, but is 0"),
-        (["check-bundled", "--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1, but is 0"),
         (["demo", "--delta", "-1"], "delta must be in [0, inf), but is -1.0"),
-        (["train-bundled"], "'--output'"),
-        (["train-bundled", "--output", "x", "--role", "teacher"], "is not one of 'target', 'worded', 'draft', 'all'"),
-        (["train-bundled", "--output", str(zoo.path("target").parent)], "exists; choose another output, or allow"),
-        (["check-bundled", "--models", "/missing"], "there is no folder '/missing/target'"),
-        (["check-bundled", "--json", "/missing/result.json"], "cannot write '/missing/result.json': its folder is"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(run, arguments, message):

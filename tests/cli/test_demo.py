@@ -149,7 +149,7 @@ def test_what_chance_explains_is_not_called_a_loss():
 
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
-    [(0.5, "comes sooner than from"), (2.0, "saves passes of the target, but no time"), (1.0, "this run cannot tell")],
+    [(0.5, "comes sooner than from"), (2.0, "takes fewer steps, but no less time"), (1.0, "this run cannot tell")],
 )
 def test_time_is_judged_by_its_interval(seconds, sentence):
     ways = made_up({"plain": [True] * 40}, {"protected": seconds})

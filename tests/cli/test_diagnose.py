@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -12,8 +13,10 @@ def test_it_says_where_rejections_are_and_what_each_way_promises(run, tmp_path):
     code, said, err = run("diagnose", "--problems", "8", "--draft-cost", "0.25", "--threads", "1", "--json", str(out))
     assert code == 0, err
     assert "Answering: 8/8" in err
-    assert "rejections: " in said
+    (total,) = re.findall(r"^Probing: (\d+)/\1$", err, re.MULTILINE)
     found = json.loads(out.read_text())
+    assert int(total) == 400 + found["positions"]
+    assert "rejections: " in said
     assert found["draft_cost"] == 0.25
     assert found["rule"] == "clamped:width=3.0 protecting digits"
     assert found["provenance"]["arguments"]["draft"] == "bundled:worded"

@@ -47,7 +47,7 @@ def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_pat
         (("--seeds", "1,-2"), "--seeds must be comma-separated integers"),
         (("--target", "/nowhere/model", "--draft", "ngram"), "there is no folder '/nowhere/model'"),
         (("--target", "some/model"), "a draft is missing"),
-        (("--engine", "magic"), "engine must be one of transformers, vllm"),
+        (("--engine", "magic"), "engine must be one of transformers, llama-cpp, vllm"),
         (("--verification", "magic"), "verification must be one of"),
         (("--rule", "cactus:delta=1", "--verification", "block"), "block verification needs a rule"),
         (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
@@ -81,12 +81,13 @@ def test_a_prompt_that_does_not_fit_is_named(run, tmp_path):
 def test_trees_are_swept_like_lengths(run, tmp_path):
     out = tmp_path / "results.jsonl"
     code, printed, err = run("eval", *SMALL, "--out", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
-                             "--num-speculative-tokens", "3,tree:static=3.2,drawn=2,tree:static=2.2",
+                             "--num-speculative-tokens", "3", "--tree", "static=3.2,drawn=2", "--tree", "static=2.2",
                              "--verification", "joint", "--protect", "none")  # fmt: skip
     assert code == 2  # joint verification draws one child a token at most
     assert "at most one drawn child a token" in err
     code, printed, err = run("eval", *SMALL, "--out", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
-                             "--num-speculative-tokens", "3,tree:static=3.2,drawn=2,tree:static=2.2")  # fmt: skip
+                             "--num-speculative-tokens", "3", "--tree", "static=3.2,drawn=2",
+                             "--tree", "static=2.2")  # fmt: skip
     assert code == 0, err
     lengths = [result.config.num_speculative_tokens for result in read_results(out)]
     assert lengths == [3, 3, *["tree:static=3.2,drawn=2"] * 2, *["tree:static=2.2"] * 2]

@@ -44,7 +44,7 @@ def test_a_setting_is_one_row_of_whole_numbers(width: int) -> None:
     rows = [line for line in lines if row.search(line.rstrip())]
     assert len(rows) == len(shown)
     for line, summary in zip(rows, shown, strict=True):
-        for metric, digits in (("score", 3), ("acceptance_length", 2), ("rounds_per_answer", 1),
+        for metric, digits in (("score", 3), ("acceptance_length", 2), ("steps_per_answer", 1),
                                ("seconds_per_answer", 3), ("nats_per_answer", 3)):  # fmt: skip
             value = summary.metrics[metric]
             assert value is not None

@@ -32,6 +32,48 @@ def test_help_does_not_wait_for_torch(code):
     assert done.stdout.endswith("imported: []\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "--bad-option"],
+        ["generate", "hi", "--rule", "nonsense"],
+        ["generate", "hi", "--raw", "--chat"],
+        ["eval", "--out", "r.jsonl", "--rule", "nonsense"],
+        ["frontier", "--output", "f.json", "--rule", "nonsense"],
+        ["calibrate", "--rule", "nonsense"],
+        ["serve", "--rule", "nonsense"],
+        ["trace", "--bad-option"],
+        ["trace", "no-such-file.jsonl"],
+    ],
+)
+def test_a_wrong_argument_does_not_wait_for_torch(arguments):
+    code = f"import sys; from cactus_decoding.cli import main; code = main({arguments})"
+    code += f"; print(code, 'imported:', sorted({HEAVY} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 imported: []\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "cactus_decoding.integrations.llama_cpp.llama",
+        "cactus_decoding.tracing",
+        "cactus_decoding.generation.generate",
+        "cactus_decoding.generation.pair",
+        "cactus_decoding.evaluation.runs.runner",
+        "cactus_decoding.evaluation.frontier.calibrate",
+        "cactus_decoding.evaluation.reporting.pictures",
+    ],
+)
+def test_what_needs_no_transformers_does_not_wait_for_it(module):
+    heavy = {"transformers", "scipy", "sklearn", "matplotlib", "lm_eval", "pandas", "sympy"}
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if "llama_cpp" in done.stderr:
+        pytest.skip("llama-cpp-python is not installed")
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("moment", [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5])

@@ -9,11 +9,11 @@ import typer
 from support.importances import digits_file
 
 from cactus_decoding import Budget, Request
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.cli.app import app as cactus
 from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
+from cactus_decoding.policy.vocabulary import Vocabulary
 
-ALL = ("rule", "budget", "protection", "num_speculative_tokens", "verification", "sampling", "max_new_tokens", "seed",
-       "stop")  # fmt: skip
+ALL = ("rule", "budget", "policy", "proposals", "sampling", "answer")
 
 
 def asked(*arguments: str, groups: tuple[str, ...] = ALL, **defaults: object) -> Settings:
@@ -56,6 +56,7 @@ def test_every_option_reaches_the_request(tmp_path):
         "relax_within": ["<a>", "</a>"],
         "verification": "token",
         "num_speculative_tokens": 4,
+        "tree": None,
         "temperature": 0.6,
         "top_k": 20,
         "top_p": 0.9,
@@ -99,3 +100,19 @@ def test_budgets_that_do_not_go_together_are_told_in_options(given, rules, messa
 
 def test_one_rule_that_spends_is_enough():
     check_budget({"budget_nats": 1.0, "max_shift": None, "expected_tokens": None}, "lossless", "typical")
+
+
+def test_what_is_written_goes_by_one_name_and_the_older_ones_still_do():
+    commands = typer.main.get_command(cactus).commands
+    spelled = {
+        name: next(each.opts for each in command.params if "--output" in each.opts)
+        for name, command in commands.items()
+        if any("--output" in each.opts for each in command.params)
+    }
+    assert {name: opts[1:] for name, opts in spelled.items() if opts[1:]} == {
+        "eval": ["--out"],
+        "learn-importance": ["--out"],
+        "diagnose": ["--json"],
+        "plan": ["--json"],
+    }
+    assert {"frontier", "calibrate", "report", "trace", "train-draft"} < spelled.keys()

@@ -9,6 +9,7 @@ from functools import cache
 import mpmath
 import pytest
 import torch
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.divergences import f_divergences
@@ -31,7 +32,7 @@ GENERATORS: dict[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
 }
 
 every_divergence = pytest.mark.parametrize("name", DIVERGENCES)
-every_delta = pytest.mark.parametrize("delta", DELTAS)
+every_delta = all_of("delta", DELTAS)
 
 
 def cost(name: str, g: mpmath.mpf, q: mpmath.mpf) -> mpmath.mpf:
@@ -115,7 +116,7 @@ def test_exact_lift_of_the_smallest_float32_numbers(name: str, q: float) -> None
 
 
 @every_divergence
-@pytest.mark.parametrize("lift", [lift_exactly, lift_by_expansion])
+@all_of("lift", [lift_exactly, lift_by_expansion])
 def test_limits_of_the_lift(name: str, lift: Callable[[str, Tensor, float], Tensor]) -> None:
     if lift is lift_by_expansion and DIVERGENCES[name].curvature is None:
         with pytest.raises(ValueError, match=rf"{name}.*exact"):
@@ -165,7 +166,7 @@ def test_expansion_never_overspends_up_to_one_half(delta: float) -> None:
     assert (DIVERGENCES["kl"].value(lifted, probs)[half] <= delta * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("delta", [1e-4, 0.01, 0.1, 0.5, 1.0, 1.25, 1.2564, 1.2565, 1.5, 3.0])
+@all_of("delta", [1e-4, 0.01, 0.1, 0.5, 1.0, 1.25, 1.2564, 1.2565, 1.5, 3.0])
 def test_worst_overspend_of_the_expansion(delta: float) -> None:
     # dense near 1 too: for a small budget g is clipped to 1 only there
     below = torch.linspace(0, 1, 200_001, dtype=torch.float64)[1:-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.code_blocks import ROOT, blocks_of, commands_of
+from support.tables import all_of
 
 from cactus_decoding import generate, load_pair
 from cactus_decoding.playground.form import form
@@ -74,7 +75,7 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@all_of("path", FILES)
 def test_what_a_file_asks_is_an_example(path: Path) -> None:
     assert set(asked(path)) <= QUESTIONS
 

@@ -18,9 +18,11 @@ WITH_CODE = [name for name, page in zip(NAMES, PAGES, strict=True) if blocks_of(
 # Blocks that need what tests cannot have, each with its reason on the page: the number may not grow unseen.
 NOT_RUN = {
     "README.md": 2,
-    "docs/adding_a_rule.md": 1,
+    "docs/adding_a_rule.md": 2,
     "docs/installation.md": 4,
-    "docs/laptop.md": 3,
+    "docs/laptop.md": 2,
+    "docs/laptop_benchmarks.md": 1,
+    "docs/proposals.md": 1,
     "docs/traces_and_playground.md": 1,
     "docs/vllm.md": 9,
 }

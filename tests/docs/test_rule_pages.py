@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.code_blocks import ROOT
+from support.tables import all_of
 
 from cactus_decoding import RULES, parse_rule
 
@@ -40,7 +41,7 @@ def test_every_rule_has_a_page_and_no_page_is_left_over() -> None:
     assert {page.stem for page in PAGES.glob("*.md")} == {*RULES, "index"}
 
 
-@pytest.mark.parametrize("name", RULES)
+@all_of("name", RULES)
 def test_a_page_has_all_parts_and_names_every_knob(name: str) -> None:
     page = text_of(name)
     assert re.findall(r"^## (.+)$", page, re.MULTILINE) == HEADINGS
@@ -50,7 +51,7 @@ def test_a_page_has_all_parts_and_names_every_knob(name: str) -> None:
     assert f"pictures/{name}_cost.svg" in page
 
 
-@pytest.mark.parametrize("name", NAMES)
+@all_of("name", NAMES)
 def test_every_spelling_on_a_page_parses(name: str) -> None:
     for spelled in SPELLING.findall((ROOT / name).read_text()):
         if re.search(r"=[a-z](,|$)", spelled):  # a letter stands for a value, as in relaxed_greedy:margin=m
@@ -66,9 +67,8 @@ def test_what_the_command_line_guarantees_can_be_found_on_a_page() -> None:
         assert all(f"`{knob}`" in text_of(rule.name) for knob in knobs)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/rules/index.md"])
-def test_tables_of_all_rules_say_what_their_classes_say(page: str) -> None:
-    table = (ROOT / page).read_text().partition("<!-- begin: rules -->")[2].partition("<!-- end: rules -->")[0]
+def test_the_table_of_all_rules_says_what_their_classes_say() -> None:
+    table = text_of("index").partition("<!-- begin: rules -->")[2].partition("<!-- end: rules -->")[0]
     presets = [preset for rule in RULES.values() for preset in rule.presets]
     assert re.findall(r"\| `(.+)` \| (.+) \| (.+) \|$", table, re.MULTILINE) == [tuple(each) for each in presets]
     assert re.findall(r"^\| \[(.+)\]", table, re.MULTILINE) == [
@@ -78,16 +78,15 @@ def test_tables_of_all_rules_say_what_their_classes_say(page: str) -> None:
 
 def render(folder: Path, *options: str) -> None:
     """Run the script on copies of the pages in a folder."""
-    for page in (ROOT / "README.md", *PAGES.glob("*.md")):
+    for page in PAGES.glob("*.md"):
         shutil.copy(page, folder)
-    command = [sys.executable, str(SCRIPT), "--pages", str(folder), "--readme", str(folder / "README.md"), *options]
+    command = [sys.executable, str(SCRIPT), "--pages", str(folder), *options]
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
 @pytest.mark.slow
 def test_pictures_and_tables_are_rendered_from_the_result_file(tmp_path: Path) -> None:
     render(tmp_path, "--only-render")
-    assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text()
     for path in (*PAGES.glob("*.md"), *PAGES.glob("pictures/*.svg")):
         assert (tmp_path / path.relative_to(PAGES)).read_text() == path.read_text(), path
 

@@ -6,8 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 from support.code_blocks import ROOT
+from support.tables import all_of
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 # Quoted, but of others: the shell's and Python's.
@@ -51,7 +51,7 @@ def is_said(message: str) -> bool:
     return any(wanted.search(text) for text in SENTENCES)
 
 
-@pytest.mark.parametrize("message", messages(PAGE.read_text()))
+@all_of("message", messages(PAGE.read_text()))
 def test_a_quoted_message_is_one_of_the_package(message: str) -> None:
     assert is_said(message), message
 

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
-from support.chi_square import rejects
-from support.loop_runs import PROMPT, begin, decided, run, tokens
-from support.tiny_architectures import tiny_dflash, tiny_gemma4_pair, tiny_gpt2, tiny_mistral, tiny_mtp, word_tokenizer
+from support.drafters import CUT, KINDS, LETTERS, TOKENIZERS, letters_renumbered, renumbered
+from support.loop_runs import PROMPT, decided, run, tokens
+from support.tiny_architectures import tiny_dflash, tiny_gemma4_pair, tiny_gpt2, tiny_mtp, word_tokenizer
 from support.tiny_models import tiny_llama
 from transformers import GenerationConfig, GenerationMixin, Glm4MoeForCausalLM
 from transformers.generation import candidate_generator as generators
@@ -16,19 +16,13 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from cactus_decoding import (
     CandidateGeneratorDrafter,
-    Drafter,
     Metrics,
-    ModelDrafter,
     Pair,
-    Proposal,
-    SamplingParams,
     generate,
     speculative_generate,
 )
 from cactus_decoding.drafting.lengths.fixed import FixedLength
 from cactus_decoding.models.cached import CachedModel
-
-LETTERS = "a b c d e f g h"
 
 
 @pytest.fixture(scope="module")
@@ -55,125 +49,12 @@ def by_hand(draft, **given) -> AssistedCandidateGenerator:
     return AssistedCandidateGenerator(prompt, draft, settings(**given), {"attention_mask": torch.ones_like(prompt)})
 
 
-def renumbered(model, order: list[int | None]):
-    """The same model for another numbering: token i is token ``order[i]`` of the original, or one of its own."""
-    other = tiny_llama(7, len(order))
-    weights = other.state_dict()
-    known = [i for i, token in enumerate(order) if token is not None]
-    for name, weight in model.state_dict().items():
-        if name in ("model.embed_tokens.weight", "lm_head.weight"):
-            weights[name][known] = weight[[order[i] for i in known]]
-        else:
-            weights[name] = weight
-    other.load_state_dict(weights)
-    return other
-
-
-# the draft of the cross-tokenizer tests: other numbers, and two words of its own
-DRAFT_WORDS = "c x a h y g b f d e"
-
-
-def letters_renumbered(model):
-    return renumbered(model, [LETTERS.split().index(w) if w in LETTERS else None for w in DRAFT_WORDS.split()])
-
-
 def make(kind: str, draft):
-    """Return a drafter of each kind that runs on plain models."""
-    if kind == "assisted":
-        return CandidateGeneratorDrafter.assisted(draft)
-    if kind == "threshold":
-        return CandidateGeneratorDrafter.assisted(draft, confidence_threshold=0.6)
-    if kind == "early exit":
-        return CandidateGeneratorDrafter.early_exit(1)
-    tokenizers = word_tokenizer(LETTERS), word_tokenizer(DRAFT_WORDS)
-    return CandidateGeneratorDrafter.cross_tokenizer(
-        letters_renumbered(draft), *tokenizers, retokenize=kind == "retokenized"
-    )
-
-
-KINDS = ["assisted", "threshold", "early exit", "translated", "retokenized"]
-CUT = SamplingParams(0.7, top_k=5, top_p=0.9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rule", ["lossless", "cactus:delta=1.0"])
-def test_temperature_zero_equals_plain_greedy_decoding(target, draft, kind, rule):
-    drafter = make(kind, draft)
-    for prompt_seed in range(2):  # the second response finds what the first has left behind
-        steps = run(target, drafter, sampling=SamplingParams(temperature=0), rule=rule, seed=prompt_seed)
-        assert tokens(steps) == greedy(target.model, PROMPT)
-        assert sum(step.num_drafted for step in steps) > 0
-
-
-def law_is_emitted(target, drafter, sampling, draws=500) -> bool:
-    with torch.no_grad():
-        first = sampling(target.model(torch.tensor([PROMPT])).logits[0, -1])
-        rows = [sampling(target.model(torch.tensor([[*PROMPT, t]])).logits[0, -1]) for t in range(8)]
-    seen = []
-    for seed in range(draws):
-        emitted: list[int] = []
-        steps = begin(target, drafter, sampling=sampling, k=3, seed=seed)
-        while len(emitted) < 2:
-            emitted += next(steps).token_ids
-        seen.append(8 * emitted[0] + emitted[1])
-    return not rejects(torch.tensor(seen), (first.unsqueeze(1) * torch.stack(rows)).flatten())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_lossless_emits_the_target_law_of_two_tokens(target, draft, kind):
-    assert law_is_emitted(target, make(kind, draft), CUT if kind == "threshold" else SamplingParams())
-
-
-class OnceOnly(Drafter):
-    """Makes a greedy generator by hand for each response; with ``lie`` it calls its likeliest tokens draws."""
-
-    def __init__(self, draft, lie: bool) -> None:
-        self.draft, self.lie = draft, lie
-
-    def propose(self, token_ids, limit, to_probs, generator):
-        if token_ids == PROMPT:
-            self.inner = CandidateGeneratorDrafter(by_hand(self.draft, do_sample=False))
-        proposal = self.inner.propose(token_ids, limit, to_probs, generator)
-        assert proposal.probs is None
-        if not self.lie:
-            return proposal
-        with torch.no_grad():
-            logits = self.draft(torch.tensor([token_ids + proposal.token_ids])).logits[0]
-        return Proposal(proposal.token_ids, logits[len(token_ids) - 1 : -1].softmax(-1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lie", [False, True])
-def test_the_likeliest_tokens_are_lossless_only_without_probabilities(target, draft, lie):
-    assert law_is_emitted(target, OnceOnly(draft, lie), SamplingParams()) != lie
-
-
-@pytest.mark.parametrize("kind", ["assisted", "threshold", "early exit", "translated"])
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(), CUT, SamplingParams(temperature=0)], ids=["plain", "cut", "zero"]
-)
-def test_reported_probabilities_are_the_request_s_law_of_the_draft(target, draft, kind, sampling):
-    drafter = make(kind, draft)
-    drafter.begin_response(target, FixedLength(0))
-    sequence = list(PROMPT)
-    for seed in range(4):
-        proposal = drafter.propose(sequence, 3, lambda logits, _: sampling(logits), torch.Generator().manual_seed(seed))
-        ids = torch.tensor([sequence + proposal.token_ids])
-        model = draft
-        if kind == "early exit":
-            model = copy.deepcopy(target.model)
-            model.config.num_hidden_layers = 1
-        with torch.no_grad():
-            # the two words that only the draft has are never drafted: `letters_renumbered` gives it the rows of `draft`
-            logits = model(ids).logits[0, len(sequence) - 1 : -1].float()
-        torch.testing.assert_close(proposal.probs, sampling(logits), rtol=0, atol=1e-5)
-        sequence += [*proposal.token_ids[:seed], 5]
+    return KINDS[kind].make(CachedModel(draft), draft)
 
 
 def test_the_law_of_a_draft_with_other_tokens_is_accepted_whole_by_its_twin(target):
-    tokenizers = word_tokenizer(LETTERS), word_tokenizer(DRAFT_WORDS)
-    drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(target.model), *tokenizers)
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(target.model), *TOKENIZERS)
     steps = run(target, drafter, sampling=CUT, length=40)
     assert all(step.num_accepted == step.num_drafted > 0 for step in steps[:-1])
 
@@ -196,8 +77,7 @@ def test_retokenizing_proposes_the_draft_s_likeliest_text(target):
 def test_history_processors_apply_to_a_draft_with_other_tokens(target):
     """The request's law sees the target's own token numbers, so that the twin's proposals are all accepted."""
     model = target.model
-    tokenizers = word_tokenizer(LETTERS), word_tokenizer(DRAFT_WORDS)
-    drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(model), *tokenizers)
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(model), *TOKENIZERS)
     metrics = Metrics()
     arguments = {"do_sample": True, "top_k": 0, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
     prompt = torch.tensor([PROMPT])
@@ -331,23 +211,6 @@ def test_a_threshold_stops_after_an_unlikely_token_and_keeps_it(target, draft):
     assert len(lengths) > 1
 
 
-def test_candidates_beyond_the_limit_are_cut(target):
-    lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(num_output_tokens=10, max_length=64))
-    for limit in (1, 2, 5):
-        ids = [1, 2, 3, 4, 5, 6, 7, 1, 2]
-        assert lookup.propose(ids, limit, lambda logits, _: logits, None) == Proposal([3, 4, 5, 6, 7][:limit], None)
-
-
-def test_the_same_seed_gives_the_same_text_and_leaves_torch_s_generator_alone(target, draft):
-    drafters = [make(kind, draft) for kind in ("threshold", "early exit", "translated")]
-    state = torch.get_rng_state()
-    for drafter in drafters:
-        first, again, other = (tokens(run(target, drafter, seed=seed)) for seed in (1, 1, 2))
-        assert first == again
-        assert first != other
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_torch_s_generator_governs_where_there_is_no_other(target, draft):
     drafter = make("assisted", draft)
     arguments = {"custom_generate": speculative_generate, "drafter": drafter, "do_sample": True, "max_new_tokens": 30}
@@ -358,8 +221,8 @@ def test_torch_s_generator_governs_where_there_is_no_other(target, draft):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_early_exit_puts_the_layers_back_even_after_an_error(target, monkeypatch):
-    drafter = make("early exit", None)
+def test_early_exit_puts_the_layers_back_even_after_an_error(target, draft, monkeypatch):
+    drafter = make("exiting target", draft)
     run(target, drafter)
     assert target.model.config.num_hidden_layers == 2
 
@@ -376,9 +239,8 @@ def test_early_exit_puts_the_layers_back_even_after_an_error(target, monkeypatch
 def test_a_draft_with_other_tokens_is_not_changed(target, draft):
     other = letters_renumbered(draft)
     head, embedding, config = other.lm_head, other.get_input_embeddings(), copy.deepcopy(other.generation_config)
-    tokenizers = word_tokenizer(LETTERS), word_tokenizer(DRAFT_WORDS)
     for retokenize in (False, True):
-        run(target, CandidateGeneratorDrafter.cross_tokenizer(other, *tokenizers, retokenize=retokenize))
+        run(target, CandidateGeneratorDrafter.cross_tokenizer(other, *TOKENIZERS, retokenize=retokenize))
     assert other.lm_head is head
     assert other.get_input_embeddings() is embedding
     assert other.generation_config == config
@@ -403,16 +265,12 @@ def test_a_token_that_leaves_the_draft_nothing_to_read_does_no_harm(target, draf
     assert 7 in emitted[:-1]
 
 
-@pytest.mark.parametrize("kind", ["assisted", "translated", "retokenized"])
-def test_a_draft_stops_proposing_at_the_end_of_its_window(target, kind):
+@pytest.mark.parametrize("retokenize", [False, True])
+def test_a_draft_with_other_tokens_stops_proposing_at_the_end_of_its_window(target, retokenize):
     """Learned positions: one token too many would raise."""
     small = tiny_gpt2(1, positions=12)
     letters = word_tokenizer(LETTERS)
-    drafter = {
-        "assisted": lambda: CandidateGeneratorDrafter.assisted(small),
-        "translated": lambda: CandidateGeneratorDrafter.cross_tokenizer(small, letters, letters),
-        "retokenized": lambda: CandidateGeneratorDrafter.cross_tokenizer(small, letters, letters, retokenize=True),
-    }[kind]()
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(small, letters, letters, retokenize=retokenize)
     steps = run(target, drafter, length=30)
     assert len(tokens(steps)) == 27
     assert steps[0].num_drafted > 0
@@ -457,28 +315,8 @@ def test_a_generator_that_this_version_lacks_is_named(target, monkeypatch):
         run(target, CandidateGeneratorDrafter.multi_token_prediction())
 
 
-def test_drafts_of_another_width_are_fitted_to_the_target(target):
-    for width in (6, 11):
-        steps = run(target, CandidateGeneratorDrafter.assisted(tiny_llama(2, width)), length=20)
-        assert max(tokens(steps)) < 8
-
-
 def test_a_pair_can_draft_by_early_exit(target):
     pair = Pair(CachedModel(target.model), CandidateGeneratorDrafter.early_exit(1), word_tokenizer(LETTERS))
     response = generate(pair, "b c d", temperature=0, max_new_tokens=21)
     assert response.token_ids == greedy(target.model, PROMPT)
     assert response.metrics.drafted > 0
-
-
-def test_a_draft_model_whose_window_slides_can_serve_a_second_response(target):
-    """Going back further than the window has kept must not leave it with a part of the text."""
-    sliding, prompt = tiny_mistral(1, window=4), [1, 2, 3, 4, 5, 6]
-    to_probs = lambda logits, _: logits.float().softmax(-1)  # noqa: E731
-    used = ModelDrafter(sliding)
-    sequence = list(prompt)
-    for _ in range(8):
-        sequence += [*used.propose(sequence, 3, to_probs, None).token_ids, 2]
-    again = used.propose([*prompt[:5], 0], 3, to_probs, torch.Generator().manual_seed(0))
-    fresh = ModelDrafter(sliding).propose([*prompt[:5], 0], 3, to_probs, torch.Generator().manual_seed(0))
-    assert again.token_ids == fresh.token_ids
-    torch.testing.assert_close(again.probs, fresh.probs, rtol=0, atol=1e-6)

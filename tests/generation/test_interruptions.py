@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from support.drafters import StruckError, striking
 from support.interruptions import lines_of
 from support.tiny_models import tiny_llama
 from support.tiny_pair import tiny_pair
 from transformers.generation import candidate_generator
 
 import cactus_decoding
-from cactus_decoding import AdaptiveLength, CandidateGeneratorDrafter, ModelDrafter, Pair, generate, stream
+from cactus_decoding import AdaptiveLength, CandidateGeneratorDrafter, Pair, generate, stream
 from cactus_decoding.drafting.early_exit import EarlyExit
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.models.lean import LeanForward
-from cactus_decoding.models.transformers import GeneralForward
 
 FIRST, NEXT = "Tom has 4 pens. He buys 2", "Tom has 4 pens. Ann has 9"
 """Prompts that share a beginning: what is remembered of the first is looked at in the second."""
 SETTINGS = {"max_new_tokens": 8, "num_speculative_tokens": 3, "seed": 5, "temperature": 0.7}
-
-
-class StruckError(Exception):
-    """Stands for whatever may go wrong in a forward pass."""
 
 
 LOADED = tiny_pair()
@@ -47,47 +41,6 @@ def pair_of(kind: str = "model") -> Pair:
 
 
 KINDS = ("model", "early exit", "assisted", "exiting target")
-
-
-@contextmanager
-def striking(monkeypatch: pytest.MonkeyPatch, call: int, *, after: bool) -> Iterator[list[int]]:
-    """Have the given forward pass of a process fail, before or after it wrote into its cache; yield what was called."""
-    calls = [0]
-
-    def struck(forward: Callable) -> Callable:
-        def wrapped(*given, **named):
-            calls[0] += 1
-            if calls[0] == call and not after:
-                raise StruckError
-            result = forward(*given, **named)
-            if calls[0] == call:
-                raise StruckError
-            return result
-
-        return wrapped
-
-    with monkeypatch.context() as patch:
-        for kind in (LeanForward, GeneralForward):
-            patch.setattr(kind, "append", struck(kind.append))
-        yield calls
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_failure_in_any_forward_pass_leaves_nothing_behind(kind, after, monkeypatch):
-    expected = generate(pair_of(kind), NEXT, **SETTINGS).token_ids
-    pair, call = pair_of(kind), 0
-    while True:
-        call += 1
-        generate(pair, FIRST, **SETTINGS)
-        try:
-            with striking(monkeypatch, call, after=after) as calls:
-                generate(pair, FIRST, **SETTINGS)
-        except StruckError:
-            assert generate(pair, NEXT, **SETTINGS).token_ids == expected
-        else:
-            break
-    assert calls[0] == call - 1 >= 4
 
 
 @pytest.mark.parametrize("kind", ["model", pytest.param("exiting target", marks=pytest.mark.slow)])
@@ -120,21 +73,21 @@ def test_logits_that_are_no_numbers_leave_nothing_behind():
     assert generate(broken, NEXT, **SETTINGS).token_ids == generate(pair_of(), NEXT, **SETTINGS).token_ids
 
 
-def test_a_cache_that_was_being_written_to_is_empty_afterwards(monkeypatch):
+def test_a_cache_that_was_being_written_to_is_empty_afterwards():
     for model in (CachedModel(tiny_llama(0)), CachedModel(tiny_llama(0))):
         model.append([1, 2, 3], rows=1)
-        with striking(monkeypatch, 1, after=True), pytest.raises(StruckError):
+        with striking(1, after=True), pytest.raises(StruckError):
             model.append([4, 5], rows=1)
         assert model.length == 0
         whole = CachedModel(tiny_llama(0)).append([6, 7], rows=1)
         assert torch.equal(model.append([6, 7], rows=1), whole)
 
 
-def test_a_learning_draft_length_goes_on_after_an_interruption(monkeypatch):
+def test_a_learning_draft_length_goes_on_after_an_interruption():
     length = AdaptiveLength(max_draft_tokens=4, draft_cost=0.1, token_cost=0.01)
     pair, settings = pair_of(), SETTINGS | {"num_speculative_tokens": length, "max_new_tokens": 12}
     for call in range(1, 6):
-        with striking(monkeypatch, call, after=True), pytest.raises(StruckError):
+        with striking(call, after=True), pytest.raises(StruckError):
             generate(pair, FIRST, **settings)
         # the rates that it learns stay rates, and the next response is one of its length
         assert ((length._kept >= 0) & (length._kept <= length._seen)).all()
@@ -263,16 +216,3 @@ def test_of_many_threads_one_at_a_time_is_served():
     assert served
     assert all(each == expected for each in served)
     assert len(outcomes) == 4
-
-
-def test_a_drafter_remembers_no_more_than_its_cache_holds():
-    drafter = ModelDrafter(tiny_llama(1))
-    asked = (lambda logits, ids: logits.softmax(-1), torch.Generator().manual_seed(0))
-    drafter.propose([1, 2, 3, 4], 3, *asked)
-    assert drafter.propose([1, 2, 3, 4, 5, 6], 0, *asked).token_ids == []  # rolled back, and nothing proposed
-    again, fresh = (
-        each.propose([1, 2, 7], 2, asked[0], torch.Generator().manual_seed(1))
-        for each in (drafter, ModelDrafter(tiny_llama(1)))
-    )
-    assert again.token_ids == fresh.token_ids
-    torch.testing.assert_close(again.probs, fresh.probs, rtol=0, atol=1e-6)

@@ -111,20 +111,6 @@ def test_steps_count_what_happened(target, draft):
             assert step.fates.count(Fate.RELAXED) == step.num_relaxed
 
 
-def test_same_seed_same_tokens_and_another_seed_others(target, draft):
-    first, again, other = (tokens(run(target, ModelDrafter(draft), seed=s, length=40)) for s in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
-@pytest.mark.parametrize("length", [4, 5, 6, 11])
-def test_never_longer_than_the_limit(target, draft, length):
-    steps = run(target, ModelDrafter(draft), k=5, length=length)
-    assert len(tokens(steps)) == length - len(PROMPT)
-    assert steps[-1].finish_reason == "length"
-    assert all(step.finish_reason is None for step in steps[:-1])
-
-
 def test_stops_at_the_first_stop_token_inside_a_block(target):
     drafter = ModelDrafter(target.model)  # the target drafts for itself: everything is accepted, blocks are full
     whole = tokens(run(target, drafter, k=6, length=40))
@@ -137,26 +123,6 @@ def test_stops_at_the_first_stop_token_inside_a_block(target):
 def test_a_perfect_draft_is_always_accepted(target):
     steps = run(target, ModelDrafter(target.model), k=5, length=60)
     assert all(step.num_accepted == step.num_drafted for step in steps)
-
-
-def test_the_draft_sees_a_new_response_as_new(target, draft):
-    drafter = ModelDrafter(draft)
-    first = tokens(run(target, drafter, seed=3))
-    run(target, drafter, seed=4, length=20)
-    assert tokens(run(target, drafter, seed=3)) == first
-
-
-def test_drafts_of_another_width_are_fitted_to_the_target(target):
-    for width in (6, 11):
-        drafter = ModelDrafter(tiny_llama(2, width), vocabulary=8)
-        steps = run(target, drafter, length=20)
-        assert max(tokens(steps)) < 8
-
-
-def test_a_draft_stops_proposing_at_the_end_of_its_window(target):
-    steps = run(target, ModelDrafter(tiny_llama(3, positions=12)), length=20)
-    assert len(tokens(steps)) == 17
-    assert steps[-1].num_drafted == 0
 
 
 @pytest.mark.parametrize(

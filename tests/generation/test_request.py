@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from cactus_decoding import (
     NgramDrafter,
     Request,
     SamplingParams,
+    StaticTree,
     parse_rule,
 )
 
@@ -34,6 +36,7 @@ FLAT = {
     "relax_within": ["<think>", "</think>"],
     "verification": "token",
     "num_speculative_tokens": "confidence:threshold=0.3",
+    "tree": None,
     "temperature": 0.6,
     "top_k": 20,
     "top_p": 0.95,
@@ -182,3 +185,27 @@ def test_blocks_of_a_relaxed_rule_need_a_drafter_that_proposes_as_many_as_it_is_
         Request().check_drafter(object())
     with pytest.raises(ValueError, match="needs a draft model"):
         Request(rule="clamped:width=1", verification="block").check_drafter(NgramDrafter())
+
+
+def test_a_tree_takes_the_place_of_a_number():
+    request = Request(tree="static=3.2")
+    assert (str(request.tree), request.num_speculative_tokens, request.draft_length) == (
+        "static=3.2", FixedLength(2), request.tree,
+    )  # fmt: skip
+    assert Request.from_dict(request.as_dict()) == request
+    assert replace(request, seed=3).tree == request.tree
+    assert request.proposing(4) == Request(num_speculative_tokens=4)
+    assert Request(num_speculative_tokens=4).proposing("tree:static=3.2") == request
+    with pytest.raises(ValueError, match="tree and num_speculative_tokens exclude each other"):
+        Request(tree="static=3.2", num_speculative_tokens=5)
+    with pytest.raises(TypeError, match="tree must be a tree's shape or its spelling, but is 3"):
+        Request(tree=3)
+
+
+@pytest.mark.parametrize("given", ["tree:static=3.2", StaticTree("3.2")])
+def test_a_number_that_is_a_tree_is_read_with_a_warning_and_in_files_without(given):
+    with pytest.warns(FutureWarning, match="give tree='static=3.2'"):
+        request = Request(num_speculative_tokens=given)
+    assert request == Request(tree="static=3.2")
+    old = {name: value for name, value in request.as_dict().items() if name != "tree"}
+    assert Request.from_file(old | {"num_speculative_tokens": "tree:static=3.2"}) == request

@@ -33,7 +33,7 @@ from cactus_decoding.training.importance.collecting import Collection
 from cactus_decoding.types import Proposal
 from cactus_decoding.zoo.word_problems import word_problems
 
-TREE = "tree:static=3.2.1"
+TREE = "static=3.2.1"
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,12 @@ def prompts() -> list[str]:
 
 
 SHAPES = [
-    "tree:static=4.2.2.1",
-    "tree:static=1.1.1",
-    "tree:static=2.2.2,drawn=0",
-    "tree:best_first,nodes=12",
-    "tree:best_first,nodes=12,lookup=4",
-    "tree:adaptive",
+    "static=4.2.2.1",
+    "static=1.1.1",
+    "static=2.2.2,drawn=0",
+    "best_first,nodes=12",
+    "best_first,nodes=12,lookup=4",
+    "adaptive",
 ]
 
 
@@ -65,7 +65,7 @@ SHAPES = [
 def test_the_bundled_pair_writes_its_greedy_answers(pair, prompts: list[str], shape: str, verification: str) -> None:
     for prompt in prompts:
         greedy = generate(pair, prompt, temperature=0.0, num_speculative_tokens=0)
-        response = generate(pair, prompt, temperature=0.0, num_speculative_tokens=shape, verification=verification)
+        response = generate(pair, prompt, temperature=0.0, tree=shape, verification=verification)
         assert response.token_ids == greedy.token_ids
         assert response.metrics.steps < greedy.metrics.steps
 
@@ -75,18 +75,18 @@ def test_the_bundled_pair_writes_its_greedy_answers(pair, prompts: list[str], sh
 )
 def test_every_rule_of_a_divergence_is_greedy_at_temperature_zero(pair, prompts: list[str], rule: str) -> None:
     greedy = generate(pair, prompts[0], temperature=0.0, num_speculative_tokens=0)
-    response = generate(pair, prompts[0], temperature=0.0, num_speculative_tokens=TREE, rule=rule)
+    response = generate(pair, prompts[0], temperature=0.0, tree=TREE, rule=rule)
     assert response.token_ids == greedy.token_ids
 
 
 ARCHITECTURES = ["llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi", "olmo2", "granite", "gemma", "stablelm"]
 
 
-GROWN = [("gpt2", "tree:best_first,nodes=9,depth=5"), ("llama", "tree:best_first,nodes=9,depth=5,lookup=3")]
+GROWN = [("gpt2", "best_first,nodes=9,depth=5"), ("llama", "best_first,nodes=9,depth=5,lookup=3")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape"), [*((name, "tree:static=3.2.1") for name in ARCHITECTURES), *GROWN])
+@pytest.mark.parametrize(("name", "shape"), [*((name, "static=3.2.1") for name in ARCHITECTURES), *GROWN])
 def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str) -> None:
     model, prompt = tiny_architecture(name), random_tokens(12, vocabulary=VOCABULARY)
     draft = copy.deepcopy(model)
@@ -95,7 +95,7 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str)
         for parameter in draft.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.03)
     sampling = as_logits_to_probs(SamplingParams(temperature=0))
-    request = Request(num_speculative_tokens=shape)
+    request = Request(tree=shape)
     for forward in ("auto", "transformers"):
         outcomes = list(
             decode(
@@ -104,7 +104,7 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str)
                 prompt,
                 request.verifier(sampling, sampling),
                 sampling,
-                length=request.num_speculative_tokens,
+                length=request.draft_length,
                 max_length=len(prompt) + 24,
                 stopping_criteria=lambda _: False,
                 generator=torch.Generator().manual_seed(0),
@@ -121,20 +121,20 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str)
 @pytest.mark.parametrize(
     ("shape", "sampling"),
     [
-        ("tree:static=2.2", SamplingParams()),
-        ("tree:static=3.1,drawn=2", SamplingParams()),
-        ("tree:static=2,drawn=0", SamplingParams()),
-        ("tree:best_first,nodes=6,depth=3,width=2", SamplingParams()),
-        ("tree:best_first,nodes=6,depth=3,width=2,lookup=2", SamplingParams()),
-        ("tree:adaptive,draft_cost=0.1,token_cost=0", SamplingParams()),
-        ("tree:static=2.2", SamplingParams(0.7, top_k=5, top_p=0.9)),
+        ("static=2.2", SamplingParams()),
+        ("static=3.1,drawn=2", SamplingParams()),
+        ("static=2,drawn=0", SamplingParams()),
+        ("best_first,nodes=6,depth=3,width=2", SamplingParams()),
+        ("best_first,nodes=6,depth=3,width=2,lookup=2", SamplingParams()),
+        ("adaptive,draft_cost=0.1,token_cost=0", SamplingParams()),
+        ("static=2.2", SamplingParams(0.7, top_k=5, top_p=0.9)),
     ],
 )
 def test_lossless_trees_emit_the_target_law_of_two_tokens(shape: str, sampling: SamplingParams) -> None:
     target, drafter = CachedModel(tiny_llama(0)), ModelDrafter(tiny_llama(1))
     counts = torch.zeros(8, 8)
     for seed in range(DRAWS):
-        first, second = tokens(run(target, drafter, k=shape, seed=seed, length=5, sampling=sampling))
+        first, second = tokens(run(target, drafter, k=f"tree:{shape}", seed=seed, length=5, sampling=sampling))
         counts[first, second] += 1
     statistic, freedom = chi_square(counts, exact_law_of_two(target, sampling))
     assert statistic < chi2.isf(FALSE_ALARM, freedom)
@@ -145,9 +145,7 @@ def test_lossless_trees_emit_the_target_law_of_two_tokens(shape: str, sampling: 
 
 def test_records_name_each_visited_node(pair, prompts: list[str]) -> None:
     fates = set()
-    for outcome in stream(
-        pair, prompts[0], num_speculative_tokens="tree:static=4.2.2.1", rule="clamped:width=2", seed=3, budget=9.0
-    ):
+    for outcome in stream(pair, prompts[0], tree="static=4.2.2.1", rule="clamped:width=2", seed=3, budget=9.0):
         proposal, at = outcome.proposal, -1
         for visit in outcome.visits:
             assert proposal.parents[visit.node] == at
@@ -177,7 +175,7 @@ def test_a_budget_is_kept_and_a_policy_followed(pair, prompts: list[str]) -> Non
             budget=0.05,
             protect="digits",
             seed=1,
-            num_speculative_tokens="tree:static=4.2.2.1",
+            tree="static=4.2.2.1",
         )
         assert response.metrics.nats <= 0.05
         assert response.metrics.protected > 0
@@ -185,9 +183,7 @@ def test_a_budget_is_kept_and_a_policy_followed(pair, prompts: list[str]) -> Non
 
 
 def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str]) -> None:
-    response = generate(
-        pair, prompts[0], temperature=0.0, rule="relaxed_greedy:margin=3", num_speculative_tokens=TREE, budget=2.0
-    )
+    response = generate(pair, prompts[0], temperature=0.0, rule="relaxed_greedy:margin=3", tree=TREE, budget=2.0)
     assert response.metrics.relaxed > 0
     assert 0 < response.metrics.nats <= 2.0
 
@@ -203,21 +199,21 @@ def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str])
         ({"verification": "joint", "rule": "clamped:width=1"}, "as many children everywhere"),
         ({"verification": "traversal", "rule": "clamped:width=1"}, "as many children everywhere"),
         (
-            {"verification": "joint", "rule": "clamped:width=1", "num_speculative_tokens": "tree:best_first,nodes=8"},
-            "as many children everywhere, .* but it is tree:best_first,nodes=8",
+            {"verification": "joint", "rule": "clamped:width=1", "tree": "best_first,nodes=8"},
+            "as many children everywhere, .* but it is best_first,nodes=8",
         ),
         (
-            {"verification": "traversal", "rule": "clamped:width=1", "num_speculative_tokens": "tree:adaptive"},
-            "as many children everywhere, .* but it is tree:adaptive",
+            {"verification": "traversal", "rule": "clamped:width=1", "tree": "adaptive"},
+            "as many children everywhere, .* but it is adaptive",
         ),
-        ({"verification": "joint", "num_speculative_tokens": "tree:static=2.2,drawn=2"}, "at most one drawn child"),
-        ({"verification": "joint", "num_speculative_tokens": 4}, "verification='joint' is for trees"),
+        ({"verification": "joint", "tree": "static=2.2,drawn=2"}, "at most one drawn child"),
+        ({"verification": "joint", "tree": None, "num_speculative_tokens": 4}, "verification='joint' is for trees"),
         (
             {
                 "verification": "joint",
                 "rule": "clamped:width=1",
                 "budget": 0.1,
-                "num_speculative_tokens": "tree:static=2.2",
+                "tree": "static=2.2",
             }
             | {"expected_tokens": 9},
             "budget and expected_tokens exclude each other|cannot pace a budget",
@@ -228,16 +224,17 @@ def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str])
 def test_what_does_not_go_with_trees_is_refused(settings: dict, wrong: str) -> None:
     error = TypeError if "exclude" in wrong else ValueError
     with pytest.raises(error, match=wrong):
-        Request.from_dict({"num_speculative_tokens": TREE} | settings)
+        Request.from_dict({"tree": TREE} | settings)
 
 
 def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
     for settings in (
-        {"verification": "joint", "num_speculative_tokens": "tree:static=2.2.2"},
+        {"verification": "joint", "tree": "static=2.2.2"},
         {"verification": "recursive"},
     ):
-        Request.from_dict({"num_speculative_tokens": TREE, "rule": "clamped:width=1"} | settings)
-    assert str(Request(num_speculative_tokens=TREE).as_dict()["num_speculative_tokens"]) == TREE
+        Request.from_dict({"tree": TREE, "rule": "clamped:width=1"} | settings)
+    asked = Request(tree=TREE).as_dict()
+    assert (asked["tree"], asked["num_speculative_tokens"]) == (TREE, 3)
 
 
 class Chains(Drafter):
@@ -250,8 +247,8 @@ class Chains(Drafter):
 def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
     drafter, pair.drafter = pair.drafter, Chains()
     try:
-        with pytest.raises(ValueError, match="a Chains proposes chains only, but num_speculative_tokens is tree:"):
-            generate(pair, prompts[0], num_speculative_tokens=TREE)
+        with pytest.raises(ValueError, match="a Chains proposes chains only, but tree is "):
+            generate(pair, prompts[0], tree=TREE)
     finally:
         pair.drafter = drafter
 
@@ -259,7 +256,7 @@ def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
 @pytest.mark.parametrize("verification", ["joint", "traversal"])
 def test_a_text_that_is_looked_up_is_verified_as_a_whole_only_losslessly(verification: str) -> None:
     """What is proposed at a position depends on where the step began, and the clamped ratio's h on what is proposed."""
-    request = Request(rule="clamped:width=1", verification=verification, num_speculative_tokens="tree:static=2.2.2")
+    request = Request(rule="clamped:width=1", verification=verification, tree="static=2.2.2")
     with pytest.raises(ValueError, match=f"{verification} verification of a relaxed rule needs a draft model"):
         request.check_drafter(NgramDrafter())
     replace(request, rule="lossless").check_drafter(NgramDrafter())
@@ -268,38 +265,32 @@ def test_a_text_that_is_looked_up_is_verified_as_a_whole_only_losslessly(verific
 
 
 def test_seeds_repeat_with_trees_that_grow(pair, prompts: list[str]) -> None:
-    for shape in ("tree:best_first,nodes=10,lookup=3", "tree:adaptive,draft_cost=0.3,token_cost=0.05"):
-        first, again, other = (
-            generate(pair, prompts[0], num_speculative_tokens=shape, seed=seed).token_ids for seed in (3, 3, 4)
-        )
+    for shape in ("best_first,nodes=10,lookup=3", "adaptive,draft_cost=0.3,token_cost=0.05"):
+        first, again, other = (generate(pair, prompts[0], tree=shape, seed=seed).token_ids for seed in (3, 3, 4))
         assert first == again != other
 
 
-@pytest.mark.parametrize("shape", ["tree:best_first,nodes=10", "tree:adaptive"])
+@pytest.mark.parametrize("shape", ["best_first,nodes=10", "adaptive"])
 def test_budgets_are_kept_with_trees_that_grow(pair, prompts: list[str], shape: str) -> None:
     for rule in ("cactus:delta=1", "clamped:width=2"):
-        response = generate(
-            pair, prompts[0], rule=rule, budget=0.05, protect="digits", seed=1, num_speculative_tokens=shape
-        )
+        response = generate(pair, prompts[0], rule=rule, budget=0.05, protect="digits", seed=1, tree=shape)
         assert response.metrics.nats <= 0.05
         assert response.metrics.metered > 0
 
 
 @pytest.mark.parametrize("reader", ["learning importance", "a diagnosis", "a recording of rows"])
 def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
-    request = Request(num_speculative_tokens=TREE)
+    request = Request(tree=TREE)
     asked = {
         "learning importance": lambda: Collection(request),
         "a diagnosis": lambda: check_request(request),
         "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),
     }
-    with pytest.raises(
-        ValueError, match=f"{reader} reads chains of proposals only, but num_speculative_tokens is tree:"
-    ):
+    with pytest.raises(ValueError, match=f"{reader} reads chains of proposals only, but tree is "):
         asked[reader]()
 
 
 def test_models_that_cannot_read_trees_are_refused_by_name() -> None:
     target, draft = CachedModel(tiny_mistral(0)), ModelDrafter(tiny_mistral(1))
     with pytest.raises(ValueError, match="MistralForCausalLM cannot read trees of tokens: its attention slides"):
-        run(target, draft, k=TREE)
+        run(target, draft, k=f"tree:{TREE}")

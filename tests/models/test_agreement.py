@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_architectures import LEAN_CONFIGS, perturbed, plain_logits, random_tokens
 from support.tiny_models import tiny_llama
 from torch import nn
@@ -111,7 +112,7 @@ def test_what_was_replaced_before_the_import_is_noticed():
     assert len(run.stdout.splitlines()) == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@all_of("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("config", LEAN_CONFIGS.values(), ids=LEAN_CONFIGS)
 def test_rounding_is_far_from_what_is_allowed(config, dtype):
     model = perturbed(config, dtype=dtype)

@@ -10,22 +10,21 @@ from support.tiny_architectures import random_tokens
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # of GPT-BigCode's own
-]
+slow = pytest.mark.slow
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # GPT-BigCode's
 
 LEAN = ["llama", "qwen2", "qwen3"]
+# One of each kind of positions, of attention, of windows and of experts, for `make test`.
+FAMILIES = [*LEAN, "gpt2", "gpt_neox", "bloom", "gemma3_text", "mistral", "mixtral", "phi3", "deepseek_v3", "gpt_oss"]
 WORKS = """
     afmoe apertus arcee aria_text bart bert bert-generation big_bird bigbird_pegasus biogpt bitnet blenderbot
-    blenderbot-small bloom camembert codegen cohere cohere2 cohere2_moe ctrl cwm data2vec-text deepseek_v2
-    deepseek_v3 diffllama doge dots1 electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon flex_olmo
-    gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese
-    gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense
-    hunyuan_v1_moe jais2 jetmoe lfm2 llama4_text marian mbart megatron-bert mellum mimo_v2_flash minicpm3
-    minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder mpt mvp nanochat nemotron olmo olmo2
-    olmo3 olmoe opt pegasus persimmon phi phi3 phimoe plbart qwen2_moe qwen3_moe rembert roberta
-    roberta-prelayernorm roformer seed_oss smollm3 solar_open stablelm starcoder2 trocr vaultgemma xglm
+    blenderbot-small camembert codegen cohere cohere2 cohere2_moe ctrl cwm data2vec-text deepseek_v2 diffllama
+    doge dots1 electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon flex_olmo gemma gemma2 glm glm4
+    glm4_moe glm4_moe_lite gpt_bigcode gpt_neo gpt_neox_japanese gptj granite granite_swa granitemoe
+    granitemoe_swa granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe jais2 jetmoe lfm2 llama4_text marian
+    mbart megatron-bert mellum mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 modernbert-decoder mpt mvp
+    nanochat nemotron olmo olmo2 olmo3 olmoe opt pegasus persimmon phi phimoe plbart qwen2_moe qwen3_moe rembert
+    roberta roberta-prelayernorm roformer seed_oss smollm3 solar_open stablelm starcoder2 trocr vaultgemma xglm
     xlm-roberta xlm-roberta-xl youtu
 """
 ENCODERS = """
@@ -35,6 +34,7 @@ ENCODERS = """
 RECURRENT = """
     bamba falcon_mamba granitemoehybrid jamba mamba mamba2 olmo_hybrid qwen3_next recurrent_gemma rwkv xlstm
 """
+MODELS = [*FAMILIES, *(pytest.param(name, marks=slow) for name in WORKS.split())]
 OTHERS = {
     "openai-gpt": "OpenAIGPTLMHeadModel .* no cache that could be rolled back",
     "xlm": "XLMWithLMHeadModel .* no cache that could be rolled back",
@@ -45,9 +45,8 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", [*LEAN, *WORKS.split()])
-def test_steps_give_the_models_own_greedy_answer(name):
-    model, prompt = tiny_architecture(name), random_tokens(12, vocabulary=VOCABULARY)
+def assert_steps_give_its_own_greedy_answer(model):
+    prompt = random_tokens(12, vocabulary=VOCABULARY)
     expected, cached = greedy_answer(model, prompt, 12), CachedModel(model)
     answer: list[int] = []
     while len(answer) < len(expected):
@@ -60,12 +59,11 @@ def test_steps_give_the_models_own_greedy_answer(name):
         answer += [*proposals[:kept], best[kept]]
         cached.rollback(len(prompt) + len(answer) - 1)
     assert answer[: len(expected)] == expected
-    assert (type(cached._forward) is LeanForward) == (name in LEAN)
+    return cached._forward
 
 
-@pytest.mark.parametrize("name", [*LEAN, *WORKS.split()])
-def test_cached_rows_are_those_of_an_uncached_pass(name):
-    model, ids = tiny_architecture(name), random_tokens(24, vocabulary=VOCABULARY)
+def assert_cached_rows_are_those_of_an_uncached_pass(model):
+    ids = random_tokens(24, vocabulary=VOCABULARY)
     wanted, cached = logits_of_all(model, ids), CachedModel(model)
     rows = [cached.append(ids[:10], rows=10)]
     cached.append([(token + 1) % VOCABULARY for token in ids[10:16]], rows=1)
@@ -80,24 +78,34 @@ def test_cached_rows_are_those_of_an_uncached_pass(name):
     torch.testing.assert_close(torch.cat(rows), wanted, rtol=0, atol=2e-5 * float(wanted.abs().max().clamp(min=1)))
 
 
-@pytest.mark.parametrize("name", ENCODERS.split())
-def test_encoders_are_refused_by_name(name):
-    model = tiny_architecture(name, is_decoder=False)
-    with pytest.raises(ValueError, match=f"{type(model).__name__} is an encoder, .* load it with is_decoder=True"):
-        CachedModel(model)
-
-
-@pytest.mark.parametrize("name", RECURRENT.split())
-def test_recurrent_models_are_refused_by_name(name):
+@pytest.mark.parametrize("name", MODELS)
+def test_it_can_be_rolled_back_and_steps_give_what_it_says_by_itself(name):
     model = tiny_architecture(name)
-    with pytest.raises(
-        ValueError, match=f"{type(model).__name__} keeps a recurrent state, which cannot be rolled back"
-    ):
-        CachedModel(model)
+    forward = assert_steps_give_its_own_greedy_answer(model)
+    assert isinstance(forward, LeanForward) == (name in LEAN)
+    assert_cached_rows_are_those_of_an_uncached_pass(model)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_models_with_other_memories_are_refused_by_name(name):
-    model = tiny_architecture(name)
-    with pytest.raises(ValueError, match=OTHERS[name]):
-        CachedModel(model).append(random_tokens(10, vocabulary=VOCABULARY), rows=1)
+@slow
+def test_encoders_are_refused_by_name():
+    for name in ENCODERS.split():
+        model = tiny_architecture(name, is_decoder=False)
+        with pytest.raises(ValueError, match=f"{type(model).__name__} is an encoder, .* load it with is_decoder=True"):
+            CachedModel(model)
+
+
+@slow
+def test_recurrent_models_are_refused_by_name():
+    for name in RECURRENT.split():
+        model = tiny_architecture(name)
+        refused = f"{type(model).__name__} keeps a recurrent state, which cannot be rolled back"
+        with pytest.raises(ValueError, match=refused):
+            CachedModel(model)
+
+
+@slow
+def test_models_with_other_memories_are_refused_by_name():
+    for name, refused in OTHERS.items():
+        model = tiny_architecture(name)
+        with pytest.raises(ValueError, match=refused):
+            CachedModel(model).append(random_tokens(10, vocabulary=VOCABULARY), rows=1)

@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_architectures import LEAN_CONFIGS, perturbed, plain_logits, random_tokens
 from transformers import LlamaForCausalLM
 
@@ -27,7 +28,7 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@all_of("path", PATHS.values())
 @pytest.mark.parametrize("config", LEAN_CONFIGS.values(), ids=LEAN_CONFIGS)
 def test_the_lean_pass_gives_transformers_logits(config, path, monkeypatch):
     monkeypatch.setattr(lean.StaticCache, "MIN_CAPACITY", 4)  # it grows several times

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 from support.playground_server import asked
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cactus_decoding import Budget
+from cactus_decoding import Budget, generate, load_pair, zoo
+from cactus_decoding.playground.form import form
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.playground.request import read_request
+from cactus_decoding.zoo.settings import RELAXED
+from cactus_decoding.zoo.word_problems import as_prompt, extract_answer
 
 
 @pytest.mark.parametrize(
@@ -28,8 +32,8 @@ from cactus_decoding.playground.request import read_request
         ({"heat": 2}, "a request has no 'heat'"),
         ({"sampling": {"top_p": 0.5}}, "a request has no 'sampling'"),
         ({"num_speculative_tokens": 65}, "at most 64 on this server, but is 65"),
-        ({"num_speculative_tokens": "tree:static=4.4.4"}, "at most 64 on this server, but is 84"),
-        ({"num_speculative_tokens": "tree:static=2.2", "verification": "block"}, "use verification='joint'"),
+        ({"tree": "static=4.4.4"}, "at most 64 on this server, but is 84"),
+        ({"tree": "static=2.2", "verification": "block"}, "use verification='joint'"),
         ({"num_speculative_tokens": "many"}, "unknown draft length 'many'"),
         ({"num_speculative_tokens": 1.5}, "num_speculative_tokens must be an integer, a draft length or its spelling"),
         ({"verification": "both"}, "verification must be one of token, block"),
@@ -56,7 +60,7 @@ def test_a_bad_request_is_answered_with_a_sentence(server, change, sentence):
         ({"rules": ["clamped:width=1"], "verification": "block", "draft": "ngram"}, "needs a draft model"),
         ({"prompt": "a " * 3000}, "the prompt must be shorter than"),
         ({"target": "/no/such/model", "draft": "ngram"}, "there is no folder '/no/such/model'"),
-        ({"target": "/no/such/model"}, "a draft is missing"),
+        ({"target": "/no/such/model"}, "there is no folder '/no/such/model'"),
     ],
 )
 def test_what_only_the_models_can_refuse_ends_the_stream_with_a_sentence(server, change, sentence):
@@ -65,6 +69,31 @@ def test_what_only_the_models_can_refuse_ends_the_stream_with_a_sentence(server,
     assert sentence in last["message"]
     assert "Traceback" not in last["message"]
     assert server.events(asked(max_new_tokens=4))[-1]["event"] == "finished"  # and the seat is free
+
+
+def test_a_chat_model_is_asked_by_its_template_unless_it_is_not_wanted(server, tmp_path):
+    AutoModelForCausalLM.from_pretrained(zoo.path("target")).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    tokenizer.chat_template = "User: {{ messages[0].content }}"
+    tokenizer.save_pretrained(tmp_path)
+    for change, prompt in (({}, "User: Hi"), ({"chat": False}, "Hi")):
+        wanted = asked(prompt="Hi", target=str(tmp_path), max_new_tokens=2) | change
+        started = next(event for event in server.events(wanted) if event["event"] == "started")
+        assert started["sessions"][0]["prompt"] == prompt
+    assert "chat must be true or false" in server.post("/api/runs", asked(chat="yes"))[1]["message"]
+
+
+def test_what_a_visitor_compares_first_shows_what_a_rule_does():
+    pair = load_pair()
+    start = form(Limits(), models=False)
+    prompt, answers = as_prompt(start["examples"][0]["question"]), []
+    for settings in ({**RELAXED}, {"rule": "lossless", "num_speculative_tokens": RELAXED["num_speculative_tokens"]}):
+        answers.append(generate(pair, prompt, seed=0, **settings))
+    relaxed, lossless = answers
+    assert relaxed.metrics.relaxed > 0
+    assert relaxed.metrics.steps < lossless.metrics.steps
+    assert relaxed.token_ids[:8] != lossless.token_ids[:8]
+    assert {extract_answer(each.text) for each in answers} == {start["examples"][0]["answer"]}
 
 
 def test_models_by_name_need_leave():

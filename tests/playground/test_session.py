@@ -62,7 +62,7 @@ def test_what_if_where_there_is_no_answer_says_so(server):
 
 
 def test_a_step_brings_its_tree(pair):
-    session = Session(pair.twin(), PROMPT, Request("clamped:width=1", num_speculative_tokens="tree:static=3.2", seed=0))
+    session = Session(pair.twin(), PROMPT, Request("clamped:width=1", tree="static=3.2", seed=0))
     steps = []
     while step := session.step():
         steps.append(step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.rules_under_test import SPELLINGS
+from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding import rules
 from cactus_decoding.evaluation.frontier.families import FAMILIES
@@ -47,7 +47,7 @@ def test_families_are_rules_of_their_class_over_their_whole_range() -> None:
         assert (family.name in FAMILIES) == (not rule.judges_untempered)
 
 
-@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if parse_rule(text).lifts_one_token])
+@every_rule([text for text in SPELLINGS if parse_rule(text).lifts_one_token])
 def test_a_rule_that_lifts_one_token_keeps_the_proportions_of_the_others(spelling: str) -> None:
     relaxed, scale = parse_rule(spelling).judge(TARGET, DRAFT, EVERY)
     without_draft = parse_rule(spelling).judge(TARGET, None, EVERY)
@@ -58,7 +58,7 @@ def test_a_rule_that_lifts_one_token_keeps_the_proportions_of_the_others(spellin
     assert parse_rule(spelling).lifts_absurd_tokens == (lifted > 1e-6)
 
 
-@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if parse_rule(text).recovers_from_relaxed_target])
+@every_rule([text for text in SPELLINGS if parse_rule(text).recovers_from_relaxed_target])
 def test_a_rule_that_recovers_from_its_relaxed_target_weighs_every_token_so(spelling: str) -> None:
     rule = parse_rule(spelling)
     relaxed, scale = rule.judge(TARGET, DRAFT, EVERY)

@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import given
 from hypothesis import strategies as st
+from support.any_rule import rules_of
 from support.rules_under_test import SPELLINGS
+from support.tables import all_of
 
-from cactus_decoding.arguments.knobs import Knob, Parameter, parameters
+from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.rules import (
@@ -21,40 +23,12 @@ from cactus_decoding.rules import (
     Cactus,
     ClampedRatio,
     Ensemble,
-    Rule,
     TopK,
     Typical,
     as_rule,
     parse_rule,
 )
 from cactus_decoding.types import AcceptanceRule
-
-
-def values_of(parameter: Parameter) -> st.SearchStrategy:
-    """Return what a parameter may be, by its own limits."""
-    knob, kinds = parameter.knob, [st.none()] if parameter.optional else []
-    if parameter.choices:
-        kinds.append(st.sampled_from(parameter.choices))
-    elif parameter.kind is int:
-        kinds.append(st.integers(int(knob.ge or 0), 10**9 if knob.le is None else int(knob.le)))
-    else:
-        low, high = (knob.ge if knob.gt is None else knob.gt), (knob.le if knob.lt is None else knob.lt)
-        finite = None if high == math.inf else high
-        kinds.append(
-            st.floats(low, finite, allow_nan=False, allow_infinity=high is None, exclude_min=knob.gt is not None)
-        )
-        kinds.append(st.integers(math.ceil(low) + (knob.gt == low), int(min(high or 1000, 1000))))  # 1 for 1.0
-    return st.one_of(kinds)
-
-
-@st.composite
-def rules_of(draw: st.DrawFn, name: str) -> Rule:
-    """Return a rule of a class, with any values that go together."""
-    given = {each.name: draw(values_of(each)) for each in parameters(RULES[name])}
-    try:
-        return RULES[name](**given)
-    except ValueError:
-        reject()  # each is allowed by itself
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -69,7 +43,7 @@ def test_spelling_and_pickle_come_back(name: str, data: st.DataObject) -> None:
     assert as_rule(rule) is rule
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@all_of("spelling", SPELLINGS)
 def test_rules_are_frozen_and_follow_the_protocol(spelling: str) -> None:
     rule = parse_rule(spelling)
     assert isinstance(rule, AcceptanceRule)
@@ -136,7 +110,7 @@ BAD_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "needles"), BAD_TEXTS)
+@all_of("text, needles", BAD_TEXTS)
 def test_bad_text_is_refused_with_what_is_allowed(text: str, needles: list[str]) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - every message is looked at below
         parse_rule(text)
@@ -144,8 +118,8 @@ def test_bad_text_is_refused_with_what_is_allowed(text: str, needles: list[str])
         assert needle in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@all_of(
+    "make, message",
     [
         (lambda: Cactus("1"), "delta must be a number, but is '1'"),
         (lambda: Cactus(True), "delta must be a number, but is True"),

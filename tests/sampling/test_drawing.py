@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import all_of
 
 from cactus_decoding.sampling.drawing import draw, draw_one
 
@@ -28,8 +29,8 @@ def test_draw_inverts_the_running_sum_exactly(weights: list[int], numerator: int
     assert weights[expected] > 0
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-300, 1e300, 3.0, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@all_of("scale", [1.0, 1e-300, 1e300, 3.0, 0.1])
+@all_of("dtype", [torch.float64, torch.float32])
 def test_draw_at_both_ends_skips_tokens_of_weight_zero(scale: float, dtype: torch.dtype) -> None:
     if scale > 1e38 or scale < 1e-38:
         dtype = torch.float64
@@ -64,8 +65,8 @@ def test_draw_takes_leading_dimensions_and_strided_rows() -> None:
         assert tokens[i].tolist() == [draw(weights[i, j], uniforms[i, j]).item() for j in range(3)]
 
 
-@pytest.mark.parametrize("length", [5, 4096, 5000, 20_011])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@all_of("length", [5, 4096, 5000, 20_011])
+@all_of("dtype", [torch.float32, torch.float64])
 def test_a_draw_in_blocks_is_the_draw(length: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(length)
     steep = (torch.randn(length, generator=generator) * 8).softmax(-1).to(dtype)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.tables import all_of
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
@@ -36,8 +37,8 @@ def rows_with_ties(vocabulary: int) -> torch.Tensor:
     return rows
 
 
-@pytest.mark.parametrize("temperature", TINY)
-@pytest.mark.parametrize("cuts", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
+@all_of("temperature", TINY)
+@all_of("cuts", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_a_temperature_that_float32_cannot_divide_by_is_greedy(temperature: float, cuts: dict, vocabulary: int) -> None:
     sampling, rows = SamplingParams(temperature, **cuts), rows_with_ties(vocabulary)
@@ -48,7 +49,7 @@ def test_a_temperature_that_float32_cannot_divide_by_is_greedy(temperature: floa
         assert torch.equal(probs.amax(-1), torch.ones(4, dtype=probs.dtype))
 
 
-@pytest.mark.parametrize("temperature", LOW)
+@all_of("temperature", LOW)
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_above_that_rows_are_distributions_and_ties_share(temperature: float, vocabulary: int) -> None:
     for cuts in ({}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}):
@@ -62,7 +63,7 @@ def test_above_that_rows_are_distributions_and_ties_share(temperature: float, vo
             assert shares[tied].sum() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [1e30, 1e38, 1e39, 1e300])
+@all_of("temperature", [1e30, 1e38, 1e39, 1e300])
 def test_temperatures_that_float32_cannot_hold_give_uniform_rows_of_what_is_allowed(temperature: float) -> None:
     row = torch.tensor([[1.0, -math.inf, 2.0]])
     torch.testing.assert_close(SamplingParams(temperature)(row), torch.tensor([[0.5, 0.0, 0.5]]))
@@ -73,7 +74,7 @@ def pair():
     return load_pair()
 
 
-@pytest.mark.parametrize("temperature", TINY)
+@all_of("temperature", TINY)
 def test_responses_at_such_temperatures_are_greedy_in_the_loop_and_in_transformers(pair, temperature: float) -> None:
     prompt = next(word_problems("validation", seed=1)).prompt
     settings = {"rule": "cactus:delta=1", "max_new_tokens": 12, "seed": 0}
@@ -116,8 +117,8 @@ def near_tie(vocabulary: int = 6) -> torch.Tensor:
     return row
 
 
-@pytest.mark.parametrize("rule", ["relaxed_greedy:margin=0", "relaxed_greedy:margin=5,top=1", "lossless"])
-@pytest.mark.parametrize("budget", [None, 0.0, 1.0, math.inf])
+@all_of("rule", ["relaxed_greedy:margin=0", "relaxed_greedy:margin=5,top=1", "lossless"])
+@all_of("budget", [None, 0.0, 1.0, math.inf])
 def test_margin_zero_chooses_by_logits(rule: str, budget: float | None) -> None:
     row = near_tie()
     best, other = int(row.argmax()), 1

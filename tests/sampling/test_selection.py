@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.sampling import params as sampling_module
@@ -62,7 +63,7 @@ def test_at_least_is_the_comparison(floor: float) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@all_of("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_long_rows_are_truncated_as_by_the_sort(
     params: SamplingParams, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from support.tables import all_of
 
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
@@ -11,7 +11,7 @@ from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
 SAMPLINGS = [SamplingParams(), SamplingParams(temperature=0), SamplingParams(temperature=0.6, top_p=0.9, top_k=20)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@all_of("dtype", [torch.float32, torch.float64])
 def test_kept_rows_keep_every_bit(dtype: torch.dtype) -> None:
     dense, sparse = torch.rand(50).to(dtype).softmax(-1), torch.zeros(50, dtype=dtype)
     sparse[[3, 7]] = torch.tensor([0.3, 0.7], dtype=dtype)
@@ -52,8 +52,8 @@ def test_a_sparse_row_knows_of_each_token_what_the_dense_one_does() -> None:
         assert probs.draw(torch.full_like(probs.probs, torch.nan), torch.tensor(0.5)) == 10
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("vocabulary", [60, LARGE_VOCABULARY])
+@all_of("sampling", SAMPLINGS)
+@all_of("vocabulary", [60, LARGE_VOCABULARY])
 def test_lazy_rows_are_those_of_the_whole_block(vocabulary: int, sampling: SamplingParams) -> None:
     logits = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(0)) * 3
     lazy = LazyRows(logits, sampling)
@@ -62,9 +62,9 @@ def test_lazy_rows_are_those_of_the_whole_block(vocabulary: int, sampling: Sampl
     assert (lazy.at(1).token_ids is not None) == (vocabulary == LARGE_VOCABULARY and sampling.truncates)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.9])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("scale", "offset"), [(3.0, 0.0), (0.0, 0.0), (20.0, 0.0), (3.0, 300.0), (3.0, -300.0)])
+@all_of("temperature", [1.0, 0.7, 1.9])
+@all_of("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@all_of("scale, offset", [(3.0, 0.0), (0.0, 0.0), (20.0, 0.0), (3.0, 300.0), (3.0, -300.0)])
 def test_a_row_known_roughly_bounds_the_softmax(
     temperature: float, dtype: torch.dtype, scale: float, offset: float
 ) -> None:

@@ -121,9 +121,10 @@ def _run_command(words: list[str], block: Block, run: Command, where: str) -> st
         assert words[-1].startswith("cactus-decoding"), where
         assert set(named) <= extras.keys(), where
     elif first in ("python", ".venv/bin/python", ".venv-vllm/bin/python"):
-        assert (ROOT / rest[0]).exists(), f"{where}: there is no {rest[0]}"
+        script = f"{rest[1].replace('.', '/')}.py" if rest[0] == "-m" else rest[0]
+        assert (ROOT / script).exists(), f"{where}: there is no {script}"
         if rest[0] == "scripts/bundled_gguf.py":  # which later commands need
-            import bundled_gguf
+            from scripts import bundled_gguf
 
             bundled_gguf.main(rest[1:])
     else:

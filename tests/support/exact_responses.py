@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.budgets.metering import BudgetState, admit, charge, check_paced, rule_of_step
-from cactus_decoding.budgets.pacing import Pace
 from cactus_decoding.divergences.rows import kl_of_rows
+from cactus_decoding.policy.decide import PolicyState
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verification.block import prefix_tests
+from support.block_tests import prefix_tests
+from support.decisions import admit, budget_state, charge
 from support.exact_enumeration import Law, fates
 
 Admit = Callable[[list[float], float, float], list[bool]]
-Charge = Callable[[BudgetState, list[float], list[bool], int], tuple[BudgetState, list[float]]]
+Charge = Callable[[PolicyState, list[float], list[bool], int], tuple[PolicyState, list[float]]]
 
 
 class Pair(NamedTuple):
@@ -70,7 +70,7 @@ class State(NamedTuple):
     """An unfinished response: its tokens, its budget's state, and how likely it is."""
 
     tokens: tuple[int, ...]
-    budget: BudgetState
+    budget: PolicyState
     probability: float
 
 
@@ -104,13 +104,12 @@ def respond(
     steps_of: dict[str, Steps] = {}
     law: Law = defaultdict(float)
     mean = most = 0.0
-    pace = None if expected_tokens is None else Pace.begin(check_paced(rule), limit, expected_tokens)
-    unfinished = [State((), BudgetState(limit, 0.0, pace), 1.0)]
+    unfinished = [State((), budget_state(rule, limit, expected_tokens), 1.0)]
     while unfinished:
         longer: dict[object, State] = {}
         for tokens, budget, probability in unfinished:
             drafted = min(proposals, length - len(tokens) - 1)
-            now = rule_of_step(rule, budget)
+            now = budget.rule
             if str(now) not in steps_of:
                 steps_of[str(now)] = (_block_steps if block else _token_steps)(now, pair)
             step = steps_of[str(now)]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from bundled_gguf import write_gguf
 from gguf import GGUFWriter, TokenType
 from torch import Tensor
 from transformers import LlamaForCausalLM
@@ -14,6 +13,7 @@ from transformers import LlamaForCausalLM
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from scripts.bundled_gguf import write_gguf
 from support.exact_enumeration import enumerate_tokens
 
 PRECISE = "cache=float32"

@@ -9,9 +9,7 @@ from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.growing import GrowingTree, grow
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.trees.law import Law
-from cactus_decoding.verification.trees.tree import Children
-from support.tree_enumeration import Choices, LazyTree, Models
+from support.tree_enumeration import Children, Choices, LazyTree, Models
 
 
 class GrownTree(LazyTree):
@@ -48,13 +46,13 @@ class GrownTree(LazyTree):
 
     def _take(self, tree: GrowingTree) -> None:
         """Take over what has grown."""
-        self.token_ids, self._parents = tree.token_ids, tree.parents
-        for node, row in tree.rows.items():
+        self.token_ids, self.parents = tree.token_ids, tree.parents
+        for node in tree.rows:
             nodes = [i for i, parent in enumerate(tree.parents) if parent == node]
             nodes.sort(key=lambda i: tree.drawn[i])
             tokens = [tree.token_ids[i] for i in nodes]
             num_fixed = sum(not tree.drawn[i] for i in nodes)
-            self._children[node] = Children(nodes, tokens, num_fixed, self._models.vocabulary, Law(row[0]))
+            self._children[node] = Children(nodes, tokens, num_fixed)
 
     def _finish(self) -> None:
         """Leave the tree as it is."""
@@ -98,14 +96,14 @@ class RankedInTheEnd(GrownTree):
 
     def _finish(self) -> None:
         values = {ROOT: 1.0}
-        for node, (parent, token) in enumerate(zip(self._parents, self.token_ids, strict=True)):
+        for node, (parent, token) in enumerate(zip(self.parents, self.token_ids, strict=True)):
             values[node] = values[parent] * self.draft(parent)[token].item()
         kept = sorted(range(len(self.token_ids)), key=lambda node: -values[node])[: (len(self.token_ids) + 1) // 2]
         for node in range(len(self.token_ids) - 1, -1, -1):
             if node not in kept:
-                children = self._children[self._parents[node]]
+                children = self._children[self.parents[node]]
                 assert children is not None
-                self._drop(self._parents[node], children.nodes.index(node))
+                self._drop(self.parents[node], children.nodes.index(node))
 
 
 class SiblingsDropped(GrownTree):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.types import AcceptanceRule, Verdict
+from support.tables import groups_of
 
 # Every registered rule with every variant of its parameters: limits at which it is lossless, ordinary and huge values.
 SPELLINGS = (
@@ -69,9 +71,37 @@ LOSSLESS_LIMITS = (
     "clamped:max_kl=0",
 )
 
+# One of each class of rules, and of each way to solve, for `make test`; the others are for `make test-all`.
+ORDINARY = {
+    "lossless",
+    "cactus:delta=1",
+    "cactus:delta=1,solver=exact",
+    "ensemble:weight=0.3",
+    "lenience:lenience=0.6",
+    "clamped:width=1",
+    "typical",
+    "top_k:k=2",
+    "relaxed_greedy:margin=0.5",
+}
+
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
 if _MISSING:
     raise AssertionError(f"rules without a spelling under test: {', '.join(sorted(_MISSING))}")
+
+
+def every_rule(spellings: Iterable[str] = SPELLINGS, name: str = "spelling") -> Callable:
+    """Run a test of a rule's spelling for one knob of each class, and in one slow case a class for all its others."""
+    classes: dict[str, list[str]] = {}
+    for text in spellings:
+        classes.setdefault(parse_rule(text).name, []).append(text)
+    groups, slow = {}, []
+    for rule, knobs in classes.items():
+        ordinary = [text for text in knobs if text in ORDINARY] or knobs[:1]
+        groups |= {text: [text] for text in ordinary}
+        if others := [text for text in knobs if text not in ordinary]:
+            slow.append(f"{rule}, other knobs")
+            groups[slow[-1]] = others
+    return groups_of(name, groups, slow=slow)
 
 
 def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The scripts of this repository, run as they are typed."""
+"""The scripts and studies of this repository, run as they are typed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+from studies.pages import tables_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end, and keep what it said."""
-    command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    """Run a script, or a module such as `studies.rules.run`, to its end, and keep what it said."""
+    begun = [str(ROOT / "scripts" / name)] if name.endswith(".py") else ["-m", name]
+    return subprocess.run([sys.executable, *begun, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+
+
+def copied_page(page: Path, work: Path) -> Path:
+    """Copy a page, and that of its long tables where there is one, into a folder; return the copy."""
+    copy = work / "page.md"
+    shutil.copy(page, copy)
+    if tables_of(page).exists():
+        tables_of(copy).parent.mkdir(exist_ok=True)
+        shutil.copy(tables_of(page), tables_of(copy))
+    return copy
 
 
 def assert_rendered(
@@ -25,15 +37,18 @@ def assert_rendered(
         name: of the script.
         page: that it writes tables into.
         work: an empty folder.
-        folder: of its result files, where it also writes its pictures.
+        folder: of its result files; its pictures are in a folder of the study's name, beside the page.
         picture: the one that it writes, where it is asked for by itself.
     """
-    given, written = ["--only-render", "--page", shutil.copy(page, work / "page.md")], {page: work / "page.md"}
+    copy = copied_page(page, work)
+    given, written = ["--only-render", "--page", copy], {page: copy}
+    if tables_of(page).exists():
+        written[tables_of(page)] = tables_of(copy)
     if folder is not None:
-        given += ["--folder", shutil.copytree(folder, work / folder.name, ignore=shutil.ignore_patterns("*.svg"))]
-        pictures = list(folder.glob("*.svg"))
+        given += ["--folder", folder]
+        pictures = list((page.parent / "pictures" / folder.parent.name).glob("*.svg"))
         assert pictures
-        written |= {each: work / folder.name / each.name for each in pictures}
+        written |= {each: work / each.relative_to(page.parent) for each in pictures}
     if picture is not None:
         given += ["--picture", work / "picture.svg"]
         written[picture] = work / "picture.svg"

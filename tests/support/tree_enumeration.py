@@ -1,8 +1,8 @@
 """The exact law of what verification does with trees: every draft and every decision of the package's own schemes.
 
-A scheme asks a `Chance` for its random numbers. Here every answer has its turn, so that the probability of each outcome
-is a sum of products and nothing is sampled. Children are drawn only when a scheme first looks at them: what nobody has
-seen can still be anything.
+A scheme asks a `RandomSource` for its random numbers. Here every answer has its turn, so that the probability of each
+outcome is a sum of products and nothing is sampled. Children are drawn only when a scheme first looks at them: what
+nobody has seen can still be anything.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.budgets.metering import BudgetState
 from cactus_decoding.divergences.rows import without
-from cactus_decoding.types import ROOT, AcceptanceRule
-from cactus_decoding.verification.trees.judging import NodeJudge
-from cactus_decoding.verification.trees.law import Law as TokenLaw
-from cactus_decoding.verification.trees.tree import Children
-from cactus_decoding.verification.trees.walk import Scheme, Walk
+from cactus_decoding.policy.budget import Budget
+from cactus_decoding.policy.decide import Decision, Policy
+from cactus_decoding.policy.position import Position
+from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.types import ROOT, AcceptanceRule, Proposal, StepRows
+from cactus_decoding.verification.declarations import VERIFICATIONS
+from cactus_decoding.verification.schemes import Scheme, Walk
+from cactus_decoding.verification.walk import SCHEMES, NodeJudge
+from support.decisions import as_given
 from support.exact_enumeration import Law, make_rows
+
+TREE_SCHEMES = {name: SCHEMES[name] for name, each in VERIFICATIONS.items() if each.trees}
+"""What verifies trees, by name."""
 
 
 class Choices:
@@ -61,7 +67,7 @@ class Choices:
         self._known[node] = (low, middle) if is_below else (middle, high)
         return is_below
 
-    def token(self, weights: Tensor) -> int:
+    def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
         """Let every token of positive weight be drawn."""
         return self.choose((weights / weights.sum()).tolist())
 
@@ -101,26 +107,55 @@ def uniform_shape(depth: int, fixed: int, drawn: int) -> Shape:
     return Shape((fixed,) * depth, (drawn,) * depth)
 
 
+class Children(NamedTuple):
+    """What is proposed behind a node: the fixed tokens, then the drawn ones."""
+
+    nodes: list[int]
+    token_ids: list[int]
+    num_fixed: int
+
+
+def position_of(kind: type[Position], node: int, children: Children, target: Tensor, draft: Tensor) -> Position:
+    """Return the position of a node, of whose step no more is known than its own rows."""
+    count = len(children.nodes)
+    drawn = [index >= children.num_fixed for index in range(count)]
+    proposal = Proposal(children.token_ids, draft[None], [ROOT] * count, drawn)
+    rows = StepRows(target.expand(count + 1, -1), children.token_ids, proposal, as_given, as_given)
+    position = kind(rows, ROOT)
+    assert position.row.probs is not None  # looked at while it is the text's own
+    assert position.untempered is not None
+    assert position.draft is not None
+    position.node, position.nodes = node, children.nodes
+    return position
+
+
 class LazyTree:
     """A tree behind a text whose drawn children are drawn when they are looked at."""
 
+    position: type[Position] = Position
+    lazy = False
+
     def __init__(self, models: Models, text: tuple[int, ...], shape: Shape, choices: Choices, limit: int = 99) -> None:
         self._models, self._text, self._shape, self._choices, self._limit = models, text, shape, choices, limit
-        self._parents: list[int] = []
+        self.parents: list[int] = []
         self.token_ids: list[int] = []
         self._children: dict[int, Children | None] = {}
+        self._positions: dict[int, Position | None] = {}
 
     def tokens_to(self, node: int) -> list[int]:
-        return [] if node == ROOT else [*self.tokens_to(self._parents[node]), self.token_ids[node]]
+        return [] if node == ROOT else [*self.tokens_to(self.parents[node]), self.token_ids[node]]
 
-    def parent(self, node: int) -> int:
-        return self._parents[node]
+    def row(self, node: int) -> SparseProbs:
+        return SparseProbs(self._models.vocabulary, self._models((*self._text, *self.tokens_to(node)))[0])
 
-    def target(self, node: int) -> TokenLaw:
-        return TokenLaw(self.untempered(node))
-
-    def untempered(self, node: int) -> Tensor:
-        return self._models((*self._text, *self.tokens_to(node)))[0]
+    def at(self, node: int) -> Position | None:
+        """Return the position behind a node; its drawn children are drawn now."""
+        if node not in self._positions:
+            children = self.children(node)
+            target, draft = self._models((*self._text, *self.tokens_to(node)))
+            made = None if children is None else position_of(self.position, node, children, target, draft)
+            self._positions[node] = made
+        return self._positions[node]
 
     def children(self, node: int) -> Children | None:
         if node not in self._children:
@@ -139,10 +174,10 @@ class LazyTree:
                 tokens.append(self.draw(law, draft))
         if not tokens:
             return None
-        nodes = [len(self._parents) + i for i in range(len(tokens))]
-        self._parents += [node] * len(tokens)
+        nodes = [len(self.parents) + i for i in range(len(tokens))]
+        self.parents += [node] * len(tokens)
         self.token_ids += tokens
-        return Children(nodes, tokens, num_fixed, self._models.vocabulary, TokenLaw(draft))
+        return Children(nodes, tokens, num_fixed)
 
     def draw(self, law: Tensor, draft: Tensor) -> int:
         return self._choices.token(law)
@@ -156,6 +191,11 @@ class Step(NamedTuple):
     judge: NodeJudge
     probability: float
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """What was decided about the nodes on the way."""
+        return [self.judge.decisions[trial.parent] for trial in self.walk.trials]
+
 
 def steps(
     scheme: Scheme,
@@ -164,8 +204,8 @@ def steps(
     text: tuple[int, ...],
     shape: Shape,
     *,
-    state: BudgetState | None = None,
-    metered: bool = False,
+    limit_nats: float | None = None,
+    spent: float = 0.0,
     limit: int = 99,
     grow: type[LazyTree] = LazyTree,
 ) -> Iterator[Step]:
@@ -173,7 +213,8 @@ def steps(
     choices = Choices()
     for _ in choices:
         tree = grow(models, text, shape, choices, limit)
-        judge = NodeJudge(tree, rule, state or BudgetState(), metered=metered)
+        policy = Policy(rule, None if limit_nats is None else Budget(nats=limit_nats))
+        judge = NodeJudge(policy, policy.begin()._replace(spent=spent), tree)
         walk = scheme(tree, judge, choices)
         tokens = (*(tree.token_ids[node] for node in walk.path), walk.next_token)
         yield Step(tokens, walk, judge, choices.probability)
@@ -205,8 +246,7 @@ def respond(
     while unfinished:
         longer: dict[tuple[tuple[int, ...], float], float] = defaultdict(float)
         for (text, spent), chance in unfinished.items():
-            state = BudgetState(math.inf if budget is None else budget, spent)
-            given = {"state": state, "metered": budget is not None, "limit": length - len(text) - 1, "grow": grow}
+            given = {"limit_nats": budget, "spent": spent, "limit": length - len(text) - 1, "grow": grow}
             for step in steps(scheme, rule, models, text, shape, **given):
                 after = spent if budget is None else (charge or charged)(step, spent)
                 whole = (*text, *step.tokens)
@@ -222,13 +262,15 @@ def respond(
 
 def charged(step: Step, spent: float) -> float:
     """Return what the response has spent after a step."""
-    return step.judge.records[step.walk.trials[-1].parent].spent if step.walk.trials else spent
+    for decision in step.decisions:
+        spent += decision.nats
+    return spent
 
 
 def forgetful(step: Step, spent: float) -> float:
     """Charge wrongly: forget the node behind which nothing was kept."""
     kept = [trial for trial in step.walk.trials if trial.accepted or trial.matched is not None]
-    return step.judge.records[kept[-1].parent].spent if kept else spent
+    return spent + sum(step.judge.decisions[trial.parent].nats for trial in kept)
 
 
 def product_law(row_of: Callable[[tuple[int, ...]], Tensor], vocabulary: int, length: int) -> Law:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cactus_decoding.budgets.metering import charge
+from support.decisions import charge
 
 
 def forgets_the_rejected_position(state, costs, fell_back, num_accepted):

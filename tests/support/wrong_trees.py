@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from cactus_decoding.policy.law import Law
+from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.trees.joint import _shares
-from cactus_decoding.verification.trees.law import Law
-from cactus_decoding.verification.trees.tree import Children, Tree
-from cactus_decoding.verification.trees.walk import Chance, Judge, Walk, left_over, ratio, relaxed_rows
-from support.tree_enumeration import LazyTree
+from cactus_decoding.verification.joint import _shares
+from cactus_decoding.verification.schemes import Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import Judge, RandomSource, Tree
+from support.tree_enumeration import Children, LazyTree
 
 
-def recursive_without_update(tree: Tree, judge: Judge, chance: Chance) -> Walk:
+def recursive_without_update(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     """Test every child against h itself, and draw from what the last one leaves of that."""
     path: list[int] = []
     node = ROOT
-    while (children := tree.children(node)) is not None:
-        h, kept = relaxed_rows(judge, node), None
-        for index, child in enumerate(children.nodes):
-            law, token = children.law(index).probs, children.token_ids[index]
+    while (position := tree.at(node)) is not None:
+        h, kept = relaxed_row(position, judge(position)), None
+        for index, child in enumerate(position.nodes):
+            law, token = position.law(index).probs, position.token_ids[index]
             if chance.below(child, ratio(h[token].item(), law[token].item())):
                 kept = child
                 break
@@ -26,33 +27,33 @@ def recursive_without_update(tree: Tree, judge: Judge, chance: Chance) -> Walk:
             return Walk.along(tree, path, chance.token(left if left.sum() > 0 else h))
         path.append(kept)
         node = kept
-    return Walk.along(tree, path, chance.token(tree.target(node).probs))
+    return Walk.along(tree, path, chance.token(tree.row(node).probs))
 
 
-def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: Chance) -> Walk:
+def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     """Let a node pass with min(Z / remaining, 1), as published ports do."""
     fired = _fire(tree, judge, chance, ROOT, 1.0)
     assert fired is not None
     return Walk.along(tree, *fired)
 
 
-def _fire(tree: Tree, judge: Judge, chance: Chance, node: int, weight: float) -> tuple[list[int], int] | None:
-    children = tree.children(node)
-    if children is None:
-        return ([], chance.token(tree.target(node).probs)) if node == ROOT or chance.below(node, weight) else None
-    shares, recovery, _ = _shares(children, relaxed_rows(judge, node), weight)
+def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+    position = tree.at(node)
+    if position is None:
+        return ([], chance.token(tree.row(node).probs)) if node == ROOT or chance.below(node, weight) else None
+    shares, recovery, _ = _shares(position, relaxed_row(position, judge(position)), weight)
     remaining = 1.0
-    for index, child in enumerate(children.nodes):
+    for index, child in enumerate(position.nodes):
         fired = _fire(tree, judge, chance, child, ratio(shares[index], remaining))
         if fired is not None:
             return [child, *fired[0]], fired[1]
         remaining -= shares[index]
     passes = node == ROOT or chance.below(node, min(ratio(recovery.sum().item(), remaining), 1.0))
-    weights = recovery if recovery.sum() > 0 else tree.target(node).probs
+    weights = recovery if recovery.sum() > 0 else tree.row(node).probs
     return ([], chance.token(weights)) if passes else None
 
 
-class JudgedByTheWholeRow(Children):
+class JudgedByTheWholeRow(Position):
     """Takes p, not p', for the law of the drawn child."""
 
     def law(self, index: int) -> Law:
@@ -62,9 +63,7 @@ class JudgedByTheWholeRow(Children):
 
 
 class TreeJudgedByTheWholeRow(LazyTree):
-    def _grow(self, node: int) -> Children | None:
-        children = super()._grow(node)
-        return None if children is None else JudgedByTheWholeRow(*children)
+    position = JudgedByTheWholeRow
 
 
 class TreeWithoutUnlikelyDraws(LazyTree):
@@ -74,8 +73,8 @@ class TreeWithoutUnlikelyDraws(LazyTree):
         children = super()._grow(node)
         if children is None or children.num_fixed == len(children.nodes):
             return children
-        assert children.draft is not None
-        if children.draft[children.token_ids[-1]] > 1 / 3:
+        draft = self._models((*self._text, *self.tokens_to(node)))[1]
+        if draft[children.token_ids[-1]] > 1 / 3:
             return children
         if len(children.nodes) == 1:
             return None

@@ -28,9 +28,9 @@ VERSION_0_1 = Path(__file__).parents[1] / "data" / "version_0_1" / "trace.jsonl"
         {"rule": "clamped:width=1.0", "budget": math.inf, "verification": "block", "seed": 3},
         {"num_speculative_tokens": "confidence:threshold=0.1", "stop": ["é\n"], "seed": 4},
         {"num_speculative_tokens": 0, "seed": 5},
-        {"num_speculative_tokens": "tree:static=3.2.1", "rule": "cactus:delta=0.5", "budget": math.inf, "seed": 6},
-        {"num_speculative_tokens": "tree:static=2.2", "rule": "clamped:width=1", "verification": "joint", "seed": 7},
-        {"num_speculative_tokens": "tree:static=3.1", "rule": "relaxed_greedy:margin=1.0", "temperature": 0},
+        {"tree": "static=3.2.1", "rule": "cactus:delta=0.5", "budget": math.inf, "seed": 6},
+        {"tree": "static=2.2", "rule": "clamped:width=1", "verification": "joint", "seed": 7},
+        {"tree": "static=3.1", "rule": "relaxed_greedy:margin=1.0", "temperature": 0},
     ],
 )
 def test_a_file_gives_back_the_trace_to_the_last_bit(tmp_path, settings):
@@ -126,7 +126,7 @@ def test_a_step_whose_target_could_not_be_timed_is_read(saved, trace):
 
 def test_a_tree_that_is_none_is_named(tmp_path):
     path = tmp_path / "tree.jsonl"
-    write_trace(trace_response(load_pair(), PROMPT, num_speculative_tokens="tree:static=2.1", seed=0), path)
+    write_trace(trace_response(load_pair(), PROMPT, tree="static=2.1", seed=0), path)
     lines = path.read_text().splitlines()
     nodes = json.loads(lines[1])["tree"]
     for changed, message in (

@@ -204,7 +204,7 @@ def test_hostile_tokens_are_shown_and_do_nothing(browser, trace, tmp_path):
 
 @pytest.fixture(scope="module")
 def of_trees():
-    request = Request("clamped:width=2", num_speculative_tokens="tree:static=3.2.1", seed=3)
+    request = Request("clamped:width=2", tree="static=3.2.1", seed=3)
     return trace_response(load_pair(), PROMPT, request)
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
+from support.block_tests import prefix_tests
 from support.exact_enumeration import enumerate_tokens
 from support.tiny_pair import rows_after, tiny_pair
 from support.traces import PROMPT, SETTINGS, kl, with_each_draft
@@ -17,7 +18,6 @@ from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.sampling.params import as_logits_to_probs
 from cactus_decoding.tracing import stream_trace, trace_response, what_if
 from cactus_decoding.tracing.positions import PositionReader
-from cactus_decoding.verification.block import prefix_tests
 
 NEAR = {"abs": 1e-10, "rel": 1e-9}
 ENUMERATED = (

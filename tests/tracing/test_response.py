@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.tables import all_of
 from support.tiny_pair import tiny_pair
 from support.traces import PROMPT, SETTINGS, with_each_draft
 
@@ -10,7 +11,7 @@ from cactus_decoding import Budget, Metrics, SamplingParams, stream
 from cactus_decoding.tracing import stream_trace, trace_response
 
 
-@pytest.mark.parametrize(("name", "draft"), with_each_draft(SETTINGS))
+@all_of("name, draft", with_each_draft(SETTINGS))
 def test_looking_on_changes_nothing(name, draft):
     settings = {"num_speculative_tokens": 4, "max_new_tokens": 24, "seed": 5} | SETTINGS[name]
     plain, pair = tiny_pair(draft), tiny_pair(draft)

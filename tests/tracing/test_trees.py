@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_pair import tiny_pair
 from support.traces import PROMPT
 
@@ -19,21 +20,19 @@ WAYS = {
     "a rule that looks at the drafted token, limited": {"rule": "cactus:delta=0.5", "budget": 2.0},
     "the whole row": {"rule": "ensemble:weight=0.4"},
     "protected": {"rule": "clamped:width=2", "protect": "digits"},
-    "two drawn": {"rule": "clamped:width=2", "num_speculative_tokens": "tree:static=3.2,drawn=2"},
-    "none drawn": {"rule": "cactus:delta=1", "num_speculative_tokens": "tree:static=3.2,drawn=0"},
+    "two drawn": {"rule": "clamped:width=2", "tree": "static=3.2,drawn=2"},
+    "none drawn": {"rule": "cactus:delta=1", "tree": "static=3.2,drawn=0"},
     "temperature 0": {"temperature": 0, "rule": "relaxed_greedy:margin=1", "budget": math.inf},
-    "joint": {"rule": "clamped:width=1", "verification": "joint", "num_speculative_tokens": "tree:static=2.2.2"},
+    "joint": {"rule": "clamped:width=1", "verification": "joint", "tree": "static=2.2.2"},
     "recursive": {"verification": "recursive"},
-    "grown, with look-up": {"rule": "clamped:width=2", "num_speculative_tokens": "tree:best_first,nodes=9,lookup=3"},
-    "grown, jointly": {"verification": "joint", "num_speculative_tokens": "tree:best_first,nodes=9"},
+    "grown, with look-up": {"rule": "clamped:width=2", "tree": "best_first,nodes=9,lookup=3"},
+    "grown, jointly": {"verification": "joint", "tree": "best_first,nodes=9"},
     "traversal": {"verification": "traversal"},
 }
 
 
 def asked(name: str) -> Request:
-    return Request.from_dict(
-        {"num_speculative_tokens": "tree:static=3.2.1", "seed": 3, "max_new_tokens": 40} | WAYS[name]
-    )
+    return Request.from_dict({"tree": "static=3.2.1", "seed": 3, "max_new_tokens": 40} | WAYS[name])
 
 
 @pytest.fixture(scope="module", params=["tiny", "bundled"])
@@ -41,7 +40,7 @@ def pair(request):
     return tiny_pair() if request.param == "tiny" else load_pair()
 
 
-@pytest.mark.parametrize("name", WAYS)
+@all_of("name", WAYS)
 def test_a_tree_is_the_proposal_with_what_became_of_it(pair, name: str) -> None:
     request = asked(name)
     trace = trace_response(pair, PROMPT, request)
@@ -49,7 +48,7 @@ def test_a_tree_is_the_proposal_with_what_became_of_it(pair, name: str) -> None:
     assert len(outcomes) == len(trace.steps)
     for outcome, step in zip(outcomes, trace.steps, strict=True):
         proposal = outcome.proposal
-        assert [node.token_id for node in step.tree] == (proposal.token_ids if proposal.parents else [])
+        assert [node.token_id for node in step.tree] == (proposal.token_ids if proposal.branches else [])
         if not step.tree:
             continue
         assert [node.parent for node in step.tree] == proposal.parents
@@ -69,7 +68,7 @@ def test_a_tree_is_the_proposal_with_what_became_of_it(pair, name: str) -> None:
             assert node.draft_prob == pytest.approx(row[node.token_id].item(), abs=1e-5)  # passes round differently
 
 
-@pytest.mark.parametrize("name", WAYS)
+@all_of("name", WAYS)
 def test_positions_stand_on_the_path_and_add_up_to_what_was_counted(pair, name: str) -> None:
     request = asked(name)
     trace = trace_response(pair, PROMPT, request, keep_rows=True)
@@ -82,14 +81,14 @@ def test_positions_stand_on_the_path_and_add_up_to_what_was_counted(pair, name: 
         assert [position.fate for position in step.positions] == outcome.all_fates
         for place, position in enumerate(step.positions):
             behind = [-1, *outcome.path][place]
-            expected = outcome.rows.target_behind(behind) if step.tree else outcome.rows.target(place + 1)[place]
+            expected = outcome.rows.target_behind(behind)
             listed = {one.token_id: one.target for one in position.candidates}
             assert listed[position.token_id] == pytest.approx(expected[position.token_id].item(), abs=1e-7)
             untold = request.verification != "token" or place >= len(outcome.visits)
             assert (position.acceptance is None) == untold
 
 
-@pytest.mark.parametrize("name", WAYS)
+@all_of("name", WAYS)
 def test_nats_are_those_of_an_audit(pair, name: str) -> None:
     trace = trace_response(pair, PROMPT, asked(name))
     for step, outcome in zip(trace.steps, stream(pair, PROMPT, asked(name)), strict=True):
@@ -118,7 +117,7 @@ def test_a_position_tells_exactly_what_was_emitted_there_and_what_any_rule_would
 
 
 def test_a_matched_token_says_what_was_drafted_in_its_place(pair) -> None:
-    trace = trace_response(pair, PROMPT, num_speculative_tokens="tree:static=4.4", seed=1, max_new_tokens=60)
+    trace = trace_response(pair, PROMPT, tree="static=4.4", seed=1, max_new_tokens=60)
     matched = [position for position in visited(trace) if position.fate is Fate.MATCHED]
     assert matched
     assert all(position.drafted_id != position.token_id for position in matched)

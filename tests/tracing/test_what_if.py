@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, fates, paired_rows
-from support.rules_under_test import SPELLINGS
+from support.rules_under_test import SPELLINGS, every_rule
 from support.traces import kl
 from torch.nn.functional import one_hot
 
@@ -24,7 +24,7 @@ def kept(target, draft, drafted, untempered=None):
     return PositionRows(drafted, rows[0], rows[1], rows[2])
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@every_rule(ORDINARY, "text")
 def test_a_position_is_what_enumeration_says(text):
     rule = parse_rule(text)
     target, draft = (rows[:24] for rows in paired_rows()[0])
@@ -46,7 +46,7 @@ def test_a_position_is_what_enumeration_says(text):
                     torch.testing.assert_close(weights / weights.sum(), recovery[i, n], atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@every_rule(ORDINARY, "text")
 @pytest.mark.parametrize("num_fixed", [1, 2])
 def test_beside_tokens_that_are_proposed_in_any_case_it_is_what_an_audit_says(text, num_fixed):
     rule = parse_rule(text)

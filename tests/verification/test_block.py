@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from support.block_tests import prefix_tests
 from support.chi_square import FALSE_ALARM, rejects
 from support.exact_enumeration import Law, fates, make_rows, markov_pair, product_law
 from support.exact_responses import Pair, block_outcomes, kl_of_laws, respond, target_law
@@ -16,7 +17,6 @@ from support.rules_under_test import SPELLINGS
 
 from cactus_decoding import NgramDrafter, generate, load_pair, parse_rule, verify, verify_block
 from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verification.block import prefix_tests
 from cactus_decoding.zoo.word_problems import word_problems
 
 PAIR = Pair(*markov_pair())

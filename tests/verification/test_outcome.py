@@ -59,7 +59,7 @@ def test_rows_are_those_of_a_pass_over_the_text_so_far(settings):
             target, draft, untempered = rows_after(pair, ids, SamplingParams(top_k=30))
             torch.testing.assert_close(visit.target_probs, target, rtol=0, atol=1e-6)
             torch.testing.assert_close(visit.draft_probs, draft, rtol=0, atol=1e-6)
-            kept = step.rows.untempered(visit.node + 1)[visit.node]
+            kept = step.rows.untempered_of(visit.node)
             torch.testing.assert_close(kept, untempered, rtol=0, atol=1e-6)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from cactus_decoding.auditing import audit
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verification.plain import verify
+from cactus_decoding.verification.batched import verify
 
 DRAWS = 20_000
 # Tokens that the target excludes, tokens that the draft never proposes, and some that both rate about equally.

@@ -10,7 +10,7 @@ import pytest
 from cactus_decoding import Request
 from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
 
-CHOSEN = Path(__file__).resolve().parents[2] / "docs" / "results" / "relaxing" / "chosen-plain.json"
+CHOSEN = Path(__file__).resolve().parents[2] / "studies" / "relaxing" / "results" / "chosen-plain.json"
 
 
 @pytest.mark.parametrize(("kind", "settings"), [("lossless", LOSSLESS), ("protected", RELAXED)])

@@ -10,6 +10,7 @@ import pytest
 
 from cactus_decoding.zoo.word_problems import extract_answer, split_of, word_problems
 from cactus_decoding.zoo.word_problems.families import FAMILIES
+from cactus_decoding.zoo.word_problems.kinds import unlike_stories
 
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 COMPUTE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}
@@ -92,3 +93,7 @@ def test_a_habit_is_a_probability():
     for wrong in (-0.1, 1.1):
         with pytest.raises(ValueError, match="habit must be"):
             word_problems("train", habit=wrong)
+
+
+def test_every_story_passes_for_one_of_their_kind(problems):
+    assert not [unlike for problem in problems if (unlike := unlike_stories(problem.question))]

@@ -1,71 +1,21 @@
-"""Checks of what users pass in: each error names the argument, what was given, and what is allowed."""
+"""Checks of tensors that users pass in: each error names the argument, what was given, and what is allowed."""
 
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import check_choice as check_choice
+from cactus_decoding.arguments.values import check_integer as check_integer
+from cactus_decoding.arguments.values import check_number as check_number
+from cactus_decoding.arguments.values import shown as shown
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_MAX_SHOWN = 100
 _WIDENED = 2.0**-8
 """What a sum may miss by for entries that were rounded to bfloat16 before they were widened, twice over."""
-
-
-def check_number(
-    name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
-) -> float:
-    """Return a number between the bounds as Python's own: NumPy's numbers and fractions are taken too.
-
-    Raises:
-        TypeError: if it is no real number.
-        ValueError: if it is NaN, out of range, or an integer that is too large for a float.
-
-    Example:
-        >>> import numpy as np
-        >>> check_number("delta", np.float32(0.5), 0, 1), check_number("delta", 1, 0, 1)
-        (0.5, 1)
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, but is {shown(value)}")
-    try:
-        wide = float(value)
-    except OverflowError:  # an integer beyond all floats is in no interval of floats
-        wide = math.nan
-    below = wide <= low if low_open else wide < low
-    above = wide >= high if high_open else wide > high
-    if math.isnan(wide) or below or above:
-        interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-        raise ValueError(f"{name} must be in {interval}, but is {shown(value)}")
-    return int(value) if isinstance(value, Integral) else wide
-
-
-def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Return an integer of at least ``low`` (and at most ``high``) as Python's own; NumPy's are taken too.
-
-    Raises:
-        TypeError: if it is no integer.
-        ValueError: if it is out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, but is {shown(value)}")
-    number = int(value)
-    if number < low or (high is not None and number > high):
-        allowed = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"{name} must be {allowed}, but is {shown(number)}")
-    return number
-
-
-def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise `ValueError` unless ``value`` is one of the allowed words."""
-    if not isinstance(value, str) or value not in allowed:
-        close = suggestion(value, allowed) if isinstance(value, str) else ""
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}{close}")
 
 
 def check_floats(name: str, values: object, what: str = "values") -> Tensor:
@@ -169,20 +119,6 @@ def check_generator(generator: object, device: torch.device) -> None:
         raise TypeError(f"generator must be a torch.Generator or None, but is {shown(generator)}")
     if generator.device.type != device.type:
         raise ValueError(f"generator must be of {device} as the target's rows are, but is of {generator.device}")
-
-
-def shown(value: object) -> str:
-    """Return how an error shows what was given: its representation, shortened.
-
-    Example:
-        >>> shown(-0.5), shown(10**5000)
-        ('-0.5', 'an integer of 16610 bits')
-    """
-    try:
-        text = repr(value)
-    except ValueError:  # an integer with too many digits to print
-        return f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def _kind(value: object) -> str:

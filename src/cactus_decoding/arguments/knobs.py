@@ -8,7 +8,7 @@ from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
+from cactus_decoding.arguments.values import check_choice, check_integer, check_number, shown
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class Knob:
         gt: they are above this.
         le: they are at most this.
         lt: they are below this.
+        flat: its name among the settings of a request; the field's own, if empty.
+        metavar: what stands for its value in help; derived from its kind, if empty.
+        shown: what help shows of a default that None stands for.
     """
 
     doc: str = ""
@@ -33,6 +36,9 @@ class Knob:
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+    flat: str = ""
+    metavar: str = ""
+    shown: str = "none"
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Parameter:
 
     Attributes:
         name: of the field.
-        kind: ``int``, ``float``, or ``str`` for anything else.
+        kind: ``bool``, ``int``, ``float``, or ``str`` for anything else.
         choices: the words to choose from, if it is a word.
         optional: whether it may be None.
         default: its default, or `dataclasses.MISSING`.
@@ -49,7 +55,7 @@ class Parameter:
     """
 
     name: str
-    kind: type[int | float | str]
+    kind: type[bool | int | float | str]
     choices: tuple[str, ...]
     optional: bool
     default: Any
@@ -60,21 +66,31 @@ class Parameter:
         """Whether it has no default."""
         return self.default is MISSING
 
-    def check(self, value: object) -> object:
-        """Return the value, as Python's own number if it is one; raise TypeError or ValueError if it is not allowed."""
-        knob = self.knob
+    @property
+    def flat(self) -> str:
+        """Its name among the settings of a request."""
+        return self.knob.flat or self.name
+
+    def check(self, value: object, called: str = "") -> object:
+        """Return the value, as Python's own number if it is one; raise TypeError or ValueError if it is not allowed.
+
+        Args:
+            value: of the parameter.
+            called: what errors call it; by its name, if empty.
+        """
+        knob, called = self.knob, called or self.name
         if value is None and self.optional:
             return None
+        if self.kind is bool and not isinstance(value, bool):
+            raise TypeError(f"{called} must be True or False, but is {shown(value)}")
         if self.kind is int:
-            return check_integer(self.name, value, int(knob.ge or 0), None if knob.le is None else int(knob.le))
+            return check_integer(called, value, int(knob.ge or 0), None if knob.le is None else int(knob.le))
         if self.kind is float:
             low = next((end for end in (knob.ge, knob.gt) if end is not None), -math.inf)
             high = next((end for end in (knob.le, knob.lt) if end is not None), math.inf)
-            return check_number(
-                self.name, value, low, high, low_open=knob.gt is not None, high_open=knob.lt is not None
-            )
+            return check_number(called, value, low, high, low_open=knob.gt is not None, high_open=knob.lt is not None)
         if self.choices:
-            check_choice(self.name, value, self.choices)
+            check_choice(called, value, self.choices)
         return value
 
 
@@ -103,7 +119,7 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter:
     choices = get_args(hint) if get_origin(hint) is Literal else ()
     # a type of its own, words, or a union
     kinds = {type(choice) for choice in choices} or set(get_args(hint)) or {hint}
-    kind: type[int | float | str] = next((number for number in (float, int) if number in kinds), str)
+    kind: type[bool | int | float | str] = next((one for one in (float, int, bool) if one in kinds), str)
     return Parameter(name, kind, choices, NoneType in kinds, default, knob)
 
 

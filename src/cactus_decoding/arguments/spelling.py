@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Parameter, parameters
 from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import shown
 
 Spelled = TypeVar("Spelled")
 
@@ -28,7 +28,12 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     if name not in known:
         close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
         raise ValueError(f"unknown {kind} {shown(name)} in {shown(text)}; known are {', '.join(known)}{close}")
-    allowed = {each.name: each for each in parameters(known[name])}
+    return fill(name, known[name], rest, text)
+
+
+def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
+    """Return a dataclass with the parameters that ``rest`` spells; see `parse`. Errors show ``name`` and ``text``."""
+    allowed = {each.name: each for each in parameters(described)}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -43,8 +48,11 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
         values[key] = _convert(allowed[key], value, text)
     missing = [key for key, each in allowed.items() if key not in values and each.required]
     if missing:
-        raise ValueError(f"{shown(text)} lacks {', '.join(missing)}; write for example '{name}:{missing[0]}=1'")
-    return known[name](**values)
+        raise ValueError(
+            f"{shown(text)} lacks {', '.join(missing)}; write for example "
+            f"'{name}{_after(name)}{missing[0]}={f'{name}.jsonl' if missing[0] == 'path' else 1}'"
+        )
+    return described(**values)
 
 
 def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
@@ -75,4 +83,9 @@ def spell(name: str, spelled: Any) -> str:
         if each.required or value != each.default:
             # one spelling for equal objects: 1, 1.0 and NumPy's 1.0 are the same parameter
             given.append(f"{each.name}={float(value)!r}" if each.kind is float else f"{each.name}={value}")
-    return f"{name}:{','.join(given)}" if given else name
+    return f"{name}{_after(name)}{','.join(given)}" if given else name
+
+
+def _after(name: str) -> str:
+    """Return what stands between a name and its parameters; a path such as ``module:Class`` has its colon already."""
+    return "," if ":" in name else ":"

@@ -14,7 +14,6 @@ import typer
 from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.cli import (
     calibrate,
-    check_bundled,
     demo,
     diagnose,
     evaluate,
@@ -28,20 +27,20 @@ from cactus_decoding.cli import (
     serve,
     show,
     trace,
-    train_bundled,
     train_draft,
 )
 from cactus_decoding.cli.generate import ASK
+from cactus_decoding.cli.help import Application
 
 MISTAKE = 2
 
-app = typer.Typer(
+app = Application(
     rich_markup_mode="rich",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-USE, MEASURE, LEARN, MAKE = "Use", "Measure", "Learn", "Make the bundled pair"
+USE, MEASURE, LEARN = "Use", "Measure", "Learn"
 app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
 app.command("trace", epilog=trace.EXAMPLES, rich_help_panel=USE)(trace.trace)
 app.command("play", epilog=play.EXAMPLES, rich_help_panel=USE)(play.play)
@@ -59,8 +58,6 @@ app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_pane
     learn_importance.learn_importance
 )
 app.command("show", epilog=show.EXAMPLES, rich_help_panel=LEARN)(show.show)
-app.command("train-bundled", epilog=train_bundled.EXAMPLES, rich_help_panel=MAKE)(train_bundled.train_bundled)
-app.command("check-bundled", epilog=check_bundled.EXAMPLES, rich_help_panel=MAKE)(check_bundled.check_bundled)
 
 
 def _show_version(wanted: bool) -> None:
@@ -87,21 +84,25 @@ def cactus(
         typer.echo(context.get_help())
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None, application: typer.Typer = app, name: str = "cactus") -> int:
     """Run a command and return its exit code; Ctrl-C is the caller's business.
 
     Args:
         arguments: those of the command line, if None.
+        application: its commands.
+        name: how it is called.
     """
-    for name in ("stdout", "stderr"):  # None where they were closed before we began
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+    for stream in ("stdout", "stderr"):  # None where they were closed before we began
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
-    command = typer.main.get_command(app)
+    if "" not in sys.path:  # the current folder, behind all else: a rule may be named by a path there
+        sys.path.append("")
+    command = typer.main.get_command(application)
     try:
         try:  # not by calling the app, which turns an interruption into an exit code without a word
-            with command.make_context("cactus", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            with command.make_context(name, list(sys.argv[1:] if arguments is None else arguments)) as context:
                 code = command.invoke(context)
         except typer.Exit as end:
             code = end.exit_code

@@ -16,13 +16,13 @@ from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
-    from cactus_decoding.budgets.spending import SpendingPolicy
-    from cactus_decoding.budgets.vocabulary import Vocabulary
     from cactus_decoding.evaluation.frontier.calibrate import Speeds
     from cactus_decoding.evaluation.frontier.frontier import Frontier
     from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
     from cactus_decoding.evaluation.frontier.relaxations import Relaxation
     from cactus_decoding.evaluation.runs.summary import RunSummary
+    from cactus_decoding.policy.spending import SpendingPolicy
+    from cactus_decoding.policy.vocabulary import Vocabulary
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -35,7 +35,9 @@ NATS, SCORE, LOAD = "By nats (--max-nats)", "By score (--max-score-drop)", "By l
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 
 
+@options.request_options("protection", several=("protect",))
 def calibrate(
+    *,
     max_nats: Annotated[
         float | None,
         typer.Option(min=0, metavar="NATS", show_default="none", rich_help_panel=NATS,
@@ -75,14 +77,7 @@ def calibrate(
     task: Annotated[
         str, typer.Option(metavar="TASK", rich_help_panel=SCORE, help="Which task of the result file counts.")
     ] = "word_problems",
-    protect: Annotated[
-        list[str] | None,
-        typer.Option("--protect", metavar="PATTERN", rich_help_panel=options.BUDGET,
-                     show_default="by nats none, and digits where answers are numbers; by score all that was measured",
-                     help="Recommend only rules that protect tokens of this kind, as in cactus generate; 'none': "
-                     "nothing. May be given several times."),
-    ] = None,
-    protect_threshold: options.ProtectThreshold = None,
+    settings: options.Settings,
     max_ms_per_token: Annotated[
         float | None,
         typer.Option(min=0, metavar="MS", show_default="none", rich_help_panel=LOAD,
@@ -100,7 +95,8 @@ def calibrate(
     rule: Annotated[
         str | None,
         typer.Option(metavar="RULE", show_default="none", rich_help_panel=LOAD,
-                     help="The loosest rule that requests may have; shares of its knob are timed."),
+                     help="The loosest rule that requests may have; shares of its knob are timed. By nats: a rule to "
+                     "recommend beside the families, as it is."),
     ] = None,
     target: Annotated[
         str, typer.Option(metavar="MODEL", rich_help_panel=LOAD, help="Verifying model: a local path or a hub name.")
@@ -133,18 +129,18 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.
 
-    Lossless always stands at its own best draft length. Limits on nats hold exactly at the recorded positions; speed is
-    estimated from the tokens expected of a step and the time that steps take on this machine. A limit on the time of a
-    token gives a table of how much of a rule vLLM needs at which load.
+    Asks which setting to take, from what 'cactus frontier' (nats) or 'cactus eval' (scores) recorded. What to try
+    'cactus diagnose' says, how many machines users need 'cactus plan'. Limits on nats hold exactly at the recorded
+    positions; speed is estimated from steps on this machine. A limit on a token's time tells what vLLM needs by load.
     """
+    from cactus_decoding import parse_rule
+
+    rule = None if rule is None else str(parse_rule(rule))  # first: no torch for a mistyped name
     from cactus_decoding.evaluation.frontier.relaxations import parse_policies
     from cactus_decoding.files.writing import check_writable
 
-    policies = parse_policies(protect, protect_threshold) if protect else None
-    if policies is None and protect_threshold is not None:
-        raise ValueError(
-            "--protect-threshold is that of protected tokens: give --protect too, such as --protect digits"
-        )
+    protect = settings.pop("protect")
+    policies = parse_policies(protect or [], **settings) if protect or any(settings.values()) else None
     if [max_nats, max_score_drop, max_ms_per_token].count(None) != 2:
         raise ValueError(
             "give either --max-nats (with --rows), --max-score-drop (with --results) or --max-ms-per-token (with "
@@ -160,7 +156,7 @@ def calibrate(
     elif max_nats is not None:
         if rows_file is None:
             raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")
-        searched = family or [], policies
+        searched = family or [], [] if rule is None else [rule], policies
         result = _by_nats(max_nats, rows_file, searched, num_speculative_tokens, rounds, memory * 2**20, threads)
     else:
         assert max_score_drop is not None
@@ -180,7 +176,7 @@ def _keep(output: Path | None, result: dict[str, Any]) -> None:
 def _by_nats(
     max_nats: float,
     path: Path,
-    searched: tuple[list[str], list[SpendingPolicy] | None],
+    searched: tuple[list[str], list[str], list[SpendingPolicy] | None],
     current: int,
     rounds: int,
     memory: int,
@@ -194,14 +190,14 @@ def _by_nats(
     from cactus_decoding.evaluation.frontier.relaxations import asking
     from cactus_decoding.files.provenance import provenance
 
-    families = parse_families(searched[0])
+    families = parse_families(*searched[:2])
     rows = read_rows(path)
     max_length = int(rows.settings["num_speculative_tokens"])
     if current > max_length:
         raise ValueError(
             f"--num-speculative-tokens must be at most {max_length}, the proposals per step in {path}, but is {current}"
         )
-    policies = searched[1] or _usual_policies(rows)
+    policies = searched[2] or _usual_policies(rows)
     options.prepare(threads, small=rows.settings["target"] == "bundled")
     measured = Frontier(rows, memory, _vocabulary(rows, policies))
     for policy in policies:
@@ -242,8 +238,8 @@ def _usual_policies(rows: RecordedRows) -> list[SpendingPolicy]:
 
 def _vocabulary(rows: RecordedRows, policies: list[SpendingPolicy]) -> Vocabulary | None:
     """Return what the target's tokens say, where a policy asks."""
-    from cactus_decoding.budgets.vocabulary import Vocabulary
     from cactus_decoding.evaluation.frontier.relaxations import tokenizer_of
+    from cactus_decoding.policy.vocabulary import Vocabulary
 
     if all(policy.protection is None for policy in policies):
         return None

@@ -14,7 +14,7 @@ from rich.markup import escape
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.frontier.calibrate_load import SharesAtSize
+    from cactus_decoding.contrib.load_rules.shares import SharesAtSize
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 MAX_TOKENS = 64
@@ -41,12 +41,13 @@ def by_load(
     """
     from cactus_decoding import parse_rule, zoo
     from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
-    from cactus_decoding.budgets.scaling import check_scalable
-    from cactus_decoding.evaluation.engines.vllm_load import VllmUnderLoad, time_load
-    from cactus_decoding.evaluation.frontier.calibrate_load import load_table, shares_at_sizes
+    from cactus_decoding.contrib.load_rules.shares import load_table, shares_at_sizes
+    from cactus_decoding.contrib.load_rules.timing import VllmUnderLoad, time_load
     from cactus_decoding.evaluation.tasks.sources import parse_task
     from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.integrations.vllm.request import LOAD_KEY, RULE_KEY, request_of
+    from cactus_decoding.integrations.common.keys import RULE_KEY
+    from cactus_decoding.integrations.vllm.request import LOAD_KEY, request_of
+    from cactus_decoding.policy.scaling import check_scalable
     from cactus_decoding.rules.base import Rule
 
     check_choice("engine", engine, ("vllm",))
@@ -67,7 +68,7 @@ def by_load(
         raise ValueError(f"a draft is missing for target {target!r}: give --draft a model's path or name, or 'ngram'")
     prompts = [problem.prompt for problem in islice(parse_task(task).problems, 64)]
     running = VllmUnderLoad(
-        target, draft or zoo.BUNDLED, num_speculative_tokens, max(sizes), engine_arguments, draft_sampling
+        target, draft or zoo.BUNDLED, num_speculative_tokens, max(sizes), engine_arguments, draft_sampling, str(asked)
     )
     try:
         with counting("Timing the engine under load", rounds * len(sizes) * len(SHARES)) as report:

@@ -28,9 +28,7 @@ EXAMPLES = (
 )
 
 
-@options.request_options(
-    "rule", "protect", "protect_threshold", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"]
-)
+@options.request_options("rule", "protection", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"])
 def demo(
     *,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
@@ -59,11 +57,13 @@ def demo(
     """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget."""
     from cactus_decoding import load_pair, stream
     from cactus_decoding.cli.demo_report import beside_lossless, report
+    from cactus_decoding.evaluation.intervals import check_installed
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
+    check_installed()
     ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
@@ -95,11 +95,8 @@ def demo(
 def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
     """Return what is compared.
 
-    Args:
-        settings: of the protected way; of the others, all but the rule and its protection.
-        length: of every draft; None for each way's best.
-        budget: nats of a response.
-        deltas: of further rows of Cactus.
+    The settings are the protected way's; other ways share all but the rule and its protection. Without a length each
+    way has its best; ``deltas`` are of further rows of Cactus.
 
     Raises:
         TypeError, ValueError: for what cannot be asked for.

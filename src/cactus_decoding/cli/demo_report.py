@@ -126,8 +126,8 @@ def harmless(ways: Ways) -> str:
         return f"{said} An answer comes sooner than from lossless speculation at its own draft length, on this machine."
     if time.told and time.low > 1:
         return (
-            f"{said} It saves passes of the target, but no time beside lossless speculation at its own draft length: "
-            "on this machine a longer draft and the checks take more than a pass."
+            f"{said} It takes fewer steps, but no less time than lossless speculation at its own draft length: "
+            "on this machine a longer draft and the checks take more than the steps that are saved."
         )
     return f"{said} Whether an answer comes sooner than from lossless speculation, this run cannot tell."
 

@@ -24,20 +24,19 @@ EXAMPLES = (
     "cactus diagnose\n\n"
     "cactus diagnose --draft bundled:draft\n\n"
     "cactus diagnose --target ./large --draft ./small --task jsonl:path=prompts.jsonl --rule cactus:delta=0.5 "
-    "--json diagnosis.json"
+    "--output diagnosis.json"
 )
 WHAT, MODELS = "What is asked", "Models"
 
 
 @options.request_options(
     "rule",
-    "protect",
-    "protect_threshold",
+    "protection",
     "importance",
-    "max_importance",
     "num_speculative_tokens",
     "sampling",
     "max_new_tokens",
+    without=("importance_scale",),
     rule="clamped:width=3",
     protect="digits",
 )
@@ -72,27 +71,31 @@ def diagnose(
     seed: Annotated[int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of answers.")] = 0,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+        typer.Option("--output", "--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
                      help="Write the result, with its provenance, here."),
     ] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.
 
+    Asks what is worth trying with a pair. Which rule then costs least 'cactus frontier' says, which one keeps a limit
+    'cactus calibrate', and how many machines users need 'cactus plan'.
+
     Answers problems losslessly, and looks at both models' rows. A probe of the draft's last layer, trained on one half
     of the problems and tried on the other, says what little training wins at least: much where a draft only words
     things differently. The rule and the protection are those that relaxing is judged by.
     """
     from cactus_decoding import Request, load_pair
-    from cactus_decoding.budgets.spending import SpendingPolicy
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.generation.generate import check_prompt
     from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.policy.spending import SpendingPolicy
     from cactus_decoding.rules import Lossless
     from cactus_decoding.training.diagnosis.advice import advice
     from cactus_decoding.training.diagnosis.diagnosis import diagnose as diagnosed
+    from cactus_decoding.training.diagnosis.probe import FOLDS, Probe
     from cactus_decoding.training.diagnosis.recording import check_request, record
     from cactus_decoding.training.trainable import draft_model
     from cactus_decoding.zoo import full_name
@@ -113,8 +116,9 @@ def diagnose(
     prompts = [problem.prompt for problem in chosen.problems]
     with counting("Answering", len(prompts)) as report:
         rows = record(pair, prompts, request, memory=memory * 2**20, report=report)
-    with console.status("Probing"):
-        found = diagnosed(rows, pair, request, relaxed, draft_cost=draft_cost)
+    probe = Probe()
+    with counting("Probing", FOLDS * probe.steps + len(rows.problem)) as report:
+        found = diagnosed(rows, pair, request, relaxed, draft_cost=draft_cost, probe=probe, report=report)
     if json_file is not None:
         names = {"target": target, "draft": full_name(draft or "bundled"), "task": task, "problems": problems}
         result = found.as_dict() | {"advice": advice(found), "provenance": provenance(names | relaxed.as_dict())}

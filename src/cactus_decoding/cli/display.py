@@ -101,7 +101,7 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
         ("accepted tokens", metrics.accepted, "kept by the rule"),
         ("relaxed tokens", metrics.relaxed, "of these, rejected by the lossless test"),
         ("recovered tokens", metrics.recovered, "drawn after a rejection"),
-        ("bonus tokens", metrics.bonus, "drawn when all proposals were kept"),
+        ("bonus tokens", metrics.bonus, "drawn where no proposal was rejected"),
         ("generated tokens", metrics.generated, f"handed out; finish_reason: {response.finish_reason}"),
         *_protected(response),
         *_spending(response),

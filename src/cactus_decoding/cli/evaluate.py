@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.run_config import RunConfig
@@ -23,23 +25,25 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
-    "cactus eval --rule lossless --rule cactus:delta=1.0 --num-speculative-tokens 0,4,10 --out results.jsonl\n\n"
+    "cactus eval --rule lossless --rule cactus:delta=1.0 --num-speculative-tokens 0,4,10 --output results.jsonl\n\n"
     "cactus eval --task gsm8k:path=gsm8k_test.jsonl --target ./large --draft ./small --rule clamped:width=1 "
-    "--seeds 0,1,2 --out results.jsonl\n\n"
-    "cactus eval --engine vllm --rule lossless --rule cactus:delta=1.0 --out results.jsonl\n\n"
-    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --out results.jsonl"
+    "--seeds 0,1,2 --output results.jsonl\n\n"
+    "cactus eval --engine vllm --rule lossless --rule cactus:delta=1.0 --output results.jsonl\n\n"
+    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
 )
 WHAT, MODELS = "What is asked", "Models"
 INTERRUPTED = 130
 Value = TypeVar("Value")
 
 
-@options.request_options("budget", "policy", "verification", "sampling", "max_new_tokens")
+@options.request_options(
+    "budget", "policy", "tree", "verification", "sampling", "max_new_tokens", several=("protect", "tree")
+)
 def evaluate(
     *,
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+        typer.Option("--output", "--out", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
                      help="Result file, JSON Lines. Runs that it holds already are not done again."),
     ],
     task: Annotated[
@@ -83,8 +87,10 @@ def evaluate(
                      "commands. One setting at a time."),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="NAME", help="What decodes: transformers or vllm.", rich_help_panel=MODELS)
-    ] = "transformers",
+        str | None,
+        typer.Option(metavar="NAME", help="What decodes: transformers, llama-cpp or vllm.", rich_help_panel=MODELS,
+                     show_default="llama-cpp for a GGUF file, else transformers"),
+    ] = None,
     engine_args: Annotated[
         str | None,
         typer.Option("--engine-args", metavar="JSON", show_default="none", rich_help_panel=MODELS,
@@ -93,17 +99,17 @@ def evaluate(
     rule: Annotated[
         list[str] | None,
         typer.Option(metavar="RULE", show_default="lossless",
-                     help="Acceptance rule, such as cactus:delta=0.5; may be given several times."),
+                     help="Acceptance rule, such as cactus:delta=0.5, or your own by its importable path: "
+                     "my_module:MyRule,ratio=0.5; may be given several times."),
     ] = None,
-    protect: options.Protections = None,
     settings: options.Settings,
     num_speculative_tokens: Annotated[
-        str,
-        typer.Option(metavar="N,…", rich_help_panel=options.RUNNING,
-                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths and "
-                     "trees are allowed, as in 4,adaptive,tree:static=4.2.2.1. Where trees are verified jointly, "
-                     "chains are in blocks, which is the same."),
-    ] = "6",
+        str | None,
+        typer.Option(metavar="N,…", rich_help_panel=options.RUNNING, show_default="6, or none with --tree",
+                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths are "
+                     "allowed, as in 4,adaptive. Where trees are verified jointly, chains are in blocks, which is the "
+                     "same."),
+    ] = None,
     seeds: Annotated[
         str,
         typer.Option("--seeds", "--seed", metavar="S,…", rich_help_panel=options.RUNNING,
@@ -115,6 +121,16 @@ def evaluate(
                      help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
                      "does not count. vLLM's answers are never audited."),
     ] = True,
+    token_ids: Annotated[
+        bool,
+        typer.Option("--token-ids", rich_help_panel=options.OUTPUT, help="Keep each answer's tokens beside its text."),
+    ] = False,
+    rescore: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
+                     help="Score the texts of this result file anew, by the same tasks or by those of --task and "
+                     "--lm-eval, and write the results to --output; no model runs."),
+    ] = None,
     every_metric: Annotated[
         bool,
         typer.Option("--all", rich_help_panel=options.OUTPUT,
@@ -130,11 +146,15 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
-    from cactus_decoding import Request, parse_rule
-    from cactus_decoding.arguments.checks import check_choice
-    from cactus_decoding.evaluation.engines.loading import ENGINES, load_engine
+    from cactus_decoding import parse_rule
+
+    rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
+    from cactus_decoding import Request
+    from cactus_decoding.arguments.settings import settings_of
+    from cactus_decoding.evaluation.engines.loading import check_reads, load_engine
     from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
-    from cactus_decoding.evaluation.run_config import grid, verification_of
+    from cactus_decoding.evaluation.intervals import check_installed
+    from cactus_decoding.evaluation.run_config import grid, proposing, protecting
     from cactus_decoding.evaluation.runs.journal import journal_of
     from cactus_decoding.evaluation.runs.results import opened
     from cactus_decoding.evaluation.runs.runner import pending, run
@@ -142,26 +162,32 @@ def evaluate(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.policy.protection import Protection
     from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
-    check_choice("engine", engine, ENGINES)
-    lengths = _lengths(num_speculative_tokens)
+    check_installed()
+    if rescore is not None:
+        if rule or draft or adapt is not None or settings.get("protect"):
+            raise ValueError("--rescore runs no model: leave out --rule, --draft, --adapt and --protect")
+        return _rescore(rescore, out, task, lm_eval, lm_eval_path, every_metric)
+    engine = "transformers" if engine is None else engine
+    check_reads(engine, target)
+    lengths = _lengths(num_speculative_tokens, settings.pop("tree") or [])
     chosen_seeds = _integers("--seeds", seeds)
-    rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     options.check_budget(settings, relaxed)
-    asked = _unique(protect or [NONE])
-    parse_policies(asked, settings["protect_threshold"])
+    asked = _unique(settings.pop("protect") or [NONE])
+    parse_policies(asked, **{name: settings[name] for name in settings_of(Protection) if name in settings})
     protected = [None if pattern == NONE else pattern for pattern in asked]
     for length in lengths:  # raises before tasks are read
-        how = {"num_speculative_tokens": length, "verification": verification_of(settings["verification"], length)}
-        Request.from_dict(settings | how | {"rule": relaxed, "protect_threshold": None})
+        how = proposing(length, settings["verification"]) | protecting(settings, None)
+        Request.from_dict(settings | how | {"rule": relaxed})
     tasks = _tasks(task, lm_eval, lm_eval_path, problems)
     counts = {name: len(each.problems) for name, each in tasks.items()}
     drafts = _unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))
-    if engine == "transformers":
+    if engine != "vllm":
         check_names(target, *drafts)
     begins = drafts
     if adapt is not None:  # the folder's draft is the one that proposes
@@ -189,7 +215,7 @@ def evaluate(
         if len(todo) < len(configs):
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
         load: LoadEngine = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
-        adaptation = None
+        adaptation, done = None, count(1)
         try:
             if adapt is not None and todo:
                 from cactus_decoding.evaluation.engines.transformers import TransformersEngine
@@ -199,14 +225,16 @@ def evaluate(
                 adapting = TransformersEngine(adaptation.pair, audited=audit, watch=adaptation.watch)
                 load = lambda draft: adapting  # noqa: E731
             with counting("Answering", sum(config.problems for config in todo)) as progress:
-                done = count(1)
                 run(configs, tasks, load, file, provenance(arguments),
-                    lambda remark: progress(next(done), remark), interleaved=interleaved)  # fmt: skip
+                    lambda remark: progress(next(done), remark), interleaved=interleaved,
+                    token_ids=token_ids)  # fmt: skip
         except KeyboardInterrupt:
             left = len(pending(configs, file.results))
+            problems_of = sum(config.problems for config in configs)
+            earlier = problems_of - sum(config.problems for config in todo)
             typer.echo(
-                f"cactus: interrupted with {len(configs) - left} of {len(configs)} runs in {out}: the same command "
-                "goes on from there",
+                f"cactus: interrupted with {earlier + next(done) - 1} of {problems_of} answers kept, "
+                f"{len(configs) - left} of {len(configs)} runs finished in {out}: the same command goes on from there",
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
@@ -217,6 +245,33 @@ def evaluate(
         _show(file.results, configs, every_metric)
         if adapt is not None:
             typer.echo("\ntimes leave out what learning took, a tenth at most")
+
+
+def _rescore(
+    source: Path, out: Path, task: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, every_metric: bool
+) -> None:
+    """Write a result file with the texts of another one scored anew."""
+    from cactus_decoding.evaluation.runs.rescoring import rescored
+    from cactus_decoding.evaluation.runs.results import opened, read_results
+    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.files.writing import check_writable
+
+    check_writable(out, inputs=[source, *map(file_of, task or [])])
+    results = read_results(source)
+    tasks = _tasks(task, lm_eval, lm_eval_path, None) if task or lm_eval else {}
+    for config in (result.config for result in results):  # those that need no file
+        if config.task.partition(":")[0] == "word_problems":
+            known = tasks.get(config.task)
+            if known is None or len(known.problems) < config.problems:
+                tasks[config.task] = parse_task(config.task, config.problems)
+    scored = list(rescored(results, tasks, str(source)))
+    with opened(out) as file:
+        held = {result.config for result in file.results}
+        if any(result.config in held for result in scored):
+            raise ValueError(f"{out} holds results of the same runs already: give --output another file")
+        for result in scored:
+            file.append(result)
+    _show(scored, [result.config for result in scored], every_metric)
 
 
 def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:
@@ -255,11 +310,15 @@ def _integers(option: str, text: str) -> list[int]:
     return _unique(int(part) for part in parts)
 
 
-def _lengths(text: str) -> list[int | str]:
-    """Return comma-separated draft lengths; a comma within the spelling of one is followed by no name."""
-    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length
+def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
+    """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
+    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length, is_tree
 
-    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", text)
+    usual = "" if trees else str(NUM_SPECULATIVE_TOKENS)
+    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", usual if text is None else text)
+    if any(map(is_tree, parts)):
+        warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
+    parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
     for part in parts:
         as_draft_length(part)  # raises before any work
     return _unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)

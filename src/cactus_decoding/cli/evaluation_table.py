@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BRIEF = (
     ("score", "score", 3),
     ("acceptance_length", "tokens/\nstep", 2),
-    ("rounds_per_answer", "rounds/\nanswer", 1),
+    ("steps_per_answer", "steps/\nanswer", 1),
     ("seconds_per_answer", "seconds/\nanswer", 3),
     ("nats_per_answer", "nats/\nanswer", 3),
 )
@@ -31,7 +31,7 @@ COLUMNS = (
     ("nodes_per_step", "tree's nodes per step", 1),
     ("rejections_ratio", "rejections ÷ lossless", 2),
     ("length_ratio", "length ratio", 3),
-    ("rounds_per_answer", "rounds per answer", 1),
+    ("steps_per_answer", "steps per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
     ("seconds_ratio", "wall time ÷ best lossless", 2),
     ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 2),

@@ -35,7 +35,7 @@ _WIDTHS = (2, 4, 8)
 """Numbers of children that the printed table has room for; the file has all."""
 
 
-@options.request_options("sampling", "max_new_tokens")
+@options.request_options("protection", "sampling", "max_new_tokens", several=("protect",))
 def frontier(
     *,
     output: Annotated[
@@ -58,8 +58,13 @@ def frontier(
         typer.Option(metavar="NAME", show_default="all", help="Rule family, such as cactus, cactus_exact, clamped, "
                      "ensemble, lenience, typical, top_k; may be given several times."),
     ] = None,
-    protect: options.Protections = None,
-    protect_threshold: options.ProtectThreshold = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", show_default="none",
+                     help="A rule that stands beside the families as it is, also your own by its importable path: "
+                     "my_module:MyRule,ratio=0.5; may be given several times. --family my_module:MyRule takes the "
+                     "families that it declares."),
+    ] = None,
     children: Annotated[
         int,
         typer.Option(min=0, max=64, metavar="N", show_default="none",
@@ -103,11 +108,17 @@ def frontier(
 ) -> None:  # fmt: skip
     """Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise.
 
+    Asks which rule costs least for the same acceptance. Which one keeps a limit 'cactus calibrate' says from the same
+    rows, whether relaxing is worth trying 'cactus diagnose', and scores and times 'cactus eval'.
+
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
     --protect, every rule also stands there with these tokens protected.
     """
+    from cactus_decoding import parse_rule
+
+    rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
     from cactus_decoding import Request
-    from cactus_decoding.budgets.vocabulary import Vocabulary
+    from cactus_decoding.arguments.settings import settings_of
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
@@ -118,12 +129,16 @@ def frontier(
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.policy.protection import Protection
+    from cactus_decoding.policy.vocabulary import Vocabulary
     from cactus_decoding.zoo import full_name
 
     draft = full_name(draft)
+    protection = {name: settings.pop(name) for name in settings_of(Protection)}
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
-    request, families = Request.from_dict(asked), parse_families(family or [])
-    policies = parse_policies([NONE, *(protect or [])], protect_threshold)
+    request, families = Request.from_dict(asked), parse_families(family or [], rules)
+    protect = protection.pop("protect") or []
+    policies = parse_policies([NONE, *protect], **protection)
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # it is read, then
     check_writable(
@@ -153,8 +168,7 @@ def frontier(
             max_children=children,
         )
     arguments = settings | {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
-    arguments |= {"children": children}
-    arguments |= {"protect": protect or [], "protect_threshold": protect_threshold}
+    arguments |= {"children": children, "protect": protect} | protection
     result = as_result(measured, rows, provenance(arguments))
     write_atomically(output, as_json(result, indent=1) + "\n")
     if picture is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from cactus_decoding.cli import options
+from cactus_decoding.cli import notes, options
 from cactus_decoding.cli.display import metrics_table, show
 
 if TYPE_CHECKING:
@@ -36,17 +36,7 @@ EXAMPLES = (
 MODELS = "Models"
 
 
-@options.request_options(
-    "rule",
-    "budget",
-    "protection",
-    "num_speculative_tokens",
-    "verification",
-    "sampling",
-    "max_new_tokens",
-    "seed",
-    "stop",
-)
+@options.request_options("rule", "budget", "policy", "proposals", "sampling", "answer")
 def generate(
     *,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to continue; '-' reads standard input.")],
@@ -59,7 +49,7 @@ def generate(
         str | None,
         typer.Option(metavar="MODEL", help="Proposing model, 'ngram' to look proposals up in the text, or "
                      "'early_exit:layers=3' for the target's first layers.",
-                     show_default="bundled:worded", rich_help_panel=MODELS),
+                     show_default="ngram, or bundled:worded for the bundled target", rich_help_panel=MODELS),
     ] = None,
     raw: Annotated[
         bool,
@@ -95,20 +85,24 @@ def generate(
 
     The text goes to stdout; the metrics go to stderr.
     """
-    from cactus_decoding import Rule, load_pair, stream
+    if raw and chat:
+        raise ValueError("--raw and --chat exclude each other: give one of them")
+    text = _read(prompt, raw)
+    from cactus_decoding.generation.settings import with_usual_proposals
+    from cactus_decoding.zoo import BUNDLED
+
+    # first: mistakes need not wait for transformers
+    request = options.as_request(with_usual_proposals(settings, automatic=target not in (None, BUNDLED)))
+    from cactus_decoding import AutoLength, Rule, load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.models.tokenizers import as_chat_prompt
     from cactus_decoding.zoo.word_problems import as_prompt
 
-    if raw and chat:
-        raise ValueError("--raw and --chat exclude each other: give one of them")
-    request = options.as_request(settings)
     if request.seed is None:
         request = replace(request, seed=secrets.randbelow(2**32))
-    text = _read(prompt, raw)
     errors = Console(stderr=True, highlight=False)
-    rule, relaxes = request.rule, request.num_speculative_tokens.max_draft_tokens > 0
+    rule, relaxes = request.rule, request.draft_length.max_draft_tokens > 0
     if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not request.sampling.truncates:
         typer.echo(
             f"cactus: warning: without --top-p, --top-k or --min-p, {rule.title} also lifts tokens that the target "
@@ -118,6 +112,7 @@ def generate(
     check_writable(trace)
     if adapt is not None and trace is not None:
         raise ValueError("--adapt and --trace exclude each other: trace a response of the adapted draft, --draft DIR")
+    named = draft if adapt is not None else notes.usual_draft(target, draft)
     options.prepare(threads, small=target is None)
     with ExitStack() as closing:
         with errors.status("Loading the models"):
@@ -126,7 +121,13 @@ def generate(
                 from cactus_decoding.training.adaptation import DraftAdaptation
 
                 adaptation = closing.enter_context(DraftAdaptation.load(adapt, target, draft))
-            pair = load_pair(target, draft) if adaptation is None else adaptation.pair
+            pair = load_pair(target, named) if adaptation is None else adaptation.pair
+        length = request.draft_length
+        decided_from = None
+        if isinstance(length, AutoLength):
+            with errors.status("Looking up what passes cost on this machine; measuring them takes a few seconds"):
+                decided_from = length.times(pair.target, pair.drafter).source
+        question = text
         if chat:
             text = as_chat_prompt(pair.tokenizer, text)
         elif pair.bundled and not raw:
@@ -138,8 +139,11 @@ def generate(
         else:
             from cactus_decoding.tracing import stream_trace, written
 
-            traced = stream_trace(pair, text, request, target=target, draft=draft)
+            traced = stream_trace(pair, text, request, target=target, draft=named)
             response, steps = traced.response, written(traced, trace)
+        if named != draft:
+            notes.say_looked_up()
+        notes.say_of_prompt(pair, question, chat=chat, raw=raw)
         if as_json:
             for _ in steps:
                 pass
@@ -155,12 +159,15 @@ def generate(
             "finish_reason": response.finish_reason,
             "metrics": response.metrics.as_dict(),
             "budget_left": None if left is None or math.isinf(left) else left,
-            "arguments": {"target": target, "draft": draft, "prompt": text} | request.as_dict(),
+            "pass_times": decided_from,
+            "arguments": {"target": target, "draft": named, "prompt": text} | request.as_dict(),
         }
         typer.echo(to_json(result))
     else:
         errors.print()
         errors.print(metrics_table(response, adapting=adaptation is not None))
+        if decided_from is not None:
+            errors.print(f"Proposed what pays by the pass times {decided_from}", soft_wrap=True, markup=False)
     if adaptation is not None:
         errors.print(adaptation.summary(), soft_wrap=True, markup=False)
     if trace is not None and not as_json:

@@ -13,9 +13,9 @@ from cactus_decoding.cli.progress import counting
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
-    "cactus learn-importance --out importance.safetensors\n\n"
+    "cactus learn-importance --output importance.safetensors\n\n"
     "cactus learn-importance --target ./large --draft ./small --task jsonl:path=train.jsonl,extract=last_number "
-    "--problems 1000 --temperature 0.6 --top-p 0.95 --out importance.safetensors\n\n"
+    "--problems 1000 --temperature 0.6 --top-p 0.95 --output importance.safetensors\n\n"
     "cactus generate '…' --rule clamped:width=3 --importance importance.safetensors"
 )
 WHAT, MODELS = "What is asked", "Models"
@@ -27,7 +27,7 @@ def learn_importance(
     *,
     out: Annotated[
         Path,
-        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+        typer.Option("--output", "--out", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
                      help="The importance, as safetensors; 'cactus show FILE' says what it found."),
     ],
     target: Annotated[
@@ -81,7 +81,7 @@ def learn_importance(
     from cactus_decoding.zoo import full_name
 
     asked = collecting.Collection(Request.from_dict(settings | {"seed": seed}), continuations, max_positions)
-    options.check_suffix("--out", out, ".safetensors")
+    options.check_suffix("--output", out, ".safetensors")
     journal_file = journal_of(out)
     check_writable(out, journal_file, inputs=[file_of(task)])
     check_names(target, draft)

@@ -6,12 +6,20 @@ import inspect
 import shlex
 from collections.abc import Callable
 from copy import copy
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from cactus_decoding.arguments.knobs import Knob, Parameter
+from cactus_decoding.arguments.settings import settings_of, switch
+from cactus_decoding.arguments.values import check_choice
 from cactus_decoding.cli import raise_when_interrupted
+from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
+from cactus_decoding.rules import RULES, parse_rule
+from cactus_decoding.rules.declared import check_declared
+from cactus_decoding.verification.declarations import VERIFICATIONS
 
 if TYPE_CHECKING:
     from cactus_decoding.generation.request import Request
@@ -22,29 +30,6 @@ Settings = dict[str, Any]
 
 NumSpeculativeTokens = Annotated[
     int, typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
-]
-Protections = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--protect",
-        metavar="PATTERN",
-        rich_help_panel=BUDGET,
-        show_default="none",
-        help="Judge losslessly where the target may write a token of this kind: digits, "
-        "numbers_and_operators, json, code, negation, several joined by '|', or a regular expression over a token's "
-        "text; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
-    ),
-]
-ProtectThreshold = Annotated[
-    float | None,
-    typer.Option(
-        metavar="P",
-        min=0,
-        max=1,
-        rich_help_panel=BUDGET,
-        show_default="0.01",
-        help="The largest probability of such tokens at which a position may be relaxed.",
-    ),
 ]
 Threads = Annotated[
     int | None,
@@ -58,104 +43,78 @@ Threads = Annotated[
 ]
 
 
-def _option(
-    name: str, kind: Any, default: Any, metavar: str | None, text: str, *spelled: str, **more: Any
-) -> inspect.Parameter:
-    made = typer.Option(*spelled, help=text, metavar=metavar, **more)
+_FLAGS = {"budget_nats": "--budget"}
+"""Those that are not spelled as the settings are."""
+_PANELS = {"sampling": SAMPLING, "answer": SAMPLING, "proposals": RUNNING, "judging": None}
+_METAVARS: dict[type, str | None] = {bool: None, int: "N", float: "X", str: "TEXT"}
+_BESIDES = {
+    "protect": "; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
+    "tree": ". May be given several times.",
+}
+"""What help adds where a setting may be given several times."""
+
+
+def _option(name: str, setting: Parameter, panel: str | None) -> inspect.Parameter:
+    """Return the option of a setting: what it is without stands for a part that there need not be."""
+    absent = setting.default in (MISSING, None)
+    metavar = setting.knob.metavar or _METAVARS[setting.kind]
+    kind: Any = tuple[str, str] if metavar and " " in metavar else setting.kind
+    default: Any = setting.default
+    shown: Any = setting.kind is not bool
+    if setting.default == ():
+        kind, default, shown = list[str], None, setting.knob.shown
+    elif setting.kind is not bool and (absent or name in _OPTIONAL):
+        shown = setting.knob.shown if absent else f"{setting.default:g}"
+        default = None
+    kind = kind | None if default is None else kind
+    flag = [_FLAGS.get(name, f"--{name.replace('_', '-')}")] if setting.kind is bool or name in _FLAGS else []
+    made = typer.Option(
+        *flag, help=setting.knob.doc.replace("``", ""), metavar=metavar, show_default=shown, rich_help_panel=panel,
+        **{} if panel == SAMPLING and setting.kind is float else _range(setting.knob),
+    )  # fmt: skip
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 
-_BUDGET: Settings = {"rich_help_panel": BUDGET, "show_default": "none"}
-_SAMPLING: Settings = {"rich_help_panel": SAMPLING}
-_RUNNING: Settings = {"rich_help_panel": RUNNING}
-_OPTIONS = {each.name: each for each in (
-    _option("rule", str, "lossless", "RULE",
-            "Acceptance rule, such as cactus:delta=0.5; 'cactus rules' lists all."),
-    _option("budget_nats", float | None, None, "NATS",
-            "Limit on how far the distribution of a whole answer may move from the target's; 'inf' only measures. With "
-            "relaxed_greedy: on the log-probability given up.", "--budget", min=0, **_BUDGET),
-    _option("max_shift", float | None, None, "P",
-            "The same by its consequence: no event's probability moves by more than P.", min=0, max=1, **_BUDGET),
-    _option("expected_tokens", int | None, None, "N",
-            "Spread the budget over this many tokens by moving the width of clamped:width=…", min=1, **_BUDGET),
-    _option("protect", str | None, None, "PATTERN",
-            "Judge losslessly where the target may write a token of this kind: digits, numbers_and_operators, json, "
-            "code, negation, several joined by '|', or a regular expression over a token's text.", **_BUDGET),
-    _option("protect_threshold", float | None, None, "P",
-            "The largest probability of such tokens at which a position may be relaxed.", min=0, max=1,
-            rich_help_panel=BUDGET, show_default="0.01"),
-    _option("importance", str | None, None, "FILE",
-            "Learned importance of positions, a file of 'cactus learn-importance': important ones are judged "
-            "losslessly.", **_BUDGET),
-    _option("max_importance", float | None, None, "P",
-            "The greatest importance at which a position may be relaxed.", min=0, max=1, rich_help_panel=BUDGET,
-            show_default="0.2, or 1 with --importance-scale"),
-    _option("importance_scale", bool, False, None,
-            "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, ensemble, "
-            "relaxed_greedy).", "--importance-scale", rich_help_panel=BUDGET, show_default=False),
-    _option("lossless_tokens", int, 0, "N",
-            "The first N tokens of an answer are lossless.", min=0, rich_help_panel=BUDGET),
-    _option("relax_within", tuple[str, str] | None, None, "OPEN CLOSE",
-            "Relax only between these marks, such as '<think>' '</think>'.", **_BUDGET),
-    _option("num_speculative_tokens", str, "6", "N",
-            "Tokens that the draft proposes per step; or 'confidence:threshold=0.4' to stop where it is unsure, or "
-            "'adaptive' to propose as many as are worth their time; or 'tree:static=4.2.2.1' for a tree in which 4 may "
-            "follow the text, 2 each of them, and so on, 'tree:best_first,nodes=16' for one of the likeliest tokens, "
-            "'tree:adaptive' for one as large as is worth its time.", **_RUNNING),
-    _option("verification", str, "token", "HOW",
-            "'token': one proposal after another; 'block': all of a step jointly, which accepts more (for lossless, "
-            "clamped and ensemble); 'joint': the same for a tree ('recursive' and 'traversal' are there to compare).",
-            **_RUNNING),
-    _option("temperature", float, 1.0, "T",
-            "0 takes the most likely token; 1 leaves the model's probabilities as they are.", **_SAMPLING),
-    _option("top_k", int, 0, "K",
-            "Keep the K most likely tokens; 0 keeps all.", min=0, **_SAMPLING),
-    _option("top_p", float, 1.0, "P",
-            "Keep the most likely tokens with mass P, in (0, 1].", **_SAMPLING),
-    _option("min_p", float, 0.0, "P",
-            "Drop tokens less than P times as likely as the most likely, in [0, 1].", **_SAMPLING),
-    _option("max_new_tokens", int, 256, "N",
-            "Upper limit of an answer's length.", min=1, **_SAMPLING),
-    _option("seed", int | None, None, "S",
-            "The same seed gives the same text.", min=0, show_default="drawn", **_SAMPLING),
-    _option("stop", list[str] | None, None, "TEXT",
-            "End before this text; may be given several times.", **_SAMPLING),
-)}  # fmt: skip
+def _range(knob: Knob) -> dict[str, Any]:
+    """Return the bounds that help shows, and that are checked as the command line is read."""
+    return {"min": knob.ge, "max": None if knob.le == MAX_SEED else knob.le}
+
+
+_OPTIONAL = {name for part in PARTS.values() if switch(part) for name in settings_of(part)}
+_OPTIONS = {
+    name: _option(name, setting, _PANELS.get(group, BUDGET))
+    for group, part in PARTS.items()
+    for name, setting in settings_of(part).items()
+}
 _LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
 """What advice does not repeat: a budget is given by its nats, and the rest is the answers' own."""
-_USUAL_THRESHOLD = 0.01
-_POLICY = (
-    "protect_threshold", "importance", "max_importance", "importance_scale", "lossless_tokens", "relax_within",
-)  # fmt: skip
-_GROUPS = {
-    "budget": ("budget_nats", "max_shift", "expected_tokens"),
-    "protection": ("protect", *_POLICY),
-    "policy": _POLICY,
-    "sampling": ("temperature", "top_k", "top_p", "min_p"),
-}
+_GROUPS = {name: tuple(settings_of(part)) for name, part in PARTS.items()}
+_GROUPS["policy"] = (*_GROUPS["protection"], *_GROUPS["importance"], *_GROUPS["phases"])
 
 
-def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def request_options(
+    *groups: str, without: tuple[str, ...] = (), several: tuple[str, ...] = (), **defaults: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the options of a request, in the place of its parameter ``settings``.
 
     The command is called with ``settings``, what these options say: one request by `as_request`, or several by
     ``Request.from_dict(settings | {...})``.
 
     Args:
-        groups: which options, in this order: ``rule``, ``budget`` (--budget, --max-shift and --expected-tokens),
-            ``protection`` (--protect, --protect-threshold, --importance, --max-importance, --importance-scale,
-            --lossless-tokens and --relax-within), ``policy`` (the same without --protect),
-            ``num_speculative_tokens``, ``verification``, ``sampling`` (--temperature, --top-k, --top-p and --min-p),
-            ``max_new_tokens``, ``seed``, ``stop``; those of a group may be named one by one.
+        groups: which options, in this order: the names of `PARTS`, ``policy`` for those of protection, importance and
+            phases, or a setting's own name.
+        without: settings of these that the command lacks.
+        several: those that may be given several times, and are lists.
         defaults: other defaults than the usual ones.
 
     Example:
-        >>> @request_options("sampling", "seed", top_p=0.95)
+        >>> @request_options("answer", seed=3)
         ... def command(*, prompt: str = "", settings: Settings) -> None: ...
         >>> list(inspect.signature(command).parameters)
-        ['prompt', 'temperature', 'top_k', 'top_p', 'min_p', 'seed']
+        ['prompt', 'max_new_tokens', 'stop', 'seed']
     """
-    chosen = [_OPTIONS[name] for group in groups for name in _GROUPS.get(group, (group,))]
+    names = [name for group in groups for name in _GROUPS.get(group, (group,)) if name not in without]
+    chosen = [_many(_OPTIONS[name]) if name in several else _OPTIONS[name] for name in names]
     chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def extend(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,8 +124,12 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
                 settings["stop"] = tuple(settings["stop"] or ())
             for name, value in settings.items():
                 _check_text(name, value)
+                _check_value(name, value)
+            for rule in (settings.get("rule"), arguments.get("rule")):
+                for text in [rule] if isinstance(rule, str) else rule or ():
+                    (check_declared if text.partition(":")[0].strip() in RULES else parse_rule)(text)
             if settings.get("importance") is not None:
-                from cactus_decoding.budgets.importance import read_importance
+                from cactus_decoding.policy.importance import read_importance
 
                 read_importance(settings["importance"])  # before models are loaded
             return command(settings=settings, **arguments)
@@ -182,6 +145,13 @@ def request_options(*groups: str, **defaults: Any) -> Callable[[Callable[..., An
         return extended
 
     return extend
+
+
+def _many(option: inspect.Parameter) -> inspect.Parameter:
+    """Return an option that may be given several times."""
+    made = copy(get_args(option.annotation)[1])
+    made.help = made.help.rstrip(".") + _BESIDES.get(option.name, ". May be given several times.")
+    return option.replace(default=None, annotation=Annotated[list[str] | None, made])
 
 
 def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
@@ -215,6 +185,14 @@ def check_budget(settings: Settings, *rules: str) -> None:
         raise ValueError("--budget and --max-shift exclude each other: give one of them")
 
 
+def _check_value(name: str, value: object) -> None:
+    """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
+    if name == "verification":
+        check_choice(name, value, tuple(VERIFICATIONS))
+    elif value is not None and not isinstance(value, (list, tuple)):
+        SETTINGS[name].check(value)
+
+
 def _check_text(name: str, value: object) -> None:
     """Raise `ValueError` where an option's text has bytes that are no UTF-8, which Python hands on as surrogates."""
     for text in value if isinstance(value, tuple) else (value,):
@@ -233,14 +211,13 @@ def flags_of(request: Request) -> str:
         '--rule clamped:width=3.0 --protect digits --num-speculative-tokens 6 --temperature 0.6'
     """
     values, words = request.as_dict(), list[str]()
+    always = ("rule", "num_speculative_tokens") if request.tree is None else ("rule", "tree")
     for name, option in _OPTIONS.items():
-        value, given = values.get(name), get_args(option.annotation)[1]
-        always = name in ("rule", "num_speculative_tokens")
-        if name in _LEFT_OUT or value is None or (value == option.default and not always):
+        value, setting = values.get(name), SETTINGS[name]
+        usual = value in (None, setting.default) or (name == "num_speculative_tokens" and request.tree is not None)
+        if name in _LEFT_OUT or (usual and name not in always):
             continue
-        if name == "protect_threshold" and value == _USUAL_THRESHOLD:
-            continue
-        spelled = next(iter(given.param_decls or ()), f"--{name.replace('_', '-')}")
+        spelled = _FLAGS.get(name, f"--{option.name.replace('_', '-')}")
         words += [spelled, *([] if value is True else map(_typed, value if isinstance(value, list) else [value]))]
     return shlex.join(words)
 

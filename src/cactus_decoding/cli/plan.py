@@ -16,7 +16,7 @@ from cactus_decoding.cli.display import number
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.planning.plan import Goal, Planned
+    from cactus_decoding.contrib.planning.plan import Goal, Planned
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -62,25 +62,29 @@ def plan(
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
+        typer.Option("--output", "--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
+                     show_default="none",
                      help="Write the result, with its provenance, here."),
     ] = None,
 ) -> None:  # fmt: skip
     """Say how many replicas recorded runs would take, with which rule and draft length, and how long users wait.
+
+    Asks how many machines users need, from what 'cactus eval' recorded. Which rule keeps a limit 'cactus calibrate'
+    says.
 
     An event simulation: requests arrive at random, share a replica's steps in continuous batches, and take as many
     steps as the result files say. Needs the extra 'plan'.
     """
     from cactus_decoding.arguments.checks import check_number
     from cactus_decoding.arguments.extras import needing
+    from cactus_decoding.contrib.planning.costs import costs_file, parse_costs
+    from cactus_decoding.contrib.planning.picture import plan_picture
+    from cactus_decoding.contrib.planning.plan import Fleet, Goal, fixed_length, planned_runs
+    from cactus_decoding.contrib.planning.plan import plan as planned
     from cactus_decoding.evaluation.reporting.report import read_all
     from cactus_decoding.evaluation.runs.summary import summarise
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
-    from cactus_decoding.planning.costs import costs_file, parse_costs
-    from cactus_decoding.planning.picture import plan_picture
-    from cactus_decoding.planning.plan import Fleet, Goal, fixed_length, planned_runs
-    from cactus_decoding.planning.plan import plan as planned
 
     check_writable(picture, json_file, inputs=[*results, costs_file(costs)])
     options.check_suffix("--picture", picture, ".svg")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.cli import options
+from cactus_decoding.cli import notes, options
 
 if TYPE_CHECKING:
     from socket import socket
@@ -33,7 +33,13 @@ def play(
     draft: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
-                     show_default="bundled:worded"),
+                     show_default="ngram, or bundled:worded for the bundled target"),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", show_default="none",
+                     help="A rule of your own that visitors may choose, by its importable path: "
+                     "my_module:MyRule,ratio=0.5; may be given several times. No visitor imports a module."),
     ] = None,
     host: Annotated[
         str,
@@ -66,8 +72,9 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
-    from cactus_decoding import zoo
+    from cactus_decoding import parse_rule, zoo
 
+    rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
         from cactus_decoding.playground.limits import Limits
         from cactus_decoding.playground.server import Playground, serve
@@ -77,9 +84,10 @@ def play(
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if target is None and draft not in (None, "ngram") and zoo.draft_path(draft) is None:
         raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or 'ngram'")
+    named = notes.usual_draft(target, draft)
     options.prepare(threads, small=target is None)
     models = is_loopback(host) if allow_models is None else allow_models
-    playground = Playground(limits, models=models, pair=(target, draft))
+    playground = Playground(limits, models=models, pair=(target, named), rules=rules)
     with_models = "visitors may name models" if models else "only the pair it was started with"
 
     def announce(address: str) -> None:
@@ -90,6 +98,8 @@ def play(
     with _listen(listen, host, port) as listening:  # before the models are loaded, for which nobody waits in vain then
         # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
         playground.pairs.get(None, None)
+        if named != draft:
+            notes.say_looked_up()
         serve(playground, host, listening, browser=browser, announce=announce)
 
 

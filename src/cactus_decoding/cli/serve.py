@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cactus_decoding.cli import options
+from cactus_decoding.cli import notes, options
 
 if TYPE_CHECKING:
     from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
@@ -31,9 +31,7 @@ KEY = "CACTUS_API_KEY"
 SERVER = "Server"
 
 
-@options.request_options(
-    "protect", "protect_threshold", "importance", "max_importance", "lossless_tokens", "relax_within"
-)
+@options.request_options("policy", without=("importance_scale",))
 def serve(
     arguments: Annotated[
         list[str] | None,
@@ -41,15 +39,19 @@ def serve(
                        "name, and then whatever vLLM's server takes.", show_default="bundled, with vLLM"),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="vllm|llama-cpp", help="What runs the models; llama.cpp reads GGUF files.")
-    ] = "vllm",
+        str | None,
+        typer.Option(metavar="vllm|llama-cpp", help="What runs the models.", show_default="llama-cpp for a GGUF file"),
+    ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram'.", show_default="bundled:worded, with vLLM"),
+        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
+                     show_default="bundled:worded with vLLM, ngram with llama.cpp"),
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Option(metavar="RULE", help="For requests that name none, such as cactus:delta=0.5.",
+        typer.Option(metavar="RULE", help="For requests that name none, such as cactus:delta=0.5, or your own: "
+                     "my_module:MyRule,ratio=0.5. No request imports a module: they name the package's rules, those "
+                     "that installed packages register, and this one.",
                      show_default="lossless"),
     ] = None,
     budget: Annotated[
@@ -58,9 +60,11 @@ def serve(
                      show_default="no limit"),
     ] = None,
     num_speculative_tokens: Annotated[
-        str, typer.Option(metavar="N", help="Tokens that the draft proposes per step; neither engine reads trees.",
-                          rich_help_panel=options.RUNNING)
-    ] = "4",
+        str | None,
+        typer.Option(metavar="N", help="Tokens that the draft proposes per step; llama.cpp also takes 'auto', for as "
+                     "many as pay on this machine, which may be none. Neither engine reads trees.",
+                     show_default="vLLM: 4; llama.cpp: auto", rich_help_panel=options.RUNNING)
+    ] = None,
     draft_sampling: Annotated[
         str,
         typer.Option(metavar="greedy|probabilistic", help="vLLM: how the draft model proposes: its likeliest tokens, "
@@ -94,22 +98,30 @@ def serve(
     settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
-    from cactus_decoding.arguments.checks import check_choice, check_number
+    from cactus_decoding.arguments.values import check_choice, check_number
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+    from cactus_decoding.rules import parse_rule
 
-    check_choice("engine", engine, ENGINES)
-    proposals = _proposals(num_speculative_tokens, engine)
-    if budget is not None:
-        check_number("budget", budget, 0, math.inf)
     given = list(arguments or ())
     # an unknown option's value looks like an argument too, so the target can only be what comes first
     target = given.pop(0) if given and not given[0].startswith("-") else None
+    if engine is None:
+        engine = "vllm" if target is None or parse_gguf(target) is None else "llama-cpp"
+    check_choice("engine", engine, ENGINES)
+    if rule is not None:
+        parse_rule(rule)
+    proposals = _proposals(num_speculative_tokens, engine)
+    if budget is not None:
+        check_number("budget", budget, 0, math.inf)
     policy = {name: value for name, value in settings.items() if value is not None}
     if not policy["lossless_tokens"]:
         del policy["lossless_tokens"]
     if engine == "llama-cpp":
         if given:
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
-        spending = policy | {"rule": rule or "lossless", "num_speculative_tokens": proposals}
+        spending = policy | {"rule": rule or "lossless"}
+        if proposals is not None:  # or else what pays, which each request's settings may exclude
+            spending["num_speculative_tokens"] = proposals
         if budget is not None:
             spending["budget"] = budget
         key = api_key or os.environ.get(KEY) or None
@@ -121,18 +133,28 @@ def serve(
     return _serve_vllm(target, draft, spending, proposals, draft_sampling, audit_fraction, given)
 
 
-def _proposals(text: str, engine: str) -> int:
-    """Return a number of proposals; raise `ValueError` for anything else, and say why there are no trees."""
-    from cactus_decoding.arguments.checks import check_integer, shown
-    from cactus_decoding.drafting.lengths import is_tree
+def _proposals(text: str | None, engine: str) -> int | str | None:
+    """Return a number, ``auto``, or None where llama.cpp's server is to choose; raise `ValueError` for anything else.
 
+    It says why there are no trees.
+    """
+    from cactus_decoding.arguments.values import check_integer, shown
+    from cactus_decoding.drafting.lengths import is_tree
+    from cactus_decoding.generation.settings import AUTO
+
+    or_auto = " or auto" if engine == "llama-cpp" else ""
+    if text is None:
+        return 4 if engine == "vllm" else None
+    if text.strip() == AUTO and engine == "llama-cpp":
+        return AUTO
     if is_tree(text):
         reason = "vLLM has removed tree attention" if engine == "vllm" else "llama.cpp's batches take no attention mask"
-        raise ValueError(f"{reason}, so num_speculative_tokens must be a number, but is {shown(text)}")
+        raise ValueError(f"{reason}, so num_speculative_tokens must be a number{or_auto}, but is {shown(text)}")
     try:
         number = int(text)
     except ValueError:
-        raise ValueError(f"num_speculative_tokens must be an integer of at least 1, but is {shown(text)}") from None
+        wanted = f"an integer of at least 1{or_auto}"
+        raise ValueError(f"num_speculative_tokens must be {wanted}, but is {shown(text)}") from None
     check_integer("num_speculative_tokens", number, 1)
     return number
 
@@ -141,14 +163,14 @@ def _serve_vllm(
     target: str | None,
     draft: str | None,
     spending: dict[str, Any],
-    num_speculative_tokens: int,
+    num_speculative_tokens: int | str | None,
     draft_sampling: str,
     audit_fraction: float,
     engine_arguments: list[str],
 ) -> int:
     from cactus_decoding import zoo
+    from cactus_decoding.integrations.vllm import server
     from cactus_decoding.integrations.vllm.request import request_of
-    from cactus_decoding.integrations.vllm.server import check_installed, run_server, server_command, speculative_config
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     bundled = draft is None or zoo.draft_path(draft) is not None
@@ -157,9 +179,12 @@ def _serve_vllm(
     if target is not None and parse_gguf(target) is not None:
         raise ValueError(f"{target!r} is a GGUF file: give --engine llama-cpp, which reads them")
     default = request_of(spending, any_pattern=True)
-    check_installed()
-    speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
-    return run_server(server_command(target, speculation, default, audit_fraction, engine_arguments))
+    server.check_installed()
+    if memory := server.memory_arguments(engine_arguments, server.free_memory()):
+        notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
+    speculation = server.speculative_config(draft, int(num_speculative_tokens or 4), draft_sampling)
+    command = server.server_command(target, speculation, default, audit_fraction, [*memory, *engine_arguments])
+    return server.run_server(command)
 
 
 def _serve_llama_cpp(
@@ -183,12 +208,15 @@ def _serve_llama_cpp(
             f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"
         )
     library()  # says how to install it
+    from cactus_decoding.generation.settings import AUTO
     from cactus_decoding.integrations.llama_cpp.server import LlamaServer
     from cactus_decoding.integrations.llama_cpp.server import serve as run
 
     options.prepare(threads, small=False)
     with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
         llama = _load(target, draft, spending)
+        if spending.get("num_speculative_tokens", AUTO) == AUTO:
+            llama.prepare()  # no client is to wait for that
         server = LlamaServer(llama, llama.metadata.get("general.name") or "model", spending, max_waiting)
 
         def announce(address: str) -> None:
@@ -201,12 +229,16 @@ def _serve_llama_cpp(
 
 def _load(target: str | None, draft: str | None, spending: dict[str, Any]) -> CactusLlama:
     """Load a pair by name, as everywhere else."""
+    from cactus_decoding.drafting.registry import LOOK_UP
     from cactus_decoding.generation.pair import check_names
     from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     file = None if target is None else parse_gguf(target)
-    if file is None or draft is None:
-        raise ValueError("--engine llama-cpp serves GGUF files: give TARGET.gguf, and --draft DRAFT.gguf or ngram")
+    if file is None:
+        raise ValueError("--engine llama-cpp serves GGUF files: give TARGET.gguf")
+    if draft is None:
+        notes.say_looked_up()
+        draft = LOOK_UP
     check_names(target, draft)
     return CactusLlama.open(file, draft, **spending)

@@ -11,8 +11,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cactus_decoding.budgets.importance import Importance
-    from cactus_decoding.budgets.vocabulary import Vocabulary
+    from cactus_decoding.policy.importance import Importance
+    from cactus_decoding.policy.vocabulary import Vocabulary
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\ncactus show importance.safetensors\n\ncactus show importance.safetensors --top 50 --json"
@@ -35,8 +35,8 @@ def show(
     ] = False,
 ) -> None:  # fmt: skip
     """Show a learned importance: its training, how well it tells positions apart, and the tokens that matter to it."""
-    from cactus_decoding.budgets.importance import read_importance
     from cactus_decoding.files.writing import as_json as to_json
+    from cactus_decoding.policy.importance import read_importance
 
     importance = read_importance(file)
     vocabulary = _vocabulary(importance, tokenizer)
@@ -62,8 +62,8 @@ def show(
 def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
     """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
     from cactus_decoding import zoo
-    from cactus_decoding.budgets.vocabulary import Vocabulary
     from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
+    from cactus_decoding.policy.vocabulary import Vocabulary
 
     name = tokenizer or importance.about.get("target")
     if not isinstance(name, str):

@@ -30,12 +30,15 @@ def trace(
 
     Needs the extra 'playground' or 'report', which 'make demo' installs.
     """
-    from cactus_decoding.files.writing import check_writable, write_atomically
-    from cactus_decoding.tracing import read_trace
-    from cactus_decoding.tracing.page import to_html
+    from cactus_decoding.files.writing import check_writable, part_of, write_atomically
 
     page = file.with_suffix(".html") if output is None else output
     check_writable(page, inputs=[file])
     options.check_suffix("--output", output, ".html", ".htm")
+    if not part_of(file).exists():  # of which reading would tell
+        file.stat()  # raises where there is none, before torch is imported
+    from cactus_decoding.tracing import read_trace
+    from cactus_decoding.tracing.page import to_html
+
     write_atomically(page, to_html(read_trace(file)))
     typer.echo(f"wrote {page}")

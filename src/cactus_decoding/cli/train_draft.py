@@ -12,6 +12,7 @@ import typer
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.training.acceptance.losses import LOSS_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -36,8 +37,9 @@ def train_draft(
     data: Annotated[
         str,
         typer.Option(metavar="FILE|TASK", rich_help_panel=LEARNED,
-                     help='JSON Lines of {"prompt"} (the target answers it), {"prompt", "completion"} or {"text"}; or '
-                     "a task such as word_problems:split=train or jsonl:path=FILE. Never what you report on."),
+                     help='JSON Lines of {"prompt"} or {"question"} (the target answers it), {"prompt", "completion"} '
+                     'or {"text"}; or a task such as word_problems:split=train or jsonl:path=FILE. Never what you '
+                     "report on."),
     ],
     output: Annotated[
         Path,
@@ -90,8 +92,8 @@ def train_draft(
     loss: Annotated[
         str,
         typer.Option(metavar="LOSS", rich_help_panel=HOW,
-                     help="cross_entropy, kl, reverse_kl, total_variation, log_acceptance, lk, block, or for a relaxed "
-                     "rule relaxed:RULE, such as relaxed:clamped:width=3."),
+                     help=f"One of {', '.join(LOSS_CLASSES.values())}, which names a rule behind it, as in "
+                     "relaxed:clamped:width=3."),
     ] = "lk",
     filter: Annotated[
         str | None,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cactus_decoding.arguments.values import MAX_WIDTH
 from cactus_decoding.divergences.clamp_row import ClampedRow
 from cactus_decoding.divergences.ratio_order import RatioOrder, order_by_ratio, sums_before
 
-MAX_WIDTH = 500.0
-"""In nats: far beyond any ratio that matters, and exp of it is a finite number."""
 _MAX_ROUNDS = 120
 _CLOSE_KL = 1e-11, 1e-16
 """How much of a cap on the KL may be left unspent: a share of it, and what the sum's rounding hides."""

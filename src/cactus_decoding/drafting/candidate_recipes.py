@@ -22,6 +22,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.models.cached import check_can_roll_back
+from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import LogitsToProbs
 
 _NO_LIMIT = 2**30
@@ -201,7 +202,7 @@ def draft_settings(draft: PreTrainedModel, sampled: bool = True) -> GenerationCo
         pad_token_id=first,  # tokens of a pad that is no end would be taken for padding
     )
     if sampled:
-        settings.update(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+        settings.update(**vars(SamplingParams()), typical_p=1.0)
     return settings
 
 

@@ -19,7 +19,8 @@ from cactus_decoding.drafting.candidate_recipes import (
     set_knobs,
     unpadded,
 )
-from cactus_decoding.models.cached import check_can_roll_back, check_fits, context_window, vocabulary_size
+from cactus_decoding.models.base import check_fits
+from cactus_decoding.models.cached import check_can_roll_back, context_window, vocabulary_size
 
 
 def retokenized(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from torch.nn import ModuleList
-from transformers import PreTrainedModel
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.types import Drafter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)

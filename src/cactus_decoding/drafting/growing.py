@@ -109,12 +109,10 @@ class GrowingTree:
         return places
 
     def proposal(self) -> Proposal:
-        """Return what has grown; a chain of drawn tokens as what it is."""
+        """Return what has grown."""
         if not self.token_ids:
             return Proposal([], None)
         rows = torch.cat([row for _, row in sorted(self.rows.items())])
-        if all(self.drawn) and self.parents == [*range(ROOT, len(self.parents) - 1)]:
-            return Proposal(self.token_ids, rows)
         return Proposal(self.token_ids, rows, self.parents, self.drawn)
 
 
@@ -170,10 +168,10 @@ def _beside(logits: Tensor, given: list[list[int]]) -> tuple[Tensor, list[list[f
     """Return rows without given tokens, and how likely the draft takes these to be."""
     if not any(given):
         return logits, [[] for _ in given]
-    rest, likely = logits.clone(), []
-    for row, (all_of_it, tokens) in enumerate(zip(logits.float(), given, strict=True)):
-        likely.append((all_of_it[tokens] - all_of_it.logsumexp(-1)).exp().tolist())
-        rest[row, tokens] = torch.finfo(rest.dtype).min  # not minus infinity: there may be no others
+    rest, likely = logits.to(torch.float32, copy=True), []
+    for row, tokens in zip(rest, given, strict=True):
+        likely.append((row[tokens] - row.logsumexp(-1)).exp().tolist())
+        row[tokens] = torch.finfo(rest.dtype).min  # not minus infinity: there may be no others
     return rest, likely
 
 

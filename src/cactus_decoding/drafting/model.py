@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import PreTrainedModel
 
 from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
 from cactus_decoding.drafting.lengths import FixedLength, TreeShape
@@ -16,6 +15,9 @@ from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.trees import path_places, tree_inputs
 from cactus_decoding.sampling.drawing import check_drawn, draw
 from cactus_decoding.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class ModelDrafter(Drafter):
@@ -29,6 +31,7 @@ class ModelDrafter(Drafter):
 
     fixed_blocks: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
+    may_be_left_out: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel | BaseCachedModel, vocabulary: int | None = None) -> None:
         self._model = model if isinstance(model, BaseCachedModel) else CachedModel(model)
@@ -47,6 +50,11 @@ class ModelDrafter(Drafter):
     def model(self) -> Any:
         """The draft model, without its cache."""
         return self._model.model
+
+    @property
+    def model_cache(self) -> BaseCachedModel:
+        """The draft model with its cache."""
+        return self._model
 
     @property
     def name(self) -> str:

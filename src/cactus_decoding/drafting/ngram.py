@@ -37,6 +37,7 @@ class NgramDrafter(Drafter):
     _shape: TreeShape | None = field(default=None, init=False, repr=False, compare=False)  # of the response
 
     grows_trees: ClassVar[bool] = True
+    may_be_left_out: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         longest = check_integer("max_ngram_size", self.max_ngram_size, 1)

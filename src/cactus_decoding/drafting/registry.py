@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.spelling import parse
-from cactus_decoding.drafting.early_exit import EarlyExit
-from cactus_decoding.drafting.ngram import NgramDrafter
 
-DRAFTERS = MappingProxyType({"ngram": NgramDrafter, "early_exit": EarlyExit})
+if TYPE_CHECKING:
+    from cactus_decoding.drafting.early_exit import EarlyExit
+    from cactus_decoding.drafting.ngram import NgramDrafter
+
+DRAFTERS = Contributed[type["NgramDrafter | EarlyExit"]](
+    {
+        "ngram": "cactus_decoding.drafting.ngram:NgramDrafter",
+        "early_exit": "cactus_decoding.drafting.early_exit:EarlyExit",
+    }
+)
 """Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target."""
+LOOK_UP = "ngram"
+"""What drafts for a target that is named alone."""
 
 
 def parse_drafter(text: str) -> NgramDrafter | EarlyExit | None:

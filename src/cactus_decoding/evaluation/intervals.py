@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cactus_decoding.arguments.extras import needing
+
 Numbers = NDArray[np.float64]
 
 TAIL = 0.025
@@ -129,61 +131,29 @@ def problems_to_show(drop: float) -> int:
     return 1 if drop >= 1 else math.ceil(math.log(TAIL) / math.log1p(-drop))
 
 
+def check_installed() -> None:
+    """Raise `ValueError` where scipy is missing, with what to run."""
+    with needing("intervals of proportions need scipy", "report"):
+        import scipy.special  # noqa: F401
+
+
 def beta_quantile(chance: float, first: float, second: float) -> float:
-    """Return the quantile of a Beta distribution, to within rounding, by Newton's method inside a bracket.
+    """Return the quantile of a Beta distribution.
 
     Example:
         >>> round(beta_quantile(0.5, 2.0, 2.0), 12), round(beta_quantile(0.025, 1.0, 12.0), 6)
         (0.5, 0.002108)
     """
-    low, high, x = 0.0, 1.0, first / (first + second)
-    while True:
-        below, density = _beta(x, first, second)
-        low, high = (x, high) if below < chance else (low, x)
-        after = x - (below - chance) / density if density > 0 else high
-        if not low < after < high:
-            after = (low + high) / 2
-        if not low < after < high or abs(after - x) <= 1e-15 * x:
-            return after
-        x = after
+    check_installed()
+    from scipy.special import betaincinv
 
-
-def _beta(x: float, first: float, second: float) -> tuple[float, float]:
-    """Return a Beta distribution's probability below x, by a continued fraction (DLMF 8.17.22), and its density."""
-    if x > (first + 1) / (first + second + 2):  # where the mirrored fraction converges faster
-        above, density = _beta(1.0 - x, second, first)
-        return 1.0 - above, density
-    log_density = math.lgamma(first + second) - math.lgamma(first) - math.lgamma(second)
-    log_density += (first - 1) * math.log(x) + (second - 1) * math.log1p(-x)
-    density = math.exp(min(log_density, 700.0))
-    scaled = math.exp(log_density + math.log(x) + math.log1p(-x)) if 0 < x < 1 else 0.0
-    # Lentz's evaluation of 1/(1 + d1/(1 + d2/(1 + ...)))
-    upper, lower, fraction, tiny = 1.0, 0.0, 1.0, 1e-300
-    for step in range(10_000):
-        m = step // 2
-        if step == 0:
-            term = 1.0
-        elif step % 2 == 0:
-            term = m * (second - m) * x / ((first + 2 * m - 1) * (first + 2 * m))
-        else:
-            term = -(first + m) * (first + second + m) * x / ((first + 2 * m) * (first + 2 * m + 1))
-        lower = 1.0 / ((1.0 + term * lower) or tiny)
-        upper = (1.0 + term / upper) or tiny
-        fraction *= upper * lower
-        if step and abs(upper * lower - 1.0) < 1e-15:
-            break
-    return scaled / first * (fraction - 1.0), density
+    return float(betaincinv(first, second, chance))
 
 
 def resampled_sums(columns: Numbers, resamples: int = RESAMPLES, seed: int = 0) -> Numbers:
     """Return the sums of columns over problems that are drawn with replacement, ``[resamples, columns]``.
 
     All columns see the same problems, so what is worked out from several of them is paired.
-
-    Args:
-        columns: a row for each problem, ``[problems, columns]``.
-        resamples: how many draws.
-        seed: of the draws.
 
     Source: Efron, Annals of Statistics 7 (1979).
 
@@ -216,9 +186,6 @@ def _draw(generator: np.random.Generator, problems: int, resamples: int) -> Numb
 
 def resampled_medians(columns: Numbers) -> Numbers:
     """Return medians of columns over rounds that are drawn with replacement, ``[RESAMPLES, columns]``; always the same.
-
-    Args:
-        columns: a row for each round, ``[rounds, columns]``.
 
     Example:
         >>> resampled_medians(np.ones((5, 2)))[0].tolist()

@@ -11,17 +11,18 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from cactus_decoding.budgets.spending import SpendingPolicy
-from cactus_decoding.drafting.lengths import is_tree
+from cactus_decoding.arguments.settings import settings_of
+from cactus_decoding.drafting.lengths import TREE, is_tree
 from cactus_decoding.generation.request import Request
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.policy.protection import Protection
+from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.rules import as_rule
+from cactus_decoding.verification.declarations import scheme_for
 
 _OWN = ("task", "target", "draft", "engine", "problems")
 _NOT_OF_A_RUN = ("max_shift", "stop")
 """What a run does not keep of a request: the budget is given by its nats, and stop strings are the task's."""
-_OF_CHAINS = {"joint": "block", "traversal": "block", "recursive": "token"}
-"""What a chain is verified by where a run's trees are verified like this: the same, in the words for chains."""
-_OF_TREES = {"block": "joint"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class RunConfig:
         task: name of the task.
         target: path or name of the verifying model, or ``bundled``.
         draft: the proposing model's likewise, such as ``bundled:worded``, ``ngram``, or ``early_exit:layers=3``.
-        engine: what decodes.
+        engine: what decodes; for a GGUF file, ``transformers`` becomes ``llama-cpp``.
         problems: how many are answered.
         request: what is asked of every answer; its seed gives, with a problem's place, the seed of its answer.
 
@@ -54,6 +55,8 @@ class RunConfig:
         if request.budget is not None and math.isinf(request.budget.limit):
             request = replace(request, budget=None)  # it would only measure, which the audit does
         object.__setattr__(self, "request", request)
+        if self.engine == "transformers" and parse_gguf(self.target) is not None:  # so older files have it
+            object.__setattr__(self, "engine", "llama-cpp")
 
     def __eq__(self, other: object) -> bool:
         """Say whether the other says the same."""
@@ -66,6 +69,7 @@ class RunConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and those of the request side by side, for JSON."""
         left_out = (*_NOT_OF_A_RUN, *(SpendingPolicy().as_dict() if self.request.spending.everywhere else ()))
+        left_out += () if self.proposes_trees else ("tree",)
         asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
         return {name: getattr(self, name) for name in _OWN} | asked
 
@@ -78,7 +82,7 @@ class RunConfig:
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
         names = set(cls("", "", "").as_dict())
-        if names != set(values) - set(SpendingPolicy().as_dict()):
+        if names != set(values) - {"tree", *SpendingPolicy().as_dict()}:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in _OWN}
@@ -112,14 +116,16 @@ class RunConfig:
 
     @property
     def num_speculative_tokens(self) -> int | str:
-        """Proposals per step, or the spelling of a draft length."""
+        """Proposals per step, or the spelling of a draft length, or behind ``tree:`` of a tree's shape."""
+        if self.request.tree is not None:
+            return f"{TREE}:{self.request.tree}"
         length = str(self.request.num_speculative_tokens)
         return int(length) if length.isdecimal() else length
 
     @property
     def proposes_trees(self) -> bool:
         """Whether proposals are trees rather than chains."""
-        return is_tree(str(self.request.num_speculative_tokens))
+        return self.request.tree is not None
 
     @property
     def label(self) -> str:
@@ -156,14 +162,22 @@ def seed_of(seed: int, place: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {place}".encode()).digest()[:8], "big") >> 1
 
 
-def verification_of(verification: str, length: int | str) -> str:
-    """Return how proposals are verified where chains and trees are verified alike: in blocks is jointly for trees.
+def proposing(length: int | str, verification: str) -> dict[str, Any]:
+    """Return the settings that ask for a length or, behind ``tree:``, a tree, verified by a scheme or its counterpart.
 
     Example:
-        >>> verification_of("joint", 6), verification_of("block", "tree:static=2.2"), verification_of("token", 6)
-        ('block', 'joint', 'token')
+        >>> proposing("tree:static=2.2", "block"), proposing(6, "joint")
+        ({'verification': 'joint', 'tree': 'static=2.2'}, {'verification': 'block', 'num_speculative_tokens': 6})
     """
-    return (_OF_TREES if is_tree(length) else _OF_CHAINS).get(verification, verification)
+    tree = is_tree(length)
+    spelled = {"tree": str(length).strip().partition(":")[2]} if tree else {"num_speculative_tokens": length}
+    return {"verification": scheme_for(verification, tree=tree)} | spelled
+
+
+def protecting(settings: Mapping[str, Any], pattern: str | None) -> dict[str, Any]:
+    """Return the settings of a protection with another pattern; None protects nothing."""
+    kept = {name: None if pattern is None else settings.get(name) for name in settings_of(Protection)}
+    return kept | {"protect": pattern}
 
 
 def grid(
@@ -190,7 +204,7 @@ def grid(
         tasks: names, and how many problems each has.
         drafts: models that propose.
         rules: spellings.
-        lengths: proposals per step; the way to verify is that of `verification_of` for each.
+        lengths: proposals per step, or behind ``tree:`` shapes of trees; each is asked for by `proposing`.
         seeds: of the answers.
         protect: which tokens each rule protects, one after another, None for none; if it is None, what settings say.
 
@@ -209,11 +223,8 @@ def grid(
     protections = [settings.get("protect")] if protect is None else protect
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
     for draft, (task, problems), seed, length, rule, protected in varied:
-        asked = dict(settings) | {"rule": rule, "num_speculative_tokens": length, "seed": seed, "protect": protected}
-        if "verification" in settings:
-            asked["verification"] = verification_of(settings["verification"], length)
-        if protected is None:
-            asked["protect_threshold"] = None
+        asked = dict(settings) | {"rule": rule, "seed": seed} | protecting(settings, protected)
+        asked |= proposing(length, settings.get("verification", "token"))
         if length == 0:
             asked |= {"rule": "lossless", "verification": "token"}
         if str(as_rule(rule)) == "lossless" or length == 0:

@@ -1,9 +1,10 @@
-"""Reads JSON Lines; every error names the file, the line and what is wrong."""
+"""Reads JSON and JSON Lines; every error names the file, the line and what is wrong."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,67 @@ from cactus_decoding.files.reading import read_bytes
 
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 """As `files.writing.plain` writes them."""
+MAX_DEPTH = 100
+_LONE = re.compile(rb"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]", re.IGNORECASE)
+
+
+def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
+    r"""Return the JSON value in some lines of a file.
+
+    Args:
+        data: the lines.
+        path: of the file, for messages.
+        first: the number of the first line.
+
+    Raises:
+        ValueError: for what is not UTF-8, not JSON or nested more than `MAX_DEPTH` deep, and for a text with half of a
+            surrogate pair, which is no text.
+
+    Example:
+        >>> parse_json(b'{"prompt": "\\ud83d"}', "a.jsonl", 3)
+        Traceback (most recent call last):
+        ValueError: a.jsonl, line 3: a text has half of a surrogate pair (\ud83d), which is no text
+    """
+    try:
+        value = json.loads(data.decode("utf-8-sig" if first == 1 else "utf-8"))
+        deep = _is_deep(value)
+    except UnicodeDecodeError as error:
+        line, begin = _line_at(data, error.start)
+        raise ValueError(f"{path}, line {first + line}: byte {error.start - begin} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        line = first - 1 + error.lineno
+        raise ValueError(f"{path}, line {line}: this is not JSON: {error.msg} (column {error.colno})") from None
+    except RecursionError:
+        deep = True
+    except ValueError as error:  # an integer of too many digits
+        raise ValueError(f"{path}, line {first}: this is not JSON: {error}") from None
+    if deep:
+        raise ValueError(f"{path}, line {first}: lists or objects are nested more than {MAX_DEPTH} deep")
+    if found := _LONE.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()  # it may be an escaped backslash before the letter u
+        except UnicodeEncodeError:
+            line, _ = _line_at(data, found.start())
+            half = data[found.start() : found.start() + 6].decode()
+            raise ValueError(
+                f"{path}, line {first + line}: a text has half of a surrogate pair ({half}), which is no text"
+            ) from None
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level: list[Any] = [[value]]
+    for _ in range(MAX_DEPTH + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _line_at(data: bytes, place: int) -> tuple[int, int]:
+    """Return how many lines end before a place, and where its own begins."""
+    return data.count(b"\n", 0, place), data.rfind(b"\n", 0, place) + 1
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -19,7 +81,7 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: for a device, and for a line that is not UTF-8, not JSON, or no object.
+        ValueError: for a device, and for a line that is no object in JSON; see `parse_json`.
     """
     yield from objects_in(read_bytes(path), path)
 
@@ -29,13 +91,7 @@ def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[s
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if not raw.strip():
             continue
-        where = f"{path}, line {number}"
-        try:
-            value = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: byte {error.start} is not UTF-8") from None
-        except ValueError as error:
-            raise ValueError(f"{where}: this is not JSON: {error}") from None
+        where, value = f"{path}, line {number}", parse_json(raw, path, number)
         if not isinstance(value, dict):
             raise ValueError(f"{where}: there must be an object, but it is {raw.decode()[:40]!r}")
         yield number, where, value

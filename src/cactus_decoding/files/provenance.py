@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -35,14 +35,14 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
         "versions": {
             "cactus_decoding": __version__,
             "torch": torch.__version__,
-            "transformers": transformers.__version__,
+            "transformers": version("transformers"),
             "python": platform.python_version(),
         }
         | _engines(),
         "machine": {
             "system": platform.system(),
             "architecture": platform.machine(),
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -73,7 +73,7 @@ def commit() -> str | None:
         return None
 
 
-def _processor() -> str | None:
+def processor() -> str | None:
     """Return the processor's name; Python knows it on some systems only."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.writing import as_json, replacing
 
 
@@ -52,9 +52,9 @@ def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tup
     wrong = f"{name}: this is not a file {form.described}"
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(form.key, "null"))
+            about = parse_json((file.metadata() or {}).get(form.key, "null").encode(), "its header")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"{wrong} ({error})") from None
     if not isinstance(about, dict):
         raise ValueError(wrong)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
-from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request, Settings
+from cactus_decoding.generation.settings import with_usual_proposals
 from cactus_decoding.generation.stopping import StoppingCriteria
-from cactus_decoding.models.cached import check_fits
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import Fate, Outcome
+
+if TYPE_CHECKING:
+    from cactus_decoding.generation.pair import Pair
 
 
 class Response(Iterator[Outcome]):
@@ -89,9 +91,11 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         >>> sum(len(outcome.token_ids) for outcome in response) == len(response.token_ids)
         True
     """
-    request = Request.of(request, settings)
+    given = settings if request is not None else with_usual_proposals(settings, automatic=pair.chooses)
+    request = Request.of(request, given)
     request.check_drafter(pair.drafter)
     prompt_ids = check_prompt(pair, prompt, request)
+    pair.prepare(request.draft_length)
     to_probs = as_logits_to_probs(request.sampling)
     policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
     max_length = len(prompt_ids) + request.max_new_tokens
@@ -109,7 +113,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         prompt_ids,
         request.verifier(to_probs, as_logits_to_probs(SamplingParams()), request.sampling, policy),
         to_probs,
-        length=request.num_speculative_tokens,
+        length=request.draft_length,
         max_length=max_length,
         stopping_criteria=stopping_criteria,
         generator=generator,
@@ -119,11 +123,11 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
 
 def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:
     """Yield the outcomes of a response that has the pair for itself."""
-    turn = pair.take_turn()
+    reservation = pair.reserve()
     try:
         yield from outcomes
     finally:
-        turn.lasts = False
+        reservation.active = False
 
 
 def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
@@ -133,10 +137,7 @@ def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
     prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")
-    proposals = request.num_speculative_tokens.max_draft_tokens
-    check_fits("target", pair.target.max_length, len(prompt_ids), proposals)
-    if proposals:
-        check_fits("draft", pair.drafter.max_length, len(prompt_ids), proposals)
+    request.check_room(pair.target.max_length, pair.drafter.max_length, len(prompt_ids))
     return prompt_ids
 
 
@@ -148,7 +149,8 @@ def generate(pair: Pair, prompt: str, request: Request | None = None, **settings
         prompt: the text to continue.
         request: what is asked for, as one object; or else
         settings: its parts, by the names of `Request`'s attributes, but those of `SamplingParams` in the place of
-            ``sampling``.
+            ``sampling``. Where they do not say how many tokens to propose, it is `AutoLength` that does; for the
+            bundled pair, and in a `Request`, it is 6.
 
     Raises:
         TypeError: for an argument of the wrong type or an unknown name.

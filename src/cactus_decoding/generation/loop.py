@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import torch
 
-from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.lengths.base import PerResponse, TreeShape
 from cactus_decoding.models.base import BaseCachedModel
-from cactus_decoding.models.trees import append_tree, path_places
+from cactus_decoding.models.trees import append_proposal, keep_path
 from cactus_decoding.sampling.drawing import check_drawn
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
-from cactus_decoding.verification.verifiers import Verifier
+from cactus_decoding.verification.walk import Verifier
 
 StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
@@ -38,6 +38,8 @@ def decode(
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
+        if isinstance(length, PerResponse):
+            length, drafter = length.start(target, drafter, max_length - len(ids))
         target.reset()
         length.begin_response()
         drafter.begin_response(target, length)
@@ -50,17 +52,11 @@ def decode(
             check_proposal(proposal, limit, vocabulary)
             length.end_draft(len(proposal.token_ids))
             block, drafted = ids + proposal.token_ids, clock()
-            if proposal.is_chain:
-                logits = target.append(block[target.length :], rows=len(proposal.token_ids) + 1)
-            else:
-                logits = append_tree(target, ids, proposal.token_ids, proposal.parents or [])
+            logits = append_proposal(target, ids, proposal)
             read = clock()
             state, outcome = verifier(state, logits, block, proposal, generator)
             check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
-            if proposal.is_chain:
-                target.rollback(len(ids) + outcome.num_accepted)
-            else:
-                target.keep(path_places(len(ids), outcome.path))
+            keep_path(target, len(ids), proposal, outcome.path)
             if isinstance(length, TreeShape):
                 length.end_walk(outcome.path)
             length.end_step(outcome.num_accepted)
@@ -87,29 +83,28 @@ def decode(
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
     """Raise `ValueError` for what a drafter must not propose: the models would fail on it without saying so."""
     token_ids, probs = proposal.token_ids, proposal.probs
-    if not proposal.is_chain:
-        check_tree(proposal)
+    check_tree(proposal)
     if proposal.depth > max(limit, 0):
         raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {proposal.depth}")
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocabulary):
         given = f"{min(token_ids)} to {max(token_ids)}"
         raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")
-    rows, each = len(token_ids), "a row a token"
-    if not proposal.is_chain:
-        rows, each = len(set(proposal.parents or ())), "a row for each token that has children, and for the text"
-    if token_ids and probs is not None and probs.shape != (rows, vocabulary):
-        expected = [rows, vocabulary]
-        raise ValueError(f"a drafter's probs must be {expected}, {each}, but their shape is {list(probs.shape)}")
+    expected = [len(set(proposal.parents)), vocabulary]
+    if token_ids and probs is not None and list(probs.shape) != expected:
+        raise ValueError(
+            f"a drafter's probs must be {expected}, a row for each token that has children, and for the text, but the "
+            f"shape is {list(probs.shape)}"
+        )
 
 
 def check_tree(proposal: Proposal) -> None:
     """Raise `ValueError` for a tree that is none, or whose law could not be known."""
-    token_ids, parents, drawn = proposal.token_ids, proposal.parents or [], proposal.drawn
+    token_ids, parents, drawn = proposal.token_ids, proposal.parents, proposal.drawn
     if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")
-    if drawn is not None and len(drawn) != len(token_ids):
+    if len(drawn) != len(token_ids):
         raise ValueError(f"a drafter must say of each token of a tree whether it was drawn, but says {drawn}")
-    if drawn and any(drawn) and proposal.probs is None:
+    if any(drawn) and proposal.probs is None:
         raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
     if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
         raise ValueError(f"a drafter's tokens behind the same one must differ, but are {token_ids} behind {parents}")

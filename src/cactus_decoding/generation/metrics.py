@@ -18,7 +18,7 @@ class Metrics:
         accepted: drafted tokens that were kept.
         relaxed: accepted tokens that the lossless test, with the same uniform draw, would have rejected.
         recovered: tokens drawn after a rejection.
-        bonus: tokens drawn from the target when all proposals were kept.
+        bonus: tokens drawn from the target where none was rejected: all proposals were kept, or there were none.
         generated: tokens handed to the caller; what lies beyond a stop token counts above but not here.
         metered: verified positions whose cost a budget measured.
         nats: what they cost: KL to the target, or for ``relaxed_greedy`` the log-probability given up.

@@ -12,26 +12,27 @@ import torch
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice
+from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
+from cactus_decoding.drafting.registry import DRAFTERS, LOOK_UP, parse_drafter
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import ForwardName
 from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer, only_cached
 from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
-from cactus_decoding.types import Drafter
+from cactus_decoding.types import Drafter, DraftLength
 from cactus_decoding.zoo import BUNDLED
 
 
 @dataclass(eq=False)
-class Turn:
+class Reservation:
     """What the response that runs on a pair holds; the pair has no more than a weak reference to it.
 
     Attributes:
-        lasts: whether the response may take further steps.
+        active: whether the response may take further steps.
     """
 
-    lasts: bool = True
+    active: bool = True
 
 
 @dataclass(eq=False)
@@ -49,25 +50,46 @@ class Pair:
     drafter: Drafter
     tokenizer: Tokenizer
     bundled: bool = False
-    _turns: list[ref[Turn]] = field(default_factory=list, init=False, repr=False)
+    _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
 
-    def take_turn(self) -> Turn:
-        """Have the pair for one response, whose tokens are in both models' caches, until the turn is over or lost.
+    def reserve(self) -> Reservation:
+        """Have the pair for one response, whose tokens are in both models' caches, until it is given up or lost.
 
         Raises:
             RuntimeError: while another response has it.
         """
-        turn = Turn()
+        held = Reservation()
         # no lock, which an interruption could leave locked: threads agree on who was the first to append
-        self._turns.append(ref(turn, self._turns.remove))
-        earlier = takewhile(lambda each: each is not turn, [each() for each in self._turns[:]])
-        if any(each.lasts for each in earlier if each is not None):
-            turn.lasts = False
+        self._reservations.append(ref(held, self._reservations.remove))
+        earlier = takewhile(lambda each: each is not held, [each() for each in self._reservations[:]])
+        if any(each.active for each in earlier if each is not None):
+            held.active = False
             raise RuntimeError(
                 "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
                 "first, or run this one on pair.twin(), which has the same models with caches of their own"
             )
-        return turn
+        return held
+
+    @property
+    def chooses(self) -> bool:
+        """Whether proposals are what pays, where nobody says how many there are to be."""
+        return not self.bundled and self.drafter.may_be_left_out
+
+    def prepare(self, length: DraftLength) -> None:
+        """Have a draft length find out what takes time, such as what passes cost, before a response is timed.
+
+        While another response runs on the pair that is left to the first step.
+        """
+        if not isinstance(length, PerResponse):
+            return
+        try:
+            held = self.reserve()
+        except RuntimeError:
+            return
+        try:
+            length.prepare(self.target, self.drafter)
+        finally:
+            held.active = False
 
     def twin(self) -> Pair:
         """Return a pair with the same weights and caches of its own, so that two responses can take turns.
@@ -99,9 +121,9 @@ def load_pair(
     Args:
         target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
             ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
-        draft: path or name of the proposing model, ``ngram`` for prompt lookup, or ``early_exit:layers=3`` for the
-            target's own first layers; ``bundled:worded`` or ``bundled:draft`` for one that only goes with the bundled
-            target, for which None or ``bundled`` takes the first.
+        draft: path or name of the proposing model, ``ngram`` for prompt lookup, which None takes, or
+            ``early_exit:layers=3`` for the target's own first layers; ``bundled:worded`` or ``bundled:draft`` for one
+            that only goes with the bundled target, for which None or ``bundled`` takes the first.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
             faster on most CPUs. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,
@@ -111,8 +133,8 @@ def load_pair(
             whatever its rows are, proposals are drawn from them.
 
     Raises:
-        ValueError: if a model cannot be loaded, the draft is missing, or the vocabularies differ; for an unknown
-            ``forward``, and for ``lean`` where that is not the target's pass.
+        ValueError: if a model cannot be loaded, or the vocabularies differ; for an unknown ``forward``, and for
+            ``lean`` where that is not the target's pass.
 
     Example:
         >>> pair = load_pair()
@@ -126,10 +148,7 @@ def load_pair(
         draft = BUNDLED if draft is None else draft
         target, draft = zoo.path("target"), zoo.draft_path(draft) or draft
     elif draft is None:
-        raise ValueError(
-            f"a draft is missing for target {str(target)!r}: give a model's path or name, 'ngram', or "
-            "'early_exit:layers=3'"
-        )
+        draft = LOOK_UP
     assert target is not None
     assert draft is not None
     named = parse_drafter(draft) if isinstance(draft, str) else None

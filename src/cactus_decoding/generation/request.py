@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import torch
-
-from cactus_decoding.arguments.checks import check_choice, check_integer, shown
-from cactus_decoding.budgets.budget import Budget, as_budget
-from cactus_decoding.budgets.importance import Importance, ImportanceLimit
-from cactus_decoding.budgets.metering import check_paced
-from cactus_decoding.budgets.protection import Protection
-from cactus_decoding.budgets.scaling import check_scalable
-from cactus_decoding.budgets.spending import FittedPolicy, SpendingPolicy, spending_policy
-from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
+from cactus_decoding.arguments.settings import build, settings_of, values_of
+from cactus_decoding.arguments.values import check_choice, shown
+from cactus_decoding.drafting.lengths import TreeShape, as_draft_length, is_tree, proposals_of
+from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.lengths.fixed import FixedLength
-from cactus_decoding.files.jsonl import number_of
-from cactus_decoding.rules import Lossless, as_rule
+from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS, PARTS, SETTINGS
+from cactus_decoding.policy.budget import Budget, as_budget
+from cactus_decoding.policy.decide import check_paced
+from cactus_decoding.policy.spending import SPENDING, SpendingPolicy, spending_policy
+from cactus_decoding.rules import Lossless, as_rule, recorded_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
-from cactus_decoding.verification.block import relaxed_target_of
-from cactus_decoding.verification.verifiers import VERIFICATIONS, VERIFIED_JOINTLY, Verifier
+from cactus_decoding.verification.declarations import VERIFICATIONS
+from cactus_decoding.verification.schemes import check_relaxed_target
+from cactus_decoding.verification.walk import Verifier
 
-MAX_SEED = 2**63 - 1
-_SAMPLING = tuple(one.name for one in fields(SamplingParams))
-_KINDS = {name: type(value) for name, value in vars(SamplingParams()).items()}
-_SPENDING = tuple(SpendingPolicy().as_dict())
-_BUDGET = {"budget_nats": "nats", "max_shift": "max_shift", "expected_tokens": "expected_tokens"}
+if TYPE_CHECKING:
+    from cactus_decoding.policy.fitted import FittedPolicy
+    from cactus_decoding.policy.importance import Importance
+    from cactus_decoding.policy.importance_limit import ImportanceLimit
+    from cactus_decoding.policy.protection import Protection
 
 
 class Settings(TypedDict, total=False):
-    """The keyword arguments that make a `Request`, by their flat names."""
+    """The keyword arguments that make a `Request`, by their flat names; see `SETTINGS`."""
 
     rule: AcceptanceRule | str
     budget: Budget | float | None
@@ -47,6 +45,7 @@ class Settings(TypedDict, total=False):
     importance_scale: bool
     verification: str
     num_speculative_tokens: DraftLength | int | str
+    tree: TreeShape | str | None
     temperature: float
     top_k: int
     top_p: float
@@ -63,17 +62,19 @@ class Request:
     Attributes:
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
-        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more
-            and is open to rules whose relaxed target does not depend on the drafted token. In a tree ``token`` goes on
-            behind recovered tokens that are proposals too, ``joint`` is what a block is in a chain, and ``recursive``
-            and ``traversal`` are there to compare with.
+        verification: one of `VERIFICATIONS`: ``token`` for one proposal after another, ``block`` for all of a step
+            jointly, which accepts more and is open to rules whose relaxed target does not depend on the drafted token.
+            In a tree ``token`` goes on behind recovered tokens that are proposals too, ``joint`` is what a block is in
+            a chain, and ``recursive`` and ``traversal`` are there to compare with.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
-            that chooses their number, such as `AdaptiveLength`, or a tree's shape such as `StaticTree`, or a spelling.
+            that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
+            be kept.
+        tree: the shape of the tree that a step proposes, such as `StaticTree`, or its spelling; None for chains.
         sampling: temperature and truncation.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         stop: strings that end the response.
-        seed: the same seed gives the same response on the same machine; None draws one. A draft length that learns
-            goes on learning from response to response, and then proposes other tokens.
+        seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
+            one. `AdaptiveLength` goes on learning from response to response, and then proposes other tokens.
         spending: where the rule may relax at all: not where a protected token may be written, not at important
             positions, and only in some phases.
 
@@ -92,12 +93,13 @@ class Request:
     rule: AcceptanceRule = field(default_factory=Lossless)
     budget: Budget | None = None
     verification: str = "token"
-    num_speculative_tokens: DraftLength = field(default_factory=lambda: FixedLength(6))
+    num_speculative_tokens: DraftLength = None  # type: ignore[assignment]  # which becomes a length
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     seed: int | None = None
     spending: SpendingPolicy = field(default_factory=SpendingPolicy)
+    tree: TreeShape | None = None
 
     if TYPE_CHECKING:  # what the constructor takes is wider than what the attributes hold
 
@@ -106,27 +108,32 @@ class Request:
             rule: AcceptanceRule | str = ...,
             budget: Budget | float | None = ...,
             verification: str = ...,
-            num_speculative_tokens: DraftLength | int | str = ...,
+            num_speculative_tokens: DraftLength | int | str | None = ...,
             sampling: SamplingParams = ...,
             max_new_tokens: int = ...,
             stop: Sequence[str] = ...,
             seed: int | None = ...,
             spending: SpendingPolicy = ...,
+            tree: TreeShape | str | None = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
+        proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(NUM_SPECULATIVE_TOKENS)
+        tree = proposals if isinstance(proposals, TreeShape) else None
+        length = proposals if tree is None else FixedLength(tree.max_draft_tokens)
         for name, value in (
             ("rule", as_rule(self.rule)),
             ("budget", as_budget(self.budget)),
-            ("num_speculative_tokens", as_draft_length(self.num_speculative_tokens)),
+            ("num_speculative_tokens", length),
+            ("tree", tree),
+            *((name, SETTINGS[name].check(getattr(self, name))) for name in ("max_new_tokens", "seed")),
         ):
             object.__setattr__(self, name, value)
         if not isinstance(self.spending, SpendingPolicy):
             raise TypeError(f"spending must be a SpendingPolicy, but is {shown(self.spending)}")
         if not isinstance(self.sampling, SamplingParams):
             raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
-        check_choice("verification", self.verification, VERIFICATIONS)
-        object.__setattr__(self, "max_new_tokens", check_integer("max_new_tokens", self.max_new_tokens, 1))
+        check_choice("verification", self.verification, tuple(VERIFICATIONS))
         if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(self.stop)}")
         try:
@@ -135,17 +142,17 @@ class Request:
             raise TypeError(f"stop must be a sequence of strings, but is {shown(self.stop)}") from error
         if not all(isinstance(s, str) and s for s in self.stop):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(list(self.stop))}")
-        if self.seed is not None:
-            object.__setattr__(self, "seed", check_integer("seed", self.seed, 0, MAX_SEED))
         self._check_together()
 
     def _check_together(self) -> None:
         """Raise `ValueError` for a combination that would not keep what it promises."""
         rule, budget = self.rule, self.budget
         if self.spending.limit is not None and self.spending.limit.scale:
+            from cactus_decoding.policy.scaling import check_scalable
+
             check_scalable(rule)
         if judges_untempered(rule):
-            name = str(rule).partition(":")[0]
+            name = getattr(rule, "name", rule)
             if self.sampling.temperature != 0:
                 raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding); set the temperature to 0")
             if self.verification != "token":
@@ -154,59 +161,88 @@ class Request:
                 raise ValueError(f"with {name} a budget limits the log-probability given up: give its nats, no more")
             return
         paced = budget is not None and budget.expected_tokens is not None
-        self._check_tree(paced)
-        if self.verification == "block":
-            relaxed_target_of(rule, torch.ones(1, 1), torch.ones(1, 1))
-            if not self.num_speculative_tokens.fixed and not isinstance(rule, Lossless):
-                raise ValueError(self._fixed_blocks)
-            if paced:
-                raise ValueError("block verification cannot pace a budget: the width must be the same in every step")
+        self._check_scheme(paced)
         if paced:
             check_paced(rule)
 
-    def _check_tree(self, paced: bool) -> None:
-        """Raise `ValueError` where a tree and the way to verify do not go together."""
-        shape, how = self.num_speculative_tokens, self.verification
-        if not isinstance(shape, TreeShape):
-            if how not in ("token", "block"):
-                raise ValueError(
-                    f"verification={how!r} is for trees, but num_speculative_tokens is {shape}: give a tree such as "
-                    "'tree:static=4.2.2.1', or use verification='block'"
-                )
+    def _check_scheme(self, paced: bool) -> None:
+        """Raise `ValueError` where the way to verify excludes what is proposed, the rule, or a pace."""
+        scheme, tree, what = VERIFICATIONS[self.verification], self.tree, f"{self.verification} verification"
+        if tree is None and not scheme.chains:
+            raise ValueError(
+                f"verification={scheme.name!r} is for trees, but num_speculative_tokens is "
+                f"{self.num_speculative_tokens}: give tree=, such as 'static=4.2.2.1', or use verification='block'"
+            )
+        if tree is not None and not scheme.trees:
+            raise ValueError(
+                f"{what} is for chains; use verification={scheme.counterpart!r}, which is the same for trees"
+            )
+        if scheme.needs_rows:
+            check_relaxed_target(self.rule, what)
+        if tree is not None and scheme.max_drawn is not None and tree.max_drawn > scheme.max_drawn:
+            raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
+        if not scheme.judges_steps or isinstance(self.rule, Lossless):
             return
-        if how == "block":
-            raise ValueError("block verification is for chains; use verification='joint', which is the same for trees")
-        if how == "token":
-            return
-        relaxed_target_of(self.rule, torch.ones(1, 1), torch.ones(1, 1), f"{how} verification")
-        if how == "joint" and shape.max_drawn > 1:
-            raise ValueError(f"joint verification takes at most one drawn child a token, but the tree is {shape}")
-        if how != "recursive" and not isinstance(self.rule, Lossless):
-            if not shape.is_even:
-                raise ValueError(
-                    f"{how} verification of a relaxed rule needs a tree with as many children everywhere, such as "
-                    f"tree:static=2.2.2, because a position must be judged alike in every step, but it is {shape}"
-                )
-            if paced:
-                raise ValueError(f"{how} verification cannot pace a budget: the width must be the same in every step")
+        if tree is None and not self.num_speculative_tokens.fixed:
+            raise ValueError(self._fixed_blocks)
+        if tree is not None and not tree.is_even:
+            raise ValueError(
+                f"{what} of a relaxed rule needs a tree with as many children everywhere, such as static=2.2.2, "
+                f"because a position must be judged alike in every step, but it is {tree}"
+            )
+        if paced:
+            raise ValueError(f"{what} cannot pace a budget: the width must be the same in every step")
+
+    @property
+    def draft_length(self) -> DraftLength:
+        """What chooses the proposals of a step: the tree's shape, or how long chains are."""
+        return self.num_speculative_tokens if self.tree is None else self.tree
+
+    def proposing(self, length: DraftLength | int | str) -> Request:
+        """Return the request with other proposals: a number, a draft length or a tree's shape, or a spelling of these.
+
+        Example:
+            >>> str(Request().proposing("tree:static=2.2").tree)
+            'static=2.2'
+        """
+        made = as_draft_length(length)
+        tree = made if isinstance(made, TreeShape) else None
+        changes: dict[str, Any] = {"num_speculative_tokens": made if tree is None else None, "tree": tree}
+        return replace(self, **changes)
+
+    def check_room(self, target: int | None, draft: int | None, num_tokens: int) -> None:
+        """Raise `ValueError` where a prompt leaves no room in either context window for the proposals of a step.
+
+        What chooses proposals by itself goes without where there is no room.
+        """
+        from cactus_decoding.models.base import check_fits
+
+        length = self.draft_length
+        proposals = 0 if isinstance(length, PerResponse) else length.max_draft_tokens
+        check_fits("target", target, num_tokens, proposals)
+        if proposals:
+            check_fits("draft", draft, num_tokens, proposals)
 
     def check_chain(self, reader: str) -> None:
         """Raise `ValueError` for a tree, on behalf of what reads chains of proposals only."""
-        length = self.num_speculative_tokens
-        if isinstance(length, TreeShape):
-            raise ValueError(f"{reader} reads chains of proposals only, but num_speculative_tokens is {length}")
+        if self.tree is not None:
+            raise ValueError(f"{reader} reads chains of proposals only, but tree is {self.tree}")
 
     def check_drafter(self, drafter: Drafter) -> None:
         """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
         if isinstance(drafter, type) or not isinstance(drafter, Drafter):
             name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
             raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")
-        if isinstance(self.num_speculative_tokens, TreeShape) and not drafter.grows_trees:
+        if self.tree is not None and not drafter.grows_trees:
             raise ValueError(
-                f"a {type(drafter).__name__} proposes chains only, but num_speculative_tokens is "
-                f"{self.num_speculative_tokens}: give a number, or a draft model"
+                f"a {type(drafter).__name__} proposes chains only, but tree is {self.tree}: give "
+                "num_speculative_tokens, or a draft model"
             )
-        if self.verification in VERIFIED_JOINTLY and not drafter.fixed_blocks and not isinstance(self.rule, Lossless):
+        if isinstance(self.draft_length, PerResponse) and not drafter.may_be_left_out:
+            what = f"{self.draft_length} leaves its drafter out of some steps, which a {type(drafter).__name__}"
+            raise ValueError(f"{what} does not bear: give a number, or a draft model or ngram")
+        jointly = VERIFICATIONS[self.verification].judges_steps and not isinstance(self.rule, Lossless)
+        if jointly and not drafter.fixed_blocks:
             raise ValueError(self._fixed_blocks)
 
     @property
@@ -222,23 +258,29 @@ class Request:
         to_probs: LogitsToProbs,
         untempered: LogitsToProbs,
         sampling: SamplingParams | None = None,
-        policy: FittedPolicy | None = None,
+        spending: FittedPolicy | None = None,
     ) -> Verifier:
-        """Return what decides on the steps of this response; its arguments are those of `Verifier`."""
-        return Verifier(self.rule, to_probs, untempered, sampling, self.budget, self.verification, policy)
+        """Return what decides on the steps of this response; arguments are those of `Verifier`.
+
+        Raises:
+            ValueError: without ``spending``, where this request's has to be fitted to a vocabulary.
+        """
+        if spending is None and not self.spending.everywhere:
+            raise ValueError("what is protected are tokens of a vocabulary: give spending=request.spending.fit(…)")
+        return Verifier(self.rule, to_probs, untempered, sampling, self.budget, self.verification, spending)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
         budget, length = self.budget, self.num_speculative_tokens
+        limit = {} if budget is None else {"budget_nats": budget.limit}
         return {
             "rule": str(self.rule),
-            "budget_nats": None if budget is None else budget.limit,
-            "max_shift": None if budget is None else budget.max_shift,
-            "expected_tokens": None if budget is None else budget.expected_tokens,
+            **(values_of(Budget, budget) | limit),
             **self.spending.as_dict(),
             "verification": self.verification,
             "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
-            **{name: _KINDS[name](getattr(self.sampling, name)) for name in _SAMPLING},
+            "tree": None if self.tree is None else str(self.tree),
+            **values_of(SamplingParams, self.sampling),
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "seed": self.seed,
@@ -247,10 +289,10 @@ class Request:
     @classmethod
     def of(cls, request: Request | None, settings: Mapping[str, Any]) -> Request:
         """Return the request that is given as one object or else by its parts; raise `TypeError` for both."""
-        if request is not None and settings:
-            raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
         if request is None:
             return cls.from_dict(settings)
+        if settings:
+            raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
         if not isinstance(request, Request):
             raise TypeError(
                 f"request must be a Request, but is {shown(request)}; give its parts by name: rule='lossless'"
@@ -259,11 +301,20 @@ class Request:
 
     @classmethod
     def from_file(cls, values: Mapping[str, Any]) -> Request:
-        """Return the request of a file: infinity is a text there, and version 0.1 limited draft lengths by ``most``."""
+        """Return the request of a file, which may be of an older version.
+
+        Infinity is a text there; version 0.1 limited draft lengths by ``most``, and trees stood among draft lengths.
+        """
         read = dict(values)
         if isinstance(length := read.get("num_speculative_tokens"), str):
             read["num_speculative_tokens"] = re.sub(r"\bmost=", "max_draft_tokens=", length)
+            if is_tree(length):
+                read |= {"num_speculative_tokens": None, "tree": length.partition(":")[2]}
+        if isinstance(rule := read.get("rule"), str):
+            read["rule"] = recorded_rule(rule)
         if read.get("budget_nats") is not None:
+            from cactus_decoding.files.jsonl import number_of
+
             read["budget_nats"] = number_of(read["budget_nats"])
         return cls.from_dict(read)
 
@@ -275,22 +326,25 @@ class Request:
             TypeError: for an unknown name, or a value of the wrong type.
             ValueError: for a value out of range, or a combination that would not keep what it promises.
         """
-        own = [one.name for one in fields(cls) if one.name not in ("sampling", "spending")]
-        known = [*own, *_SAMPLING, *_BUDGET, *_SPENDING]
+        known = [*SETTINGS, "budget"]
         if unknown := [name for name in values if name not in known]:
             raise TypeError(f"a request has no {unknown[0]!r}; known are {', '.join(known)}")
-        given = {name: value for name, value in values.items() if name in own}
+        given = {name: value for name, value in values.items() if name in (*_OWN, "budget")}
         if spread := [name for name in _BUDGET if values.get(name) is not None]:
             if values.get("budget") is not None:
                 raise TypeError(f"budget and {spread[0]} exclude each other: give a Budget that holds both")
-            given["budget"] = _budget(**{part: values.get(name) for name, part in _BUDGET.items()})
-        sampling = SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})
-        spending = spending_policy(**{name: values[name] for name in _SPENDING if values.get(name) is not None})
-        return cls(**given, sampling=sampling, spending=spending)
+            given["budget"] = _budget(values)
+        spending = spending_policy(**{name: values[name] for name in SPENDING if name in values})
+        return cls(**given, sampling=build(SamplingParams, values) or SamplingParams(), spending=spending)
 
 
-def _budget(nats: float | None, max_shift: float | None, expected_tokens: int | None) -> Budget:
+_BUDGET = tuple(settings_of(Budget))
+_OWN = tuple(name for part in ("judging", "proposals", "answer") for name in settings_of(PARTS[part]))
+
+
+def _budget(values: Mapping[str, Any]) -> Budget:
     """Return the budget of its parts; of nats and max_shift, `Request.as_dict` gives one and what follows from it."""
-    if nats is not None and max_shift is not None and nats == Budget(max_shift=max_shift).limit:
-        nats = None
-    return Budget(nats, max_shift, expected_tokens)
+    shift = values.get("max_shift")
+    if shift is not None and values.get("budget_nats") == Budget(max_shift=shift).limit:
+        values = {**values, "budget_nats": None}
+    return build(Budget, values) or Budget()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cactus_decoding.models.tokenizers import Tokenizer
+if TYPE_CHECKING:
+    from cactus_decoding.models.tokenizers import Tokenizer
 
 
 class StoppingCriteria:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from cactus_decoding.models.lean import LeanForward
 from cactus_decoding.models.recognition import Fingerprint, fingerprint, lean_obstacle
 from cactus_decoding.models.transformers import GeneralForward
-from cactus_decoding.models.weights import Weights, read_weights
+from cactus_decoding.models.weights import LeanWeights, read_weights
 
 _BLOCKS = (8, 1, 3)
 """Tokens that both passes read at once: a prompt, then what a step may read."""
@@ -28,7 +28,7 @@ class _Comparison(NamedTuple):
 _comparisons: WeakKeyDictionary[PreTrainedModel, _Comparison] = WeakKeyDictionary()
 
 
-def read_if_lean(model: PreTrainedModel) -> Weights | str:
+def read_if_lean(model: PreTrainedModel) -> LeanWeights | str:
     """Return the weights of a model whose forward pass `LeanForward` reproduces, or why it does not.
 
     Both passes are compared once for each model, and again when something of it, or of the code that computes it, was
@@ -54,7 +54,7 @@ def read_if_lean(model: PreTrainedModel) -> Weights | str:
 
 
 @torch.inference_mode()
-def relative_difference(model: PreTrainedModel, weights: Weights) -> float:
+def relative_difference(model: PreTrainedModel, weights: LeanWeights) -> float:
     r"""Return how far the two passes' logits are apart.
 
     .. math:: \max_{\text{row}} \frac{\lVert a - b \rVert_2}{\lVert b - \bar b \rVert_2}

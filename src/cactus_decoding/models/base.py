@@ -46,14 +46,21 @@ class BaseCachedModel(ABC):
         model: what computes, whose weights several caches may share.
         device: of the tokens that are fed and of the logits that come back.
         length: how many tokens the cache holds.
+        threads: of the CPU, where the model has a number of its own.
     """
 
     model: Any
     device: torch.device
+    threads: int | None = None
 
     def __init__(self) -> None:
         self.length = 0
         self._forward: Forward | None = None  # the first `append` chooses
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether all of it is computed on the CPU."""
+        return self.device.type == "cpu"
 
     @property
     @abstractmethod
@@ -174,3 +181,17 @@ class BaseCachedModel(ABC):
                 raise ValueError(f"mask must be boolean, [{count}, {end}], but is {mask.dtype}, {list(mask.shape)}")
             mask = mask.to(self.device)
         return positions, mask
+
+
+def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:
+    """Raise `ValueError` where a context window has no room for a prompt, the proposals of a step, and a next token."""
+    if window is None:
+        return
+    if num_speculative_tokens >= window:
+        raise ValueError(
+            f"num_speculative_tokens must be below the {role}'s {window} positions, but is {num_speculative_tokens}"
+        )
+    if prompt_length >= window:
+        raise ValueError(
+            f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
+        )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cactus_decoding.arguments.checks import check_choice
-from cactus_decoding.models.agreement import read_if_lean
 from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.lean import LeanForward
-from cactus_decoding.models.transformers import GeneralForward, check_fills_cache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ForwardName = Literal["auto", "lean", "transformers"]
 """Which forward pass reads a model: see `CachedModel`."""
@@ -99,6 +98,10 @@ class CachedModel(BaseCachedModel):
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""
+        # here, as below: whoever reads GGUF files, or has mistyped an option, does not wait for transformers
+        from cactus_decoding.models.agreement import read_if_lean
+        from cactus_decoding.models.transformers import GeneralForward
+
         if self.forward == "transformers":
             return GeneralForward(self.model, self._extra_inputs)
         inputs = ", ".join(self._extra_inputs)
@@ -114,6 +117,8 @@ class CachedModel(BaseCachedModel):
 
 def check_can_roll_back(model: PreTrainedModel) -> None:
     """Raise `ValueError` for a model that cannot take part in draft-and-verify decoding."""
+    from cactus_decoding.models.transformers import check_fills_cache
+
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
@@ -130,20 +135,6 @@ def context_window(model: PreTrainedModel) -> int | None:
     """Return how many tokens a model's positions reach, or None where its configuration does not say."""
     window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     return window if isinstance(window, int) else None
-
-
-def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:
-    """Raise `ValueError` where a context window has no room for a prompt, the proposals of a step, and a next token."""
-    if window is None:
-        return
-    if num_speculative_tokens >= window:
-        raise ValueError(
-            f"num_speculative_tokens must be below the {role}'s {window} positions, but is {num_speculative_tokens}"
-        )
-    if prompt_length >= window:
-        raise ValueError(
-            f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
-        )
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, pad, silu
 
 from cactus_decoding.models.arithmetic import arithmetic
-from cactus_decoding.models.weights import LayerWeights, Weights
+from cactus_decoding.models.weights import LayerWeights, LeanWeights
 
 CHUNK = 512
 """Tokens that go through the layers at once: a longer prompt's attention mask would grow with its square."""
@@ -26,7 +26,7 @@ class LeanForward:
     Keys and values are written in place into a `StaticCache`. In 16 bits it also rounds where transformers rounds.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: LeanWeights) -> None:
         w = self._weights = weights
         self._cache = StaticCache(len(w.layers), w.num_key_value_heads, w.head_dim, w.embedding, w.window)
         self._cos = self._sin = w.embedding.new_empty(0)
@@ -35,7 +35,7 @@ class LeanForward:
         # float32 matrix products on CPUs are faster with 4 or 8 rows than with 3 or 7
         self._fills_rows = w.embedding.device.type == "cpu" and w.embedding.dtype == torch.float32
 
-    def begin(self, weights: Weights) -> bool:
+    def begin(self, weights: LeanWeights) -> bool:
         """Begin again, if what is reserved fits the weights that the model has by now; return whether it does."""
         fits = self._cache.fits(len(weights.layers), weights.num_key_value_heads, weights.head_dim, weights.embedding)
         if not (
@@ -127,7 +127,7 @@ class LeanForward:
         self._sin = torch.cat((-self._sin[..., :half], self._sin[..., half:]), dim=-1)
 
 
-def _frequencies(weights: Weights) -> Tensor:
+def _frequencies(weights: LeanWeights) -> Tensor:
     """Return what the table of rotations is made from: angles per position, and the factor of cosines and sines."""
     rotary: Any = weights.rotary
     return torch.cat((rotary.inv_freq, rotary.inv_freq.new_tensor([rotary.attention_scaling])))

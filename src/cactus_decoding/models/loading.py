@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.suggestions import suggestion
@@ -18,6 +18,9 @@ from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
@@ -136,6 +139,8 @@ def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Token
         from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
 
         return GgufTokenizer.load(role, gguf)
+    from transformers import AutoTokenizer
+
     try:
         found: Tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except Exception as error:  # whatever a broken file provokes
@@ -147,6 +152,8 @@ def load_model(
     role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
 ) -> PreTrainedModel:
     """Load a causal language model with all of its weights; see `load_tokenizer`."""
+    from transformers import AutoModelForCausalLM
+
     try:
         model, about = AutoModelForCausalLM.from_pretrained(
             name,

@@ -68,17 +68,25 @@ def as_chat_prompt(tokenizer: Any, message: str) -> str:
 
 def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
     """Raise `ValueError`, with the first difference, where not every number stands for the same token in both."""
+    from transformers import PreTrainedTokenizerBase
+
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return
     named, drafted = ({token_id: token for token, token_id in tokens.items()} for tokens in (ours, theirs))
     differing = sorted(i for i in named.keys() | drafted.keys() if named.get(i) != drafted.get(i))
     first = differing[0] if differing else 0
+    other_ways = "'ngram' drafts for any target"
+    if all(isinstance(each, PreTrainedTokenizerBase) for each in (target, draft)):
+        other_ways += (
+            ", and transformers' cross-tokenizer candidate generator, given to speculative_generate, for others"
+        )
+    else:
+        other_ways += ", a smaller model of the target's family or its own file quantised harder has the same tokens"
     raise ValueError(
         f"the vocabularies of target {target_name!r} ({len(ours)} tokens) and draft {draft_name!r} "
         f"({len(theirs)} tokens) differ in {len(differing)} tokens, first in token {first}: {_shown(named.get(first))} "
-        f"and {_shown(drafted.get(first))}; both must have the "
-        "same tokens (for others, pass transformers' cross-tokenizer candidate generator to speculative_generate)"
+        f"and {_shown(drafted.get(first))}; both must have the same tokens ({other_ways})"
     )
 
 

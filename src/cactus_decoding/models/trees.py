@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.types import Proposal
 
 
 def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
@@ -45,19 +46,29 @@ def path_places(length: int, path: Sequence[int]) -> list[int]:
     return [*range(length), *(length + node for node in path)]
 
 
-def append_tree(model: BaseCachedModel, text: list[int], token_ids: list[int], parents: Sequence[int]) -> Tensor:
-    """Read what a model has not read of a text, and a tree behind it: return the logits behind the text and each token.
+def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
+    """Read what a model has not read of a text, and a proposal behind it: return the logits behind the text and each.
 
     Args:
         model: whose cache holds the beginning of the text.
         text: at least one token longer than that.
-        token_ids: the tree's tokens.
-        parents: as in `tree_inputs`.
+        proposal: whose tokens follow the text.
 
     Returns:
-        Logits, ``[len(token_ids) + 1, vocabulary]``.
+        Logits, ``[len(proposal.token_ids) + 1, vocabulary]``.
     """
-    if len(text) - model.length > 1:  # a chain needs no mask, which for a prompt would grow with its square
+    token_ids = proposal.token_ids
+    if not proposal.branches:  # a chain needs no mask, which for a prompt would grow with its square
+        return model.append([*text[model.length :], *token_ids], rows=len(token_ids) + 1)
+    if len(text) - model.length > 1:
         model.append(text[model.length : -1], rows=1)
-    behind = [-1, *(1 + parent for parent in parents)]  # the last token of the text is the root
+    behind = [-1, *(1 + parent for parent in proposal.parents)]  # the last token of the text is the root
     return model.append([text[-1], *token_ids], len(behind), **tree_inputs(len(text) - 1, behind))
+
+
+def keep_path(model: BaseCachedModel, length: int, proposal: Proposal, path: Sequence[int]) -> None:
+    """Keep a text and a path through a proposal behind it in a model's cache, and nothing else."""
+    if proposal.branches:
+        model.keep(path_places(length, path))
+    else:
+        model.rollback(length + len(path))

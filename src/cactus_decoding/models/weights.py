@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class LayerWeights(NamedTuple):
@@ -27,7 +29,7 @@ class LayerWeights(NamedTuple):
     down: Tensor
 
 
-class Weights(NamedTuple):
+class LeanWeights(NamedTuple):
     """A decoder's own parameters (no copies), and the numbers that its forward pass needs.
 
     The numbers are those that its modules hold, which are what they compute with; ``eager`` is whether its attention is
@@ -48,10 +50,10 @@ class Weights(NamedTuple):
     eager: bool
 
 
-def read_weights(model: PreTrainedModel) -> Weights:
+def read_weights(model: PreTrainedModel) -> LeanWeights:
     """Return the weights of a model that has no `lean_obstacle`, as they are now."""
     config, attention = model.config, model.model.layers[0].self_attn
-    return Weights(
+    return LeanWeights(
         model.model.embed_tokens.weight,
         [_read_layer(layer) for layer in model.model.layers],
         model.model.norm.weight,

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from cactus_decoding.arguments.knobs import parameters
-from cactus_decoding.budgets.budget import Budget
-from cactus_decoding.budgets.protection import PATTERNS, Protection
 from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
 from cactus_decoding.playground.limits import Limits
+from cactus_decoding.policy.budget import Budget
+from cactus_decoding.policy.protection import PATTERNS, Protection
 from cactus_decoding.rules import RULES, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
+from cactus_decoding.rules.names import name_of
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.verification.verifiers import VERIFICATIONS
+from cactus_decoding.verification.declarations import VERIFICATIONS
 from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
-TREES = ("tree:static=3.2.1", "tree:best_first", "tree:adaptive")
+TREES = ("static=3.2.1", "best_first", "adaptive")
 """Trees that the page proposes; others can be written."""
+FIRST_EXAMPLE = 6
+"""Where the rule and the seed that the page starts with part from lossless at once, take fewer steps, and are right."""
 _FINEST, _WIDEST = 0.02, 20.0
 """The range of a slider that no study of rules has set, in units of where it starts."""
 
 
-def form(limits: Limits, *, models: bool) -> dict[str, Any]:
+def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = ()) -> dict[str, Any]:
     """Return everything that the page needs to draw itself, for JSON.
 
     Args:
         limits: upper limits, which the page states before the server has to refuse.
         models: whether visitors may name models.
+        rules: those from outside that they may choose beside the package's.
     """
     return {
-        "rules": [rule(name) for name in RULES],
+        "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
         "sampling": knobs(SamplingParams),
-        "draft_lengths": [*DRAFT_LENGTHS, *TREES],
+        "draft_lengths": list(DRAFT_LENGTHS),
+        "trees": TREES,
         "budget": knobs(Budget),
         "protection": knobs(Protection),
         "protected_sets": list(PATTERNS),
         "start": RELAXED,
-        "verifications": VERIFICATIONS,
+        "verifications": {each.name: each.summary for each in VERIFICATIONS.values()},
         "limits": asdict(limits),
         "models": models,
-        "examples": [example._asdict() for example in EXAMPLES],
+        "examples": [each._asdict() for each in (*EXAMPLES[FIRST_EXAMPLE:], *EXAMPLES[:FIRST_EXAMPLE])],
     }
 
 
@@ -89,6 +95,16 @@ def rule(name: str) -> dict[str, Any]:
         for knob in knobs(described)
     ]
     return {"name": name, "title": described.title, "summary": described.summary, "knobs": shown, "presets": presets}
+
+
+def _outside(given: Rule) -> dict[str, Any]:
+    """Return what the page shows of a rule that the server was started with, whose knobs begin as given."""
+    values = _finite(vars(given))
+    preset = {"spelling": str(given), "guarantee": given.summary, "values": values}
+    name, described = name_of(type(given)), type(given)
+    shown = [knob | {"range": _range_around(knob, values)} for knob in knobs(described)]
+    title = described.title or name
+    return {"name": name, "title": title, "summary": described.summary, "knobs": shown, "presets": [preset]}
 
 
 def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:

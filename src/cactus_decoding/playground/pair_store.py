@@ -14,8 +14,7 @@ KEPT = 2
 class PairStore:
     """Loads pairs, and keeps the ones that were used last. One caller at a time.
 
-    Args:
-        default: target and draft where neither is named; None for the bundled ones.
+    ``default`` names target and draft where a visitor names neither; None for the bundled ones.
     """
 
     def __init__(self, default: tuple[str | None, str | None] = (None, None)) -> None:

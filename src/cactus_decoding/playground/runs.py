@@ -9,6 +9,7 @@ from typing import Any
 
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.generation.pair import Pair
+from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.playground.request import RunRequest
 from cactus_decoding.playground.session import Session
 from cactus_decoding.zoo.word_problems import as_prompt
@@ -37,6 +38,8 @@ class Run:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
+        if request.chat and not pair.bundled and getattr(pair.tokenizer, "chat_template", None):
+            prompt = as_chat_prompt(pair.tokenizer, prompt)
         self.seed = request.requests[0].seed
         self.sessions = [Session(pair.twin(), prompt, each) for each in request.requests]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anyio.to_thread import run_sync
@@ -23,6 +23,7 @@ from cactus_decoding.playground.form import form
 from cactus_decoding.playground.limits import Limits
 from cactus_decoding.playground.pair_store import PairStore
 from cactus_decoding.playground.runs import Runs, UnknownRunError
+from cactus_decoding.rules import Rule
 from cactus_decoding.serving.guards import BadRequestError, Guards, names_of, read_json
 from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.serving.starting import address_of, server_of
@@ -36,16 +37,23 @@ KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf
 class Playground:
     """What visitors share: models, a queue, and recent runs.
 
-    Args:
-        limits: upper limits.
-        models: whether visitors may name models.
-        pair: target and draft where a visitor names none; None for the bundled ones.
+    ``models`` says whether visitors may name models; ``pair`` names target and draft where they do not;
+    ``rules`` are those from outside that they may choose beside the package's.
     """
 
-    def __init__(self, limits: Limits, *, models: bool, pair: tuple[str | None, str | None] = (None, None)) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        models: bool,
+        pair: tuple[str | None, str | None] = (None, None),
+        rules: Sequence[Rule] = (),
+    ) -> None:
         self.limits, self.models = limits, models
         self.pairs, self.queue, self.runs = PairStore(pair), RequestQueue(limits.waiting), Runs(limits.runs)
-        self._form = form(limits, models=models) | {"pair": dict(zip(("target", "draft"), pair, strict=True))}
+        self._form = form(limits, models=models, rules=rules) | {
+            "pair": dict(zip(("target", "draft"), pair, strict=True))
+        }
 
     async def show_form(self, request: Request) -> Response:
         """Say what there is to choose from."""

@@ -23,11 +23,7 @@ ROWS_BYTES = 256 * 2**20
 class Session:
     """A response that grows step by step, and answers questions about its positions.
 
-    Args:
-        pair: models whose caches nothing else uses.
-        prompt: as the models are given it.
-        request: what is asked for.
-        max_rows_bytes: memory for the rows of both models.
+    Nothing else uses the caches of its models.
 
     Attributes:
         header: what was asked for, for JSON.

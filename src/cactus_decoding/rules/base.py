@@ -11,6 +11,7 @@ from torch import Tensor
 from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.rules.family import Family
+from cactus_decoding.rules.names import name_of
 from cactus_decoding.sampling.rough_probs import RoughProbs
 from cactus_decoding.types import Verdict
 
@@ -88,7 +89,7 @@ class Rule(ABC):
 
     def __str__(self) -> str:
         """Return the text that `parse_rule` turns into this rule; parameters at their default are left out."""
-        return spell(self.name, self)
+        return spell(name_of(type(self)), self)
 
     @abstractmethod
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:

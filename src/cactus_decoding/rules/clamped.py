@@ -9,10 +9,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.values import MAX_WIDTH, shown
 from cactus_decoding.divergences.f_divergences import lift_exactly
-from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, clamp_bounds
+from cactus_decoding.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
 from cactus_decoding.sampling.rough_probs import RoughProbs

@@ -1,4 +1,4 @@
-"""Relaxed targets that do not depend on the drafted token: where some tokens are proposed in any case, and as rules."""
+"""Rules made of rows: one that emits given rows, one that is asked about others, and h beside fixed tokens."""
 
 from __future__ import annotations
 
@@ -33,6 +33,31 @@ class EmittedRows:
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
         """Return h."""
         return self.rows.expand_as(target_probs)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedOn:
+    """A rule that is asked about other rows than those that are sampled from.
+
+    Attributes:
+        rule: the rule.
+        rows: what it judges on, ``[..., vocabulary]``.
+    """
+
+    rule: AcceptanceRule
+    rows: Tensor
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return the rule's two numbers on its rows."""
+        return self.rule.judge(self.rows.expand_as(target_probs), draft_probs, token_ids)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Recover from the rows that are sampled from."""
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        """Say that there are no rows that are emitted whatever is drafted."""
+        return None
 
 
 def relaxed_target_beside(

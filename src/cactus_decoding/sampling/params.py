@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.arguments.checks import check_floats
-from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.sampling.selection import at_least, cut_row, largest
+from cactus_decoding.sampling.settings import SamplingSettings
 from cactus_decoding.types import LogitsToProbs
 
 LARGE_VOCABULARY = 4096
@@ -24,7 +24,7 @@ _FIRST_GUESS = 256
 
 
 @dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(SamplingSettings):
     """How a model's logits become the distribution that is sampled.
 
     Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
@@ -44,11 +44,6 @@ class SamplingParams:
         >>> SamplingParams(top_k=1)(torch.tensor([1.0, 3.0, 2.0]))
         tensor([0., 1., 0.])
     """
-
-    temperature: Annotated[float, Knob("0 takes the most likely token", ge=0, lt=math.inf)] = 1.0
-    top_k: Annotated[int, Knob("how many of the most likely tokens are kept; 0 keeps all", ge=0)] = 0
-    top_p: Annotated[float, Knob("the probability mass that is kept", gt=0, le=1)] = 1.0
-    min_p: Annotated[float, Knob("least probability kept, relative to the likeliest token's", ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         check_knobs(self)

@@ -39,10 +39,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
     """Return a position as JSON knows it, the way `CactusAnswer` in a page and a trace file take it.
 
-    Args:
-        position: the position.
-        rows: whether its rows come along, if it keeps them.
-
     Example:
         >>> import math
         >>> position = TracedPosition(0, 0, True, 7, " a", " a", Fate.BONUS, "lossless", residual_scale=math.inf)

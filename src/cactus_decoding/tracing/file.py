@@ -33,11 +33,6 @@ def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Itera
     The file is ``<path>.cactus-part`` while it grows, and takes the path's place once the response is finished. An
     interrupted response leaves that file, which `read_trace` reads, and whatever was at the path before.
 
-    Args:
-        response: one that has not begun.
-        path: the file.
-        rows: whether to write both models' rows, where positions keep them.
-
     Raises:
         ValueError: where the path cannot be written.
 

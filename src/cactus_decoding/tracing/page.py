@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from cactus_decoding.budgets.budget import Budget
 from cactus_decoding.files.templates import page_templates
 from cactus_decoding.generation.request import Request
+from cactus_decoding.policy.budget import Budget
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.tracing.codec import to_json, tree_to_json
 from cactus_decoding.tracing.trace import Trace, TraceHeader
@@ -103,7 +103,7 @@ def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
         ("rule", str(request.rule)),
         ("target", header.target),
         ("draft", header.draft),
-        ("proposals per step", str(request.num_speculative_tokens)),
+        ("proposals per step", str(request.draft_length)),
         ("temperature", f"{request.sampling.temperature:g}"),
         *((name.replace("_", "-"), f"{value:g}") for name, value in truncation if name != "temperature"),
         *([("verification", request.verification)] if request.verification != default.verification else []),
@@ -138,7 +138,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
         ("tokens", str(metrics.generated), f"ended by {trace.finish_reason or 'an interruption'}"),
         ("acceptance_length", _number(metrics.acceptance_length), "tokens per step: 1 + accepted / steps"),
         ("acceptance_rate", _number(metrics.acceptance_rate), "accepted / drafted"),
-        ("target passes", str(metrics.steps), f"plain decoding takes {metrics.generated}"),
+        ("steps", str(metrics.steps), f"plain decoding takes {metrics.generated}"),
         ("relaxed", str(metrics.relaxed), f"of {metrics.accepted} accepted tokens"),
         ("nats", f"{spent:.4f}", "of log-probability given up" if greedy else "spent in all: KL to the target"),
         *(fell_back if metrics.fell_back else []),

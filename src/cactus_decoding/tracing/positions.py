@@ -15,19 +15,15 @@ from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing.token_names import TokenNames
 from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
 from cactus_decoding.tracing.what_if import PositionRows, what_if
-from cactus_decoding.types import Outcome, TreeRows, Visit
+from cactus_decoding.types import ROOT, Outcome, Visit
 
 
 class PositionReader:
     """Reads the positions of one response out of its outcomes, in order, and the trees of its steps.
 
     Those are the accepted positions, the one of the first rejection, and the bonus token's.
-
-    Args:
-        tokenizer: of the target.
-        request: what was asked for.
-        top_candidates: how many of the likeliest tokens are recorded, under the target and under the draft.
-        max_rows_bytes: memory for both models' rows: positions keep theirs until the next would exceed it.
+    Candidates are the ``top_candidates`` likeliest tokens under the target and under the draft. Positions keep both
+    models' rows until the next would exceed ``max_rows_bytes``.
 
     Attributes:
         rows_bytes: memory that the rows take so far.
@@ -75,8 +71,8 @@ class PositionReader:
 
     def read_tree(self, outcome: Outcome, positions: Sequence[TracedPosition]) -> tuple[TracedNode, ...]:
         """Return the proposals of a step whose positions were read, where they are a tree."""
-        proposal, rows = outcome.proposal, outcome.rows
-        if not isinstance(rows, TreeRows):
+        proposal = outcome.proposal
+        if not proposal.branches:
             return ()
         judged: dict[int, tuple[TracedPosition | None, str | None]] = {}
         for visit, position in zip(outcome.visits, positions, strict=False):
@@ -85,13 +81,14 @@ class PositionReader:
             judged[node] = position, str(position.fate)
         nodes = []
         for node, token_id in enumerate(proposal.token_ids):
-            draft, (judged_at, fate) = rows.draft_behind(rows.parent(node)), judged.get(node, (None, None))
+            parent = proposal.parents[node]
+            draft, (judged_at, fate) = proposal.row_behind(parent), judged.get(node, (None, None))
             nodes.append(
                 TracedNode(
                     token_id=token_id,
                     token=self._name(token_id),
-                    parent=rows.parent(node),
-                    drawn=rows.drawn(node),
+                    parent=parent,
+                    drawn=proposal.drawn[node],
                     draft_prob=None if draft is None else draft[token_id].item(),
                     fate=fate,
                     rule=None if judged_at is None else judged_at.rule,
@@ -188,10 +185,7 @@ class PositionReader:
         )
 
 
-def _rows_on_path(outcome: Outcome) -> tuple[Sequence[Tensor] | Tensor, Sequence[Tensor] | Tensor]:
+def _rows_on_path(outcome: Outcome) -> tuple[list[Tensor], list[Tensor]]:
     """Return the target's rows that the accepted tokens and the next one stand in, and those before temperature."""
-    rows, count = outcome.rows, len(outcome.path) + 1
-    if not isinstance(rows, TreeRows):
-        return rows.target(count), rows.untempered(count)
-    behind = [-1, *outcome.path]
+    rows, behind = outcome.rows, [ROOT, *outcome.path]
     return [rows.target_behind(node) for node in behind], [rows.untempered_behind(node) for node in behind]

@@ -11,9 +11,6 @@ class TokenNames:
 
     Special tokens go by their name, parts of a character by what the tokenizer's vocabulary calls them, and numbers
     beyond the vocabulary (logits are often padded) by ``#number``.
-
-    Args:
-        tokenizer: of the target.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

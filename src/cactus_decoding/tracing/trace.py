@@ -128,7 +128,7 @@ class TracedNode:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """One round of drafting and verifying.
+    """Drafting and verifying once.
 
     Attributes:
         step: from 0.

@@ -12,13 +12,13 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding.arguments.checks import check_integer, check_probabilities, shown
 from cactus_decoding.auditing import audit_beside, audit_rows, judge_every_token
-from cactus_decoding.budgets.metering import JudgedOn
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
+from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless, as_rule
-from cactus_decoding.rules.emitted import EmittedRows, relaxed_target_beside
+from cactus_decoding.rules.emitted import EmittedRows, JudgedOn, relaxed_target_beside
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.sampling.sparse_probs import SparseProbs
-from cactus_decoding.types import AcceptanceRule, TreeRows, Visit, judges_untempered
+from cactus_decoding.types import AcceptanceRule, Visit, judges_untempered
 
 _SOLVED, _UNIT = 1e-12, 2.0**-53
 """How far from 1 a solver may leave the sum of h, and what adding up a token's probability in float64 may add."""
@@ -48,14 +48,10 @@ class PositionRows:
     @classmethod
     def keep(cls, visit: Visit, untempered: Tensor | None = None) -> PositionRows:
         """Keep the rows of a visited position, and the one before temperature if it is given."""
-        rows, beside = visit.rows, dict[str, Any]()
-        if isinstance(rows, TreeRows):
-            parent = rows.parent(visit.node)
-            draft_probs = rows.draft_behind(parent)
-            beside = {"fixed_token_ids": tuple(rows.fixed_behind(parent)), "drawn": rows.any_drawn_behind(parent)}
-        else:
-            draft_probs = visit.draft_probs
-        kept = [visit.target_probs, draft_probs, untempered]
+        position, beside = Position(visit.rows, visit.rows.proposal.parents[visit.node]), dict[str, Any]()
+        if not position.is_plain:
+            beside = {"fixed_token_ids": tuple(position.fixed_token_ids.tolist()), "drawn": position.is_drawn}
+        kept = [visit.target_probs, position.draft_row, untempered]
         target, draft, before = (None if row is None else SparseProbs.keep(row) for row in kept)
         assert target is not None
         return cls(visit.token_id, target, draft, before, **beside)

@@ -1,4 +1,4 @@
-"""Trains models: drafts for acceptance, also while they serve, importance, and the bundled pair.
+"""Trains models: drafts for acceptance, also while they serve, and importance.
 
 Names are imported when they are asked for: some need transformers' trainer, which takes seconds to import.
 """

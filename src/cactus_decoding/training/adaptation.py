@@ -147,6 +147,8 @@ class DraftAdaptation:
         try:
             if place.record is not None:
                 return cls(load_pair(target, place.path), place, **settings)._refined()
+            if draft is None and target not in (None, zoo.BUNDLED):
+                raise ValueError(f"a draft is missing for target {str(target)!r}: give the model that is to be trained")
             pair = load_pair(target, draft)
             model, name = draft_model(pair), name_of(zoo.BUNDLED if draft is None else draft)
             source = zoo.draft_path(name) or name
@@ -235,7 +237,8 @@ class DraftAdaptation:
         top_ids, top_log_probs = (
             torch.cat([getattr(each, name) for each in texts]).to(device) for name in ("top_ids", "top_log_probs")
         )
-        rows = coarse(top_ids, top_log_probs, logits, labels.clamp(min=0), labels != IGNORED)
+        size = self.pair.target.vocabulary_size
+        rows = coarse(top_ids, top_log_probs, size, logits, labels.clamp(min=0), labels != IGNORED)
         loss = self._loss(rows).mean()
         gradients = torch.autograd.grad(loss, self._parameters)
         if not bool(loss.isfinite()) or not all(bool(each.isfinite().all()) for each in gradients):

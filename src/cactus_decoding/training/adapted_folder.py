@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -20,6 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_folder, lock, part_of, write_atomically
 from cactus_decoding.training.acceptance.saving import naming
@@ -64,7 +64,7 @@ class Record:
     def read(cls, file: Path) -> Record:
         """Return what a file says; raise `ValueError` where that is no record."""
         try:
-            return cls(**json.loads(read_bytes(file)))
+            return cls(**parse_json(read_bytes(file), file))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(file)!r} is no record of an adaptation: {error}") from None
 

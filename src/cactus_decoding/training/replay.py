@@ -44,11 +44,8 @@ class Text(NamedTuple):
 class Replay:
     """The latest responses.
 
-    Args:
-        size: how many are remembered.
-        batch: how many of them a step sees at most.
-        positions: of a step's rows, padding included, at least 2: texts times the longest one's tokens.
-        seed: of the choice.
+    A step sees at most ``batch`` of the ``size`` texts that are remembered, with at most ``positions`` rows, padding
+    included: texts times the longest one's tokens.
     """
 
     def __init__(self, size: int, batch: int, positions: int, seed: int) -> None:

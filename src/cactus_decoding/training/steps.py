@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cactus_decoding.evaluation.expected import laid_out
+
 
 def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -> Tensor:
     r"""Return how many steps each problem's text is expected to take, ``[problems]``.
@@ -30,14 +32,11 @@ def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -
     """
     texts, k = int(problem[-1]) + 1, num_speculative_tokens
     lengths = torch.bincount(problem, minlength=texts)
-    longest = int(lengths.max())
-    place = torch.arange(len(problem)) - (lengths.cumsum(0) - lengths)[problem]
-    laid_out = torch.zeros(texts, longest + k + 1, dtype=torch.float64)
-    laid_out[problem, place] = chances.double()
-    begins = torch.zeros(texts, longest + k + 1, dtype=torch.float64)
+    longest, rows = int(lengths.max()), laid_out(chances, problem, texts, k + 1)
+    begins = torch.zeros_like(rows)
     begins[:, 0] = 1.0
     for t in range(longest):
-        ahead = laid_out[:, t : t + k]
+        ahead = rows[:, t : t + k]
         reached = torch.cat([torch.ones(texts, 1, dtype=torch.float64), ahead.cumprod(-1)], -1)
         stops = reached.clone()
         stops[:, :k] *= 1 - ahead

@@ -9,7 +9,7 @@ from cactus_decoding.types.outcomes import Fate, Outcome, Visit
 from cactus_decoding.types.proposals import ROOT as ROOT  # described, as the next, in its own module only
 from cactus_decoding.types.proposals import LogitsToProbs as LogitsToProbs
 from cactus_decoding.types.proposals import Proposal
-from cactus_decoding.types.rows import StepRows, TreeRows
+from cactus_decoding.types.rows import StepRows
 
 __all__ = [
     "AcceptanceRule",
@@ -19,7 +19,6 @@ __all__ = [
     "Outcome",
     "Proposal",
     "StepRows",
-    "TreeRows",
     "Verdict",
     "Verification",
     "Visit",

@@ -65,11 +65,13 @@ class Drafter(Protocol):
         max_length: tokens that the draft's context window holds, if it has one.
         fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given those before it alone.
         grows_trees: whether it proposes a tree where the length of a response is a tree's shape.
+        may_be_left_out: whether steps may do without it, so that it is asked for the first time amid a response.
     """
 
     max_length: int | None = None
     fixed_blocks: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
+    may_be_left_out: ClassVar[bool] = False
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Hear of a response that is about to begin.

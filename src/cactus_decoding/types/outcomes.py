@@ -28,7 +28,7 @@ class Visit(NamedTuple):
         fell_back: whether the budget could not afford the rule here.
         protected: whether the request's policy did not let the rule judge here.
         rows: of both models in this step.
-        matched: in a tree, the place of another proposal that the recovered token is, and behind which it goes on.
+        matched: the place of another proposal that the recovered token is, and behind which the step goes on.
     """
 
     node: int
@@ -67,7 +67,7 @@ class Fate(StrEnum):
     RECOVERED = "recovered"
     BONUS = "bonus"
     MATCHED = "matched"
-    """Recovered, and one of the proposals too: in a tree the step goes on behind it."""
+    """Recovered, and one of the proposals too: the step goes on behind it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Outcome:
 
     Attributes:
         proposal: what the drafter proposed.
-        path: places of the proposals that were kept, in order; for a chain the first few.
+        path: places of the proposals that were kept, in order.
         next_token: the recovered token, or the bonus token where nothing was proposed behind the last that was kept.
         visits: the positions of those that were kept and the one where none was, in order.
         rows: of both models.

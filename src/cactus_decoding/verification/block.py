@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from cactus_decoding.rules import as_rule
-from cactus_decoding.sampling.drawing import draw
-from cactus_decoding.types import AcceptanceRule, Verification
-from cactus_decoding.verification.plain import check_arguments, draw_uniforms, residual
+from cactus_decoding.rules import Lossless, as_rule
+from cactus_decoding.types import AcceptanceRule, Proposal, StepRows, Verification
+from cactus_decoding.verification.batched import check_arguments, draw_uniforms
+from cactus_decoding.verification.joint import joint
+from cactus_decoding.verification.schemes import check_relaxed_target
+from cactus_decoding.verification.tree import RandomNumbers, Tree
 
 
 def verify_block(
@@ -34,6 +35,8 @@ def verify_block(
     row. Followed by whatever continues from h, the emitted tokens have the law of h, as with `verify`; no more tokens
     are accepted by any test that sees a step's proposals once, and never fewer on average than by `verify`.
 
+    It is `joint` on chains, one sequence after another.
+
     Args, returns and errors are those of `verify`, except that the rule must have a relaxed target that does not depend
     on the drafted token. A relaxed token is one that the same test would not have kept with the target for h and the
     same uniform numbers.
@@ -49,73 +52,27 @@ def verify_block(
         Verification(num_accepted=tensor(1), next_token=tensor(1), relaxed=tensor([False]))
     """
     rule = as_rule(rule)
+    check_relaxed_target(rule, "block verification")
     unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
     target, draft, ids, used = check_arguments(
         target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator, validate=validate
     )
-    batch, width = ids.shape
-    uniforms = draw_uniforms(target, width, generator)
-    if draft is None:  # a deterministic draft is a random one that puts all its mass on one token
-        draft = one_hot(ids, target.shape[-1])
-    before, draft = target[:, :-1].double(), draft.double()
-    relaxed_rows = relaxed_target_of(rule, before, draft)
-    weights, passes = prefix_tests(relaxed_rows, draft, ids, used)
-    num_accepted = _count_passed(passes, uniforms, used)
-    lossless = _count_passed(prefix_tests(before, draft, ids, used)[1], uniforms, used)
-
-    row = torch.arange(batch, device=target.device)
-    next_weights = target[row, num_accepted].double()
-    if width:
-        position = num_accepted.clamp(max=width - 1)
-        recovery = residual(relaxed_rows[row, position], draft[row, position], weights[row, position])
-        next_weights = torch.where((num_accepted < used).unsqueeze(1), recovery, next_weights)
-    place = torch.arange(width, device=target.device)
-    relaxed = (place < num_accepted.unsqueeze(1)) & (place >= lossless.unsqueeze(1))
-    result = Verification(num_accepted, draw(next_weights, uniforms[:, -1]), relaxed)
-    return Verification(*(part.squeeze(0) for part in result)) if unbatched else result
+    uniforms = draw_uniforms(target, ids.shape[1], generator).cpu()
+    num_accepted, next_token, relaxed = [], [], torch.zeros(ids.shape, dtype=torch.bool)
+    for row, count in enumerate(used.tolist()):
+        proposal = Proposal(ids[row, :count].tolist(), None if draft is None else draft[row, :count])
+        tree = Tree(StepRows(target[row, : count + 1], proposal.token_ids, proposal, _as_given, _as_given))
+        numbers = RandomNumbers(torch.cat([uniforms[row, :count], uniforms[row, -1:]]), count)
+        walk = joint(tree, lambda position: rule, numbers)
+        marked = walk.compared_with(joint(tree, lambda position: Lossless(), numbers.again()))
+        num_accepted.append(len(walk.path))
+        next_token.append(walk.next_token)
+        for trial in marked.trials:
+            relaxed[row, trial.node] = trial.relaxed
+    parts = [part.to(target.device) for part in (torch.tensor(num_accepted), torch.tensor(next_token), relaxed)]
+    return Verification(*(part.squeeze(0) for part in parts)) if unbatched else Verification(*parts)
 
 
-def relaxed_target_of(
-    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor, what: str = "block verification"
-) -> Tensor:
-    """Return the rows h of a rule, or raise `ValueError` if its h depends on the drafted token."""
-    rows = rule.relaxed_target(target_probs, draft_probs)
-    if rows is None:
-        raise ValueError(
-            f"{what} needs a rule whose relaxed target does not depend on the drafted token, such as "
-            f"lossless or clamped, but the rule is {rule!s}"
-        )
+def _as_given(rows: Tensor, token_ids: list[int]) -> Tensor:
+    """Return probabilities as they are."""
     return rows
-
-
-def prefix_tests(rows: Tensor, draft_probs: Tensor, token_ids: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weight w_i of each prefix, ``[batch, k + 1]``, and the probability that it passes, ``[batch, k]``.
-
-    Args:
-        rows: the relaxed target h, ``[batch, k, vocabulary]``.
-        draft_probs: the draft's rows likewise.
-        token_ids: drafted tokens, ``[batch, k]``.
-        used: how many of the k columns each sequence uses, ``[batch]``.
-    """
-    batch, width = token_ids.shape
-    weights, passes = rows.new_ones(batch, width + 1), rows.new_zeros(batch, width)
-    for i in range(width):
-        token = token_ids[:, i : i + 1]
-        h, p = rows[:, i].gather(1, token).squeeze(1), draft_probs[:, i].gather(1, token).squeeze(1)
-        # a token of draft probability zero is never drafted; the guard only keeps NaN away
-        weight = torch.where(p > 0, weights[:, i] * h / p, 0.0).clamp(max=1.0)
-        weights[:, i + 1] = passes[:, i] = weight
-        if i + 1 < width:
-            left = (weight.unsqueeze(1) * rows[:, i + 1] - draft_probs[:, i + 1]).clamp(min=0).sum(1)
-            # weight 1 passes even where h = p leaves no residual
-            inner = torch.where(weight < 1, left / (left + 1 - weight), 1.0)
-            passes[:, i] = torch.where(used == i + 1, weight, inner)
-    return weights, passes
-
-
-def _count_passed(passes: Tensor, uniforms: Tensor, used: Tensor) -> Tensor:
-    """Return the length of the longest prefix that passes, ``[batch]``."""
-    places = torch.arange(1, passes.shape[1] + 1, device=passes.device)
-    # strictly less: with u = 0 a prefix of weight zero must still fail
-    passed = (uniforms[:, :-1] < passes) & (places <= used.unsqueeze(1))
-    return torch.where(passed, places, 0).amax(1) if passes.shape[1] else torch.zeros_like(used)

@@ -1,6 +1,6 @@
 """Settings that suit the bundled pair without truncation, as flat names of a request: the demo's and the playground's.
 
-`scripts/relaxing_study.py` chooses them on validation problems: the width and the draft lengths by tokens per step and
+`studies/relaxing/run.py` chooses them on validation problems: the width and the draft lengths by tokens per step and
 time per answer, among those whose score is not below lossless. No held-out problem has a say.
 """
 

@@ -25,7 +25,7 @@ def pair():
 
 
 CHAIN = Request(num_speculative_tokens=5, max_new_tokens=40, sampling=SamplingParams(top_p=0.9), seed=7)
-TREE = Request(num_speculative_tokens="tree:static=3.2.1", max_new_tokens=40, seed=7)
+TREE = Request(tree="static=3.2.1", max_new_tokens=40, seed=7)
 RULES = ("cactus:delta=1.0", "clamped:width=2.0", "ensemble:weight=0.5")
 
 

@@ -10,6 +10,6 @@ from cactus_decoding.evaluation.engines.vllm import VllmEngine
 
 @pytest.mark.parametrize("how", ["token", "joint"])
 def test_trees_are_refused_by_name_with_the_reason(how: str) -> None:
-    request = Request(num_speculative_tokens="tree:static=2.2", verification=how)
+    request = Request(tree="static=2.2", verification=how)
     with pytest.raises(ValueError, match="vLLM, which has removed tree attention, reads chains of proposals only"):
         VllmEngine("target", "draft", {}).check(request)

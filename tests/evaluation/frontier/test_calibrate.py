@@ -8,12 +8,12 @@ import torch
 from support.recorded_rows import agreeable_rows, enumerated, some_rows
 
 from cactus_decoding import parse_rule
-from cactus_decoding.budgets.spending import spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.calibrate import loosest_within, recommendation, recommended, speeds
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import Frontier
 from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS, Relaxation
+from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 LENGTHS = (0, 1, 2, 3, 4)
 

@@ -7,16 +7,15 @@ from itertools import pairwise
 import pytest
 import torch
 from support.recorded_rows import agreeable_rows, float64_rows, one_sparse_step, some_rows
-from support.tree_enumeration import steps, uniform_shape
+from support.tree_enumeration import TREE_SCHEMES, steps, uniform_shape
 from torch import Tensor
 
 from cactus_decoding import parse_rule
-from cactus_decoding.budgets.spending import spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.children import chance_kept
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import Frontier, frontier
-from cactus_decoding.verification.trees import TREE_SCHEMES
+from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 RULES = ("lossless", "cactus:delta=0.2", "clamped:width=0.7", "ensemble:weight=0.4", "lenience:lenience=0.6", "typical",
          "top_k:k=2")  # fmt: skip

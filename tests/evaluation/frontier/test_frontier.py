@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from support.decisions import plan
 from support.exact_enumeration import enumerate_tokens
 from support.recorded_rows import (
     agreeable_rows,
@@ -15,21 +16,20 @@ from support.recorded_rows import (
     one_sparse_step,
     some_rows,
 )
-from support.rules_under_test import SPELLINGS, Altered
+from support.rules_under_test import SPELLINGS, Altered, every_rule
 
 from cactus_decoding import parse_rule
-from cactus_decoding.budgets.metering import confine, plan_step
-from cactus_decoding.budgets.phases import Phases
-from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import LOOSEST, Frontier, frontier
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 EXACT = 1e-10
 SAMPLED = tuple(text for text in SPELLINGS if not text.startswith("relaxed_greedy"))
 
 
-@pytest.mark.parametrize("spelling", SAMPLED)
+@every_rule(SAMPLED)
 @pytest.mark.parametrize("rows", [some_rows(), one_sparse_step()], ids=["dense", "sparse"])
 def test_every_number_is_that_of_enumeration(spelling, rows):
     rule = parse_rule(spelling)
@@ -119,17 +119,21 @@ def vocabulary(size: int) -> Vocabulary:
     return Vocabulary(tuple("1" if token % 3 == 0 else "a" for token in range(size)))
 
 
+ANY = torch.tensor([0])
+"""What is drafted decides nothing."""
+
+
 def law_of_plan(rule, where, target, draft):
     """Return what a verifier that may relax only somewhere emits and accepts, one row after another."""
     rows = [
-        enumerate_tokens(confine(rule, where[i : i + 1], target[i : i + 1], draft[i : i + 1]).rule,
+        enumerate_tokens(plan(rule, target[i : i + 1], draft[i : i + 1], ANY, relaxable=where[i : i + 1]).rule,
                          target[i : i + 1], draft[i : i + 1])
         for i in range(len(target))
     ]  # fmt: skip
     return torch.cat([output for output, _ in rows]), torch.cat([accepted for _, accepted in rows])
 
 
-@pytest.mark.parametrize("spelling", SAMPLED)
+@every_rule(SAMPLED)
 @pytest.mark.parametrize("rows", [some_rows(), one_sparse_step()], ids=["dense", "sparse"])
 def test_a_protected_rule_accepts_and_costs_what_the_plan_of_a_verifier_does(spelling, rows):
     rule, known = parse_rule(spelling), vocabulary(rows.target.vocabulary)
@@ -144,8 +148,8 @@ def test_a_protected_rule_accepts_and_costs_what_the_plan_of_a_verifier_does(spe
     assert point.acceptance.value == pytest.approx(accepted[rows.visited].sum(-1).mean().item(), abs=EXACT)
     moved = (output - target)[rows.visited].abs().sum(-1) / 2
     assert point.tv.value == pytest.approx(moved.mean().item(), abs=EXACT)
-    plan = plan_step(rule, target, draft, rows.drafted.long(), limit=torch.inf, relaxable=where)
-    costs = torch.tensor(plan.costs, dtype=torch.float64).clamp(min=0)
+    decided = plan(rule, target, draft, rows.drafted.long(), limit=torch.inf, relaxable=where)
+    costs = torch.tensor(decided.costs, dtype=torch.float64).clamp(min=0)
     assert costs[~where].eq(0).all()
     assert point.kl.value == pytest.approx(costs[rows.visited].mean().item(), abs=1e-9)
     kept = accepted.gather(1, rows.drafted.long().unsqueeze(1)) / draft.gather(1, rows.drafted.long().unsqueeze(1))

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from cactus_decoding import Request
-from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
 from cactus_decoding.evaluation.frontier.relaxations import (
     EVERYWHERE,
     LOSSLESS,
@@ -18,6 +17,7 @@ from cactus_decoding.evaluation.frontier.relaxations import (
     tokenizer_of,
 )
 from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 
 
 def test_a_relaxation_is_its_rule_and_its_policy():
@@ -36,7 +36,7 @@ def test_a_relaxation_is_its_rule_and_its_policy():
 def test_policies_of_a_command_line():
     assert parse_policies([]) == []
     assert parse_policies(["none", "digits", "none"]) == [EVERYWHERE, spending_policy("digits")]
-    assert parse_policies(["none", "digits"], 0.1)[1].protection.threshold == 0.1
+    assert parse_policies(["none", "digits"], protect_threshold=0.1)[1].protection.threshold == 0.1
     for given, threshold, message in (
         (["none"], 0.1, "--protect-threshold is that of protected tokens"),
         ([""], None, "but is empty"),
@@ -44,7 +44,7 @@ def test_policies_of_a_command_line():
         (["digits"], 1.5, "threshold"),
     ):
         with pytest.raises(ValueError, match=message):
-            parse_policies(given, threshold)
+            parse_policies(given, protect_threshold=threshold)
 
 
 def test_digits_are_proposed_where_answers_are_numbers(tmp_path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cactus_decoding import Request, load_pair
-from cactus_decoding.budgets.spending import spending_policy
 from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import time_steps
+from cactus_decoding.policy.spending import spending_policy
 from cactus_decoding.zoo.word_problems import word_problems
 
 

@@ -6,7 +6,6 @@ import pytest
 from support.recorded_rows import some_rows
 from support.result_files import made, several
 
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
 from cactus_decoding.evaluation.frontier.relaxations import parse_policies
@@ -14,6 +13,7 @@ from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
 from cactus_decoding.evaluation.reporting.pictures import STYLES
 from cactus_decoding.evaluation.runs.summary import summarise
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 
 def test_time_is_normalised_by_the_target_alone_where_every_pair_has_it():
@@ -34,7 +34,7 @@ def test_panels_of_wall_time_show_the_slowest_pair_whole(monkeypatch):
 def test_protected_curves_stand_beside_the_others(monkeypatch):
     monkeypatch.setattr(charts, "to_svg", lambda figure: figure)
     rows, words = some_rows(), Vocabulary(("1", *"abcdef"))
-    policies = parse_policies(["none", "digits", "[1-2]$"], 0.2)
+    policies = parse_policies(["none", "digits", "[1-2]$"], protect_threshold=0.2)
     points = frontier(rows, [FAMILIES["clamped"]], points=3, policies=policies, vocabulary=words)
     figure = frontier_picture(as_result(points, rows, {}))
     curves = [line for line in figure.axes[0].lines if line.get_label().startswith(FAMILIES["clamped"].label)]

@@ -41,6 +41,11 @@ def test_the_band_is_one_standard_error_of_the_target_alone():
     assert sigma_band(rows[1:]) is None
 
 
+def test_the_first_picture_has_the_interval_of_all_numbers():
+    (section,) = make_report([("a.jsonl", several())]).sections
+    assert "target alone, 95 % interval" in section.pictures[0].svg
+
+
 def test_what_is_missing_is_said():
     bare = [made("cactus:delta=1.0", 4, audited=False, scored=False)]
     (section,) = make_report([("a.jsonl", bare)]).sections

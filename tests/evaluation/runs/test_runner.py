@@ -137,7 +137,9 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path):
     run.send_signal(signal.SIGINT)
     code, error = end_of(run)
     assert code == 130
-    assert f"of {NUM_RUNS} runs in {path}: the same command goes on from there" in error
+    assert f"of {NUM_RUNS} runs finished in {path}: the same command goes on from there" in error
+    kept = len(path.with_name("results.jsonl.partial").read_bytes().splitlines()) if "with 0 " not in error else 0
+    assert f"interrupted with {kept} of {400 * NUM_RUNS} answers kept, 0 of " in error
     assert "Traceback" not in error
     read_results(path)
 

@@ -66,8 +66,8 @@ def test_every_metric_by_hand():
         "rejections_ratio": 0.5,
         "tokens_per_answer": 50.0,
         "length_ratio": 2.0,
-        "rounds_per_answer": 10.0,
-        "rounds_ratio": 1.0,
+        "steps_per_answer": 10.0,
+        "steps_ratio": 1.0,
         "seconds_per_answer": 1.2,
         "seconds_ratio": 1.2,
         "seconds_ratio_to_target_alone": 2.4,
@@ -96,9 +96,9 @@ def test_the_baseline_is_lossless_at_its_fastest_draft_length():
 
 
 def test_a_tree_is_compared_with_lossless_at_its_best_chain_and_at_its_best_tree():
-    tree = changed(CONFIG, num_speculative_tokens="tree:static=2.2")
-    slow = changed(CONFIG, num_speculative_tokens="tree:static=4.4", verification="joint")
-    ours = changed(RULE, num_speculative_tokens="tree:static=2.2")
+    tree = changed(CONFIG, num_speculative_tokens=None, tree="static=2.2")
+    slow = changed(CONFIG, num_speculative_tokens=None, tree="static=4.4", verification="joint")
+    ours = changed(RULE, num_speculative_tokens=None, tree="static=2.2")
     results = [*LOSSLESS, result(tree, seconds=0.8), result(slow, seconds=0.9), result(ours, seconds=0.6)]
     found = summary(results, ours)
     assert found.baseline.config.num_speculative_tokens == 8  # a chain, though a tree is faster

@@ -107,7 +107,7 @@ def test_malformed_lines_are_named(file, task, lines, problem):
     ("text", "problem"),
     [
         ("riddles", "unknown task 'riddles'.*known are word_problems, gsm8k, spec_bench, jsonl"),
-        ("gsm8k", "lacks path"),
+        ("gsm8k", "lacks path; write for example 'gsm8k:path=gsm8k.jsonl'"),
         ("gsm8k:file=x", "parameters of gsm8k are: path"),
         ("word_problems:split=dev", "split must be one of train, validation, test"),
         ("jsonl:path=x,extract=magic", "extract must be one of"),

@@ -8,7 +8,7 @@ from support.engine_rules import ROWS, SPELLINGS
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.integrations.common.costs import audited_nats, costs_of
-from cactus_decoding.integrations.common.relaxed_logits import Relaxed, relax_rows, relax_tokens
+from cactus_decoding.integrations.common.relaxed_logits import RelaxedLogits, relax_rows, relax_tokens
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -37,7 +37,7 @@ def test_a_position_costs_what_the_audit_says(spelling: str, one_hot: bool) -> N
 
 def test_what_nobody_audited_costs_no_one_knows_what() -> None:
     half = torch.tensor([0.5, 0.5]).double()
-    lifted = Relaxed(torch.zeros(2), half, 1.2 * half, 0.1 * half)  # one logit each
+    lifted = RelaxedLogits(torch.zeros(2), half, 1.2 * half, 0.1 * half)  # one logit each
     assert costs_of(lifted, half, None).emitted.tolist() == [torch.inf] * 2
     some = torch.tensor([1]), torch.tensor([0.25]).double()
     assert costs_of(lifted, half, some).emitted.tolist() == [torch.inf, 0.25]

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.decisions import admit
 
-from cactus_decoding.budgets.metering import admit
-from cactus_decoding.integrations.common.meter import BudgetMeter, admit_positions
+from cactus_decoding.integrations.common.batched_policy import admitted as admitted_at_once
+from cactus_decoding.integrations.common.meter import BudgetMeter
 
 CPU = torch.device("cpu")
 NATS = st.floats(0, 4) | st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0]) | st.just(math.inf) | st.just(math.nan)
@@ -43,7 +44,7 @@ def doubles(*values: list) -> list[torch.Tensor]:
 
 @given(tables())
 def test_it_admits_what_the_library_admits(table: tuple[list[list[float]], list[float], list[float]]) -> None:
-    assert admit_positions(*doubles(*table)).tolist() == library_s(*table)
+    assert admitted_at_once(*doubles(*table)).tolist() == library_s(*table)
 
 
 def test_running_totals_would_not() -> None:
@@ -63,7 +64,7 @@ def test_it_charges_as_it_admits_and_never_overspends(
     costs, _, limits = doubles(*table)
     before = meter.spent.clone()
     looked_at = torch.arange(len(rows[0])) < torch.tensor(visited).unsqueeze(1)
-    meter.charge(torch.arange(len(rows)), costs, admit_positions(costs, before, limits) & looked_at)
+    meter.charge(torch.arange(len(rows)), costs, admitted_at_once(costs, before, limits) & looked_at)
     for index, total in enumerate(before.tolist()):
         admitted = admit(rows[index], budgets[index], total)
         for cost, fits in list(zip(rows[index], admitted, strict=True))[: visited[index]]:
@@ -76,7 +77,7 @@ def test_it_charges_as_it_admits_and_never_overspends(
 def test_a_position_of_unknown_cost_never_fits(unknown: float) -> None:
     (costs,) = doubles([[unknown, 0.5, unknown]])
     for budget in (1.0, math.inf):
-        admitted = admit_positions(costs, *doubles([0.0], [budget]))
+        admitted = admitted_at_once(costs, *doubles([0.0], [budget]))
         assert admitted.tolist() == [[False, True, False]]
         meter = BudgetMeter(CPU, slots=1)
         meter.charge(torch.tensor([0]), costs, admitted)

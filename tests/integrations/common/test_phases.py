@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from cactus_decoding.budgets.phases import Phases
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 WORDS = Vocabulary(("<", "t>", "</", "x", "<t>", "</t>", "a<t", ">"))
 MARKS = ("<t>", "</t>")
@@ -52,6 +52,12 @@ def test_what_is_not_known_yet_is_lossless_and_what_is_no_token_says_nothing() -
     assert response.relaxable([3, 3]) == [False, False]
     output_ids[1] = 3
     assert response.relaxable([3, 3]) == [True, True]
+
+
+def test_a_mark_is_found_in_tokens_that_are_parts_of_characters() -> None:
+    words = Vocabulary(("«", "\ufffd", "\ufffd"), fragments={1: b"\xc2", 2: b"\xbb"})
+    response = FollowedResponse(Phases(0, ("«", "»")), with_silence(words), [0], [])
+    assert response.relaxable([0, 1, 2, 0]) == [True, True, True, False]
 
 
 def test_a_response_is_settled_once_all_that_follows_may_be_relaxed() -> None:

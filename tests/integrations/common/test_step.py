@@ -9,16 +9,17 @@ from itertools import pairwise
 
 import pytest
 import torch
+from support.decisions import budget_state, charge, plan
 from support.engine_rules import SPELLINGS
 
 from cactus_decoding import audit, parse_rule
-from cactus_decoding.budgets.importance import Importance
-from cactus_decoding.budgets.metering import BudgetState, charge, confine, plan_step
-from cactus_decoding.budgets.protection import protected_mass
+from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed
 from cactus_decoding.integrations.common.meter import REPORTED, BudgetMeter
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
-from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
+from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.v1 import DraftProbs
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.protection import protected_mass
 
 CPU = torch.device("cpu")
 REQUESTS, DEPTH, VOCABULARY = 5, 3, 7
@@ -196,9 +197,11 @@ def test_protected_rows_are_those_of_the_plain_path(spelling: str, one_hot: bool
         relaxed, allowed = relaxed_logits(step, logits), relaxable_rows(where, target)
         assert torch.equal(logits, given)
         assert torch.equal(relaxed[~allowed], given[~allowed])  # to the last bit: the engine judges them losslessly
-        plan = confine(rule, allowed, target, None if one_hot else probs.double())
-        assert plan.protected == (~allowed).tolist()
-        h = plan.rule.judge(target, None if one_hot else probs.double(), drafted.unsqueeze(1)).relaxed_prob.squeeze(1)
+        decided = plan(rule, target, None if one_hot else probs.double(), drafted, relaxable=allowed)
+        assert decided.protected == (~allowed).tolist()
+        h = decided.rule.judge(target, None if one_hot else probs.double(), drafted.unsqueeze(1)).relaxed_prob.squeeze(
+            1
+        )
         taken = relaxed.double().softmax(-1)[torch.arange(ROWS), drafted]
         assert torch.allclose(taken, h.clamp(max=1), atol=1e-6)
         num_protected += int((~allowed).sum())
@@ -222,7 +225,7 @@ def test_protected_positions_cost_nothing_and_budgets_hold(spelling: str, one_ho
         allowed, looked_at = relaxable_rows(where, target), 0
         for request in range(REQUESTS):
             rows = where.requests == request
-            plan = plan_step(
+            decided = plan(
                 rule,
                 target[rows],
                 None if one_hot else draft[rows],
@@ -230,14 +233,16 @@ def test_protected_positions_cost_nothing_and_budgets_hold(spelling: str, one_ho
                 limit=budget,
                 relaxable=allowed[rows],
             )
-            judged_losslessly = torch.tensor(plan.protected) | torch.tensor(plan.fell_back)
+            judged_losslessly = torch.tensor(decided.protected) | torch.tensor(decided.fell_back)
             assert not (changed[rows] & judged_losslessly).any()
             num_accepted = int(num_sampled[request]) - 1
             visited = min(num_accepted + 1, DEPTH)
-            state, _ = charge(BudgetState(budget), plan.costs, plan.fell_back, min(num_accepted, DEPTH - 1))
+            state, _ = charge(
+                budget_state(limit=budget), decided.costs, decided.fell_back, min(num_accepted, DEPTH - 1)
+            )
             assert meter.spent[REQUESTS - 1 - request].item() == pytest.approx(state.spent, abs=1e-5)
-            looked_at += sum(plan.protected[:visited])
-            fell_back += sum(plan.fell_back)
+            looked_at += sum(decided.protected[:visited])
+            fell_back += sum(decided.fell_back)
         assert tally.protected == looked_at
         kept_away += looked_at
     assert fell_back > 0
@@ -265,13 +270,13 @@ def test_a_report_counts_what_the_library_s_own_meter_says(spelling: str, budget
                 assert not counts.any()
                 continue
             row = draft[rows] if not one_hot else None
-            plan = plan_step(rule, target[rows], row, drafted[rows], limit=budget, relaxable=allowed[rows])
+            decided = plan(rule, target[rows], row, drafted[rows], limit=budget, relaxable=allowed[rows])
             accepted, visited = int(num_sampled[request]) - 1, min(int(num_sampled[request]), DEPTH)
-            judged = [not (a or b) for a, b in zip(plan.protected, plan.fell_back, strict=True)]
-            nats = sum(nats for nats, own in list(zip(plan.costs, judged, strict=True))[:visited] if own)
+            judged = [not (a or b) for a, b in zip(decided.protected, decided.fell_back, strict=True)]
+            nats = sum(nats for nats, own in list(zip(decided.costs, judged, strict=True))[:visited] if own)
             assert counts[0].item() == pytest.approx(nats, abs=1e-5)
             assert counts[1:3].tolist() == [sum(judged[:visited]), sum(judged[:accepted])]
-            assert counts[4:].tolist() == [sum(plan.fell_back[:visited]), sum(plan.protected[:visited])]
+            assert counts[4:].tolist() == [sum(decided.fell_back[:visited]), sum(decided.protected[:visited])]
             assert 0 <= counts[3] <= counts[2]
             total += counts
     assert (total > 0).tolist() == [True] * 4 + [budget < math.inf, True]  # it says something of each

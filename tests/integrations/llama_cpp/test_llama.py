@@ -15,7 +15,8 @@ from support.loop_runs import DRAWS, FALSE_ALARM, chi_square
 from transformers import AutoModelForCausalLM
 
 from cactus_decoding import SamplingParams, zoo
-from cactus_decoding.integrations.llama_cpp.llama import CactusLlama, Cancelled
+from cactus_decoding.integrations.llama_cpp.calls import Cancelled
+from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
 from cactus_decoding.integrations.llama_cpp.sampling import LlamaSampling
 from cactus_decoding.zoo.word_problems import EXAMPLES, word_problems
 
@@ -132,6 +133,9 @@ def test_settings_are_a_calls_own(gguf):
     assert asked(budget=0.1).budget.limit == 0.1
     assert llama.metrics.metered > 0
     assert llama.metrics.nats <= 0.1
+    of_steps = sum(step.draft_seconds + step.target_seconds + step.verify_seconds for _, step in steps)
+    assert of_steps <= llama.metrics.seconds
+    assert llama.metrics.tokens_per_second > 0
     request = asked(rule="clamped:width=2", protect="digits", lossless_tokens=4, verification="token")
     assert (str(request.rule), request.spending.protection.pattern) == ("clamped:width=2.0", "digits")
     assert llama.metrics.protected > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.tables import all_of
 
 from cactus_decoding.integrations.llama_cpp.request import UnknownModelError, read_completion
 
@@ -47,8 +48,8 @@ def test_a_server_s_settings_can_be_taken_back():
     assert [asked.arguments[name] for name in ("protect", "protect_threshold", "relax_within")] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
+@all_of(
+    "body, said",
     [
         ({"acceptance_rules": "lossless"}, "did you mean 'acceptance_rule'"),
         ({"frob": 1}, "known are model, max_tokens"),

@@ -194,7 +194,6 @@ def test_what_is_refused_before_anything_is_loaded(run, gguf, monkeypatch):
     monkeypatch.delenv("CACTUS_API_KEY", raising=False)
     target = str(gguf("target", "q8_0"))
     for arguments, said in (
-        ((target,), "give TARGET.gguf, and --draft"),
         (("--draft", "ngram"), "give TARGET.gguf"),
         ((target, "--draft", "ngram", "--tensor-parallel-size", "2"), "--tensor-parallel-size is for vLLM"),
         ((target, "--draft", "ngram", "--host", "0.0.0.0"), "give --api-key"),
@@ -204,9 +203,17 @@ def test_what_is_refused_before_anything_is_loaded(run, gguf, monkeypatch):
         assert (code, out) == (2, "")
         assert said in err
         assert err.count("\n") == 1
-    code, _, err = run("serve", target, "--draft", "ngram")
+    code, _, err = run("serve", target, "--engine", "vllm", "--draft", "ngram")
     assert code == 2
     assert "give --engine llama-cpp" in err
+
+
+def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
+    code, out, err = run("serve", str(tmp_path / "none.gguf"), "--port", "0")
+    assert (code, out) == (2, "")
+    looked_up, mistake = err.splitlines()
+    assert "proposals are looked up in the text (ngram)" in looked_up
+    assert "there is no file" in mistake
 
 
 def test_json_of_events_is_one_line():

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_architectures import letter_tokenizer, tiny_dflash, tiny_gpt2
 from support.tiny_models import tiny_llama
 from transformers import GenerationConfig
@@ -97,7 +98,7 @@ def test_the_draft_s_own_generation_config_is_read_as_in_transformers(target, dr
 
 
 def test_the_heuristic_takes_the_numbers_that_transformers_takes(target):
-    for accepted, drafted in [(6, 6), (0, 8), (3, 7), (0, 0), (5, 8)]:
+    for accepted, drafted in [(6, 6), (0, 8), (3, 7), (5, 8)]:
         ours = ScheduledLength(8, 100)
         theirs = AssistedCandidateGenerator(PROMPT, target, GenerationConfig(max_length=99, min_length=0), {})
         theirs.assistant_generation_config.num_assistant_tokens_schedule = "heuristic"
@@ -112,6 +113,14 @@ def test_the_heuristic_takes_the_numbers_that_transformers_takes(target):
     ours.end_draft(1)
     ours.end_step(0)
     assert ours.begin_step() == 1
+
+
+def test_a_step_without_proposals_says_nothing_of_their_number():
+    ours = ScheduledLength(4, 100)
+    for drafted, kept, following in ((0, 0, 4), (4, 4, 6), (0, 0, 6), (6, 5, 5)):
+        ours.end_draft(drafted)
+        ours.end_step(kept)
+        assert ours.begin_step() == following
 
 
 @pytest.mark.parametrize("schedule", ["heuristic", "heuristic_transient"])
@@ -265,7 +274,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@all_of("case", REFUSED)
 def test_refusals(target, case):
     given, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):

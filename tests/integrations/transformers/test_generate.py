@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from support.chi_square import rejects
+from support.tables import all_of
 from support.tiny_architectures import (
     NO_SPECIAL_TOKENS,
     letter_tokenizer,
@@ -110,8 +111,11 @@ class LyingDrafter(Drafter):
         self.honest = honest
 
     def propose(self, *arguments):
-        token_ids, probs, *_ = self.honest.propose(*arguments)
-        return Proposal(token_ids, None if probs is None else probs.sqrt() / probs.sqrt().sum(-1, keepdim=True))
+        proposal = self.honest.propose(*arguments)
+        if proposal.probs is None:
+            return proposal
+        flatter = proposal.probs.sqrt()
+        return Proposal(proposal.token_ids, flatter / flatter.sum(-1, keepdim=True))
 
 
 def law_is_emitted(model, arguments, sampling, processors=(), draws=500) -> bool:
@@ -512,7 +516,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@all_of("case", REFUSED)
 def test_refusals(idle, case):
     given, message = dict(REFUSED[case][0]), REFUSED[case][1]
     prompt = given.pop("prompt", PROMPT)

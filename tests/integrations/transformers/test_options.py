@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_architectures import letter_tokenizer, tiny_gpt2, tiny_qwen2
 from support.tiny_models import tiny_llama
 from transformers import (
@@ -282,7 +283,7 @@ def models():
 
 def cases(kind: type) -> Any:
     chosen = [(name, case) for name, case in CASES if isinstance(case, kind)]
-    return pytest.mark.parametrize(("name", "case"), chosen, ids=[f"{name} {i}" for i, (name, _) in enumerate(chosen)])
+    return all_of("name, case", chosen)
 
 
 def call(models, given: dict[str, Any], **more) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_architectures import NO_SPECIAL_TOKENS, perturbed, sharpened, tiny_gpt2
 from support.tiny_models import tiny_llama
 from transformers import (
@@ -82,7 +83,7 @@ def speculate(model, prompt=PROMPT, **given):
 
 
 @pytest.mark.parametrize("kind", GOES_ON)
-@pytest.mark.parametrize("prompt_length", [6, PLACE, WINDOW + 4])
+@all_of("prompt_length", [6, PLACE, WINDOW + 4])
 def test_the_response_goes_on_as_in_generate(kind, prompt_length):
     model = model_of(GOES_ON[kind])
     prompt = torch.randint(8, (1, prompt_length), generator=torch.Generator().manual_seed(0))

@@ -6,9 +6,9 @@ import pytest
 from support.importances import digits_file
 
 from cactus_decoding import load_pair, stream
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.integrations.transformers.generate import speculative_generate
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 PROMPT = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
 

@@ -13,13 +13,13 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 from cactus_decoding import Metrics, NgramDrafter, SamplingParams, speculative_generate
 from cactus_decoding.integrations.transformers.custom_generate import generate_speculatively
 
-TREE = "tree:static=3.2.1"
+TREE = "static=3.2.1"
 PROMPT = torch.tensor([[1, 2, 3]])
 LONG_PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 3]])
 
 
 def speculate(model, prompt=PROMPT, **given):
-    usual = {"custom_generate": speculative_generate, "num_speculative_tokens": TREE}
+    usual = {"custom_generate": speculative_generate, "tree": TREE}
     return model.generate(prompt, **usual | given)
 
 
@@ -36,14 +36,12 @@ def test_greedy_equals_stock_generate(architecture, verification: str) -> None:
     assert torch.equal(ours[:, 2:], speculate(model, max_new_tokens=20, **arguments))
 
 
-@pytest.mark.parametrize("shape", [TREE, "tree:best_first,nodes=9,lookup=3", "tree:adaptive"])
+@pytest.mark.parametrize("shape", [TREE, "best_first,nodes=9,lookup=3", "adaptive"])
 @pytest.mark.parametrize("source", ["drafter", "prompt_lookup_num_tokens", "assistant_model"])
 def test_every_shape_and_source_of_trees_is_greedy(target, draft, shape: str, source: str) -> None:
     given = {"drafter": NgramDrafter(), "prompt_lookup_num_tokens": 4, "assistant_model": draft}[source]
     plain = target.generate(LONG_PROMPT, do_sample=False, max_length=64)
-    ours = speculate(
-        target, LONG_PROMPT, do_sample=False, max_length=64, num_speculative_tokens=shape, **{source: given}
-    )
+    ours = speculate(target, LONG_PROMPT, do_sample=False, max_length=64, tree=shape, **{source: given})
     assert torch.equal(ours, plain)
 
 
@@ -127,7 +125,7 @@ def test_stop_strings_end_a_response_within_a_path() -> None:
     inputs = pair.tokenizer("Question:", return_tensors="pt", return_token_type_ids=False)
     tokens = generate_speculatively(
         pair.target.model, **inputs, assistant_model=pair.drafter.model, tokenizer=pair.tokenizer, stop_strings=["."],
-        max_new_tokens=100, do_sample=True, seed=0, num_speculative_tokens="tree:static=2.2.2",
+        max_new_tokens=100, do_sample=True, seed=0, tree="static=2.2.2",
     )  # fmt: skip
     text = pair.tokenizer.decode(tokens[0, inputs.input_ids.shape[1] :])
     assert text.count(".") == 1
@@ -139,18 +137,18 @@ def test_stop_strings_end_a_response_within_a_path() -> None:
     [
         (
             {"drafter": PromptLookupCandidateGenerator(max_length=64)},
-            "a CandidateGeneratorDrafter proposes chains only, but num_speculative_tokens is tree:",
+            "a CandidateGeneratorDrafter proposes chains only, but tree is ",
         ),
-        ({"assistant_early_exit": 1}, "proposes chains only, but num_speculative_tokens is tree:"),
+        ({"assistant_early_exit": 1}, "proposes chains only, but tree is "),
         ({"assistant_model": tiny_llama(1), "verification": "block"}, "use verification='joint', which is the same"),
         ({"assistant_model": tiny_llama(1), "num_assistant_tokens": 4}, "exclude each other"),
         (
             {"assistant_model": tiny_llama(1), "assistant_confidence_threshold": 0.5},
             "assistant_confidence_threshold and a draft length exclude each other",
         ),
-        ({"assistant_model": tiny_llama(1), "num_speculative_tokens": "tree:static=4.x"}, "static must be numbers"),
+        ({"assistant_model": tiny_llama(1), "tree": "static=4.x"}, "static must be numbers"),
         (
-            {"assistant_model": tiny_llama(1), "num_speculative_tokens": 4, "verification": "joint"},
+            {"assistant_model": tiny_llama(1), "tree": None, "num_speculative_tokens": 4, "verification": "joint"},
             "verification='joint' is for trees",
         ),
     ],

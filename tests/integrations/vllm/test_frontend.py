@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm import frontend
 from cactus_decoding.integrations.vllm.frontend import with_check
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 
 class VLLMValidationError(ValueError):

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 from support.engine_rules import SPELLINGS
 from support.malformed_protection import MALFORMED
+from support.tables import all_of
 
 from cactus_decoding import RULES, Budget, Request, parse_rule
-from cactus_decoding.budgets.protection import Protection
-from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.request import (
     ServerConfig,
     admitted,
@@ -20,6 +18,9 @@ from cactus_decoding.integrations.vllm.request import (
     is_lossless,
     request_of,
 )
+from cactus_decoding.policy.protection import Protection
+from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 
 def test_what_a_request_may_ask_for() -> None:
@@ -67,7 +68,7 @@ RULE = {"acceptance_rule": "cactus:delta=1"}
 
 def test_what_a_request_may_protect() -> None:
     asked = request_of({**RULE, "protect": "digits", "protect_threshold": 0.02, "lossless_tokens": 5})
-    assert asked == Request("cactus:delta=1", spending=spending_policy("digits", 0.02, 5))
+    assert asked == Request("cactus:delta=1", spending=spending_policy("digits", 0.02, lossless_tokens=5))
     asked = request_of({**RULE, "protect": "json| digits |json", "relax_within": ["<think>", "</think>"]})
     assert asked.spending == spending_policy("digits|json", relax_within=("<think>", "</think>"))
     assert request_of({**RULE, "protect": None, "relax_within": None}) == Request("cactus:delta=1")
@@ -109,7 +110,7 @@ def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
     check_request_texts(nobody_s, lambda: None)  # it looks at no texts
 
 
-@pytest.mark.parametrize(("asked", "said"), MALFORMED, ids=[str(asked) for asked, _ in MALFORMED])
+@all_of("asked, said", MALFORMED)
 def test_what_it_may_not_protect(asked: dict, said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         request_of(asked)
@@ -128,7 +129,7 @@ def test_a_server_s_own_pattern_must_be_one(wrong: str) -> None:
 
 
 def test_the_keys_of_a_request_ask_for_it() -> None:
-    policy = spending_policy("digits|json", 0.25, 3, ["<a>", "</a>"])
+    policy = spending_policy("digits|json", 0.25, lossless_tokens=3, relax_within=["<a>", "</a>"])
     for request in (Request("clamped:width=1", 2.0, spending=policy), Request("cactus:delta=1"), Request("lossless")):
         assert request_of(asked_of(request)) == request
 

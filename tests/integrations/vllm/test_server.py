@@ -11,7 +11,7 @@ import pytest
 
 from cactus_decoding.cli import main
 from cactus_decoding.integrations.vllm.request import request_of
-from cactus_decoding.integrations.vllm.server import run_server, server_command, speculative_config
+from cactus_decoding.integrations.vllm.server import memory_arguments, run_server, server_command, speculative_config
 
 
 def test_the_server_s_command() -> None:
@@ -59,7 +59,7 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--num-speculative-tokens", "tree:static=4.2"], "vLLM has removed tree attention, so num_speculative_tokens"),
         (
             ["--engine", "llama-cpp", "--num-speculative-tokens", "tree:static=4.2"],
-            "llama.cpp's batches take no attention mask, so num_speculative_tokens must be a number",
+            "llama.cpp's batches take no attention mask, so num_speculative_tokens must be a number or auto",
         ),
     ],
 )
@@ -92,3 +92,10 @@ def test_a_server_that_is_told_to_end_has_not() -> None:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
+
+
+def test_the_memory_that_is_free_is_asked_for_where_the_user_does_not_say() -> None:
+    assert memory_arguments(["--port", "9"], 0.6) == ["--gpu-memory-utilization", "0.55"]
+    assert memory_arguments([], 0.001) == ["--gpu-memory-utilization", "0.01"]
+    for given in (["--gpu-memory-utilization", "0.9"], ["--gpu_memory_utilization=0.9"], ["--kv-cache-memory-bytes=9"]):
+        assert memory_arguments(given, 0.6) == []

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from cactus_decoding import Request
-from cactus_decoding.budgets.phases import Phases
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RequestRules
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 
 def asking(**asked: object) -> SimpleNamespace:

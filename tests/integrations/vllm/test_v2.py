@@ -8,15 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.engine_rules import SPELLINGS
+from support.tables import all_of
 
 from cactus_decoding import Request, parse_rule
-from cactus_decoding.budgets.importance import Importance
-from cactus_decoding.budgets.spending import spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.integrations.vllm import v2
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.v2 import NO_RULE, SlotRules
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 
@@ -57,7 +58,7 @@ def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temp
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+@all_of("one_hot", [True, False])
 def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_hot: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     slots, temperature = torch.tensor([4, 4, 4, 1, 1, 2]), torch.tensor([1.0, 0.7, 0.0, 1.0, 1.3])

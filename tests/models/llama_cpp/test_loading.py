@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-from bundled_gguf import write_gguf
 from support.gguf_files import header_only, opened
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
@@ -15,6 +14,7 @@ from cactus_decoding.arguments.extras import install
 from cactus_decoding.models.llama_cpp.library import library
 from cactus_decoding.models.llama_cpp.settings import LlamaCppSettings, parse_gguf
 from cactus_decoding.zoo.word_problems import EXAMPLES
+from scripts.bundled_gguf import write_gguf
 
 PROMPT = EXAMPLES[0].prompt
 
@@ -29,6 +29,7 @@ def refusal(*names, **given) -> str:
 
 def test_a_pair_of_files_writes_what_the_pair_of_folders_writes(gguf):
     settings = {"seed": 3, "rule": "cactus:delta=1", "top_p": 0.95, "protect": "digits", "budget": 0.5}
+    settings["num_speculative_tokens"] = 6
     folders = generate(load_pair(draft="bundled:worded"), PROMPT, **settings)
     files = load_pair(f"{gguf('target')}:cache=float32", f"{gguf('worded')}:cache=float32")
     for pair in (
@@ -45,7 +46,7 @@ def test_a_pair_of_files_writes_what_the_pair_of_folders_writes(gguf):
 
 def test_a_file_is_drafted_for_by_its_own_smaller_self_and_by_look_up(gguf):
     exact = load_pair(gguf("target"), gguf("target", "q8_0"))
-    metrics = generate(exact, PROMPT, seed=0).metrics
+    metrics = generate(exact, PROMPT, seed=0, num_speculative_tokens=6).metrics
     assert metrics.accepted / metrics.drafted > 0.9  # measured: all 36
     assert generate(load_pair(gguf("target"), "ngram"), PROMPT, seed=0).finish_reason == "stop"
 
@@ -121,6 +122,7 @@ def test_other_vocabularies_are_refused_with_the_first_difference(gguf, tmp_path
     write_gguf(AutoModelForCausalLM.from_pretrained(zoo.path("draft")), tokenizer, path, "float32")
     for target in (gguf("target"), zoo.path("target")):
         assert "differ in 1 tokens, first in token 1003: none and 'zebra'" in refusal(target, path)
+        assert "'ngram' drafts for any target, a smaller model" in refusal(target, path)
 
 
 def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):

@@ -32,6 +32,9 @@ def test_objects_become_documents(tmp_path):
     file.write_text("\n".join(map(json.dumps, lines)))
     assert read_documents(str(file)) == [Document("a", None), Document("a", "b"), Document("", "c")]
     assert read_documents(str(file), 1) == [Document("a", None)]
+    file.write_text(json.dumps({"question": "How many?", "answer": "3 * 4 = 12\n#### 12"}))  # as GSM8K's file has it
+    assert read_documents(str(file)) == [Document("Question: How many?\nAnswer:", None)]
+    assert [each.prompt for each in read_documents(f"gsm8k:path={file}")] == ["Question: How many?\nAnswer:"]
 
 
 def test_a_task_gives_its_prompts():

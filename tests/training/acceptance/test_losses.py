@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.tables import all_of
 
 from cactus_decoding import Cactus, ClampedRatio, audit
 from cactus_decoding.training.acceptance.losses import LOSSES, parse_loss
@@ -148,7 +149,7 @@ def test_a_draft_that_equals_its_target_loses_nothing():
             close(parse_loss(spelling)(rows).detach(), torch.zeros(int(mask.sum()), dtype=torch.float64))
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@all_of("spelling", SPELLINGS)
 def test_sharp_rows_give_finite_losses_and_gradients(spelling):
     target, draft, tokens, mask = toy(spread=200.0)
     draft = draft.float().requires_grad_()
@@ -164,7 +165,7 @@ def test_tokens_that_one_model_pads_are_left_out():
     close(Rows.of(target, wide, tokens, mask).draft_log_probs, Rows.of(target, draft, tokens, mask).draft_log_probs)
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@all_of("spelling", SPELLINGS)
 def test_the_spelling_of_a_loss_is_that_loss(spelling):
     loss = parse_loss(spelling)
     assert parse_loss(str(loss)) == loss

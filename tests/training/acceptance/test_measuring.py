@@ -12,7 +12,7 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import audit
 from cactus_decoding.training import TrainingSettings
 from cactus_decoding.training.acceptance.card import card, licence_of
-from cactus_decoding.training.acceptance.data import Document, Split, TokenSequence
+from cactus_decoding.training.acceptance.data import DataSplit, Document, TokenSequence
 from cactus_decoding.training.acceptance.material import Material
 from cactus_decoding.training.acceptance.measuring import measure
 
@@ -76,7 +76,7 @@ def test_a_configuration_may_state_it_too(models, tmp_path):
 
 def test_the_card_carries_licence_recipe_data_and_intervals(models, measured, tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
-    material = Material(models[0], tmp_path, None, [], [Document("", "a")], Split([], [], SEQUENCES), None, 8)
+    material = Material(models[0], tmp_path, None, [], [Document("", "a")], DataSplit([], [], SEQUENCES), None, 8)
     settings = TrainingSettings("bundled", "data.jsonl", draft="bundled:worded", loss="kl")
     text = card(settings, material=material, before=measured, after=measured, commit="abc")
     assert 'license: "mit"' in text.split("---")[1]

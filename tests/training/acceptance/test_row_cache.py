@@ -33,7 +33,7 @@ def rows_of(models, chosen=SEQUENCES):
 
 def kept_rows(cache, models, indices):
     _, draft, tokens, mask = rows_of(models, [SEQUENCES[index] for index in indices])
-    return coarse(*cache.rows(indices), draft, tokens, mask)
+    return coarse(*cache.rows(indices), cache.vocabulary, draft, tokens, mask)
 
 
 @pytest.mark.parametrize("loss", ["kl", "reverse_kl", "lk", "block", "relaxed:clamped:width=1", "cross_entropy"])
@@ -90,19 +90,20 @@ def test_a_tail_that_rounding_would_swallow_keeps_its_mass():
     logits = torch.tensor([[0.0, -30.0, -31.0]])
     _, log_probs = likeliest(logits, top=1)
     assert log_probs[0, 1].item() == pytest.approx(torch.tensor([-30.0, -31.0]).logsumexp(-1).item(), abs=1e-5)
-    found = coarse(*likeliest(logits, top=1), torch.zeros(1, 1, 3), torch.tensor([[0]]), torch.tensor([[True]]))
+    found = coarse(*likeliest(logits, top=1), 3, torch.zeros(1, 1, 3), torch.tensor([[0]]), torch.tensor([[True]]))
     exact = Rows.of(logits.unsqueeze(0), torch.zeros(1, 1, 3), torch.tensor([[0]]))
     reverse = parse_loss("reverse_kl")
     assert (reverse(found) <= reverse(exact) + 1e-5).all()
 
 
-def test_tokens_that_only_the_target_has_are_left_out():
+@pytest.mark.parametrize(("of_target", "of_draft"), [(9, 6), (6, 9)])
+def test_tokens_that_only_one_model_has_are_left_out(of_target, of_draft):
     generator = torch.Generator().manual_seed(3)
-    wide = torch.randn(4, 9, generator=generator, dtype=torch.float64)
-    narrow = torch.randn(1, 4, 6, generator=generator, dtype=torch.float64)
-    given = torch.tensor([[0, 1, 2, 3]]), torch.ones(1, 4, dtype=torch.bool)
-    found, exact = coarse(*likeliest(wide, top=9), narrow, *given), Rows.of(wide.unsqueeze(0), narrow, *given)
-    for loss in ("kl", "lk", "total_variation"):
+    target = torch.randn(4, of_target, generator=generator, dtype=torch.float64)
+    draft = torch.randn(1, 4, of_draft, generator=generator, dtype=torch.float64)
+    given = draft, torch.tensor([[0, 1, 2, 3]]), torch.ones(1, 4, dtype=torch.bool)
+    found, exact = coarse(*likeliest(target, top=9), of_target, *given), Rows.of(target.unsqueeze(0), *given)
+    for loss in ("kl", "reverse_kl", "lk", "total_variation", "cross_entropy"):
         torch.testing.assert_close(parse_loss(loss)(found), parse_loss(loss)(exact), rtol=0, atol=1e-9)
 
 
@@ -115,7 +116,10 @@ def test_the_bias_for_the_bundled_pair_is_as_small_as_it_is_stated(tmp_path):
     cache = RowCache(tmp_path, models[0], texts)
     cache.fill()
     _, draft, tokens, mask = rows_of(models, texts)
-    found, exact = coarse(*cache.rows(range(24)), draft, tokens, mask), Rows.of(*rows_of(models, texts))
+    found, exact = (
+        coarse(*cache.rows(range(24)), cache.vocabulary, draft, tokens, mask),
+        Rows.of(*rows_of(models, texts)),
+    )
     for loss in ("kl", "reverse_kl"):
         assert (parse_loss(loss)(found) <= parse_loss(loss)(exact) + 1e-4).all()
     assert 0 <= (found.acceptance - exact.acceptance).mean() < 1e-4

@@ -9,7 +9,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import audit
 from cactus_decoding.training import TrainingSettings
-from cactus_decoding.training.acceptance.data import Split, TokenSequence
+from cactus_decoding.training.acceptance.data import DataSplit, TokenSequence
 from cactus_decoding.training.acceptance.fitting import arguments as trainer_arguments
 from cactus_decoding.training.acceptance.fitting import fit
 from cactus_decoding.training.acceptance.material import Material
@@ -36,7 +36,7 @@ def test_evaluation_is_that_of_the_rows_however_they_are_put_into_batches(tmp_pa
         "any", "any", draft="any", loss=loss, steps=1, batch_size=3, num_speculative_tokens=2,
         learning_rate=1e-9,
     )  # fmt: skip
-    material = Material(target, "any", None, [], [], Split(SEQUENCES, SEQUENCES, SEQUENCES), None, 8)
+    material = Material(target, "any", None, [], [], DataSplit(SEQUENCES, SEQUENCES, SEQUENCES), None, 8)
     _, log = fit(settings, material, trainer_arguments(settings, tmp_path / "work"), draft, lambda *_: None)
     for found in (log[0], log[-1]):  # before the first step, and after one that moves nothing
         assert found["eval_acceptance"] == pytest.approx(sum(alphas) / len(alphas), abs=1e-6)

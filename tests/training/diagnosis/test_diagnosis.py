@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from cactus_decoding import Request, audit, load_pair
+from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.training.diagnosis.advice import advice
 from cactus_decoding.training.diagnosis.diagnosis import Diagnosis, diagnose
-from cactus_decoding.training.diagnosis.probe import Probe
+from cactus_decoding.training.diagnosis.probe import MOST_TOKENS, Outcomes, Probe
 from cactus_decoding.training.diagnosis.recording import Recorded, check_request, record
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -65,6 +66,44 @@ def test_chances_are_the_audits_and_a_protected_position_is_lossless(few) -> Non
     assert named["lossless"].time.value == 1.0
     assert named["perfect draft"].time.value < named["lossless"].time.value
     assert sum(each.rejected for each in found.classes) == pytest.approx(1)
+
+
+def wide(vocabulary: int, positions: int) -> Recorded:
+    """Rows of a large vocabulary at few positions, with a draft that gives one token too much everywhere."""
+    generator = torch.Generator().manual_seed(0)
+    target = (
+        torch.randn(vocabulary, generator=generator) * 4 + torch.randn(positions, vocabulary, generator=generator) / 9
+    )
+    draft = target.clone()
+    draft[:, 7] += 22 - target[:, 7]
+    rows = (each.log_softmax(-1).half() for each in (target, draft))
+    tokens = torch.randint(vocabulary, (positions,), generator=generator)
+    hidden = torch.randn(positions, 16, generator=generator)
+    return Recorded(*rows, hidden, tokens, torch.arange(positions) // 4, 0.2, 3.0)
+
+
+def test_a_probe_of_a_large_vocabulary_looks_at_few_outcomes_and_says_how_far_it_is() -> None:
+    rows, said = wide(49_152, 24), list[int]()
+    tokens, target, draft = Outcomes.of(rows, torch.arange(24))
+    assert target.shape == draft.shape == (24, MOST_TOKENS + 1)
+    assert 7 in tokens
+    assert (target.float().exp().sum(-1) - 1).abs().max() < HALF
+    one, other = (rows.target[3].float().exp(), target[3].float().exp())
+    assert torch.equal(one[tokens], other[:-1])
+    assert 1 - one[tokens].sum() == pytest.approx(float(other[-1]), abs=HALF)
+    request = replace(RELAXED, spending=SpendingPolicy())
+    probe = Probe(steps=40, learning_rate=0.2)
+    found = diagnose(rows, load_pair(), Request(), request, draft_cost=0.1, probe=probe, report=said.append)
+    assert said == [*range(1, 81), 92, 104]
+    lossless, trained, *_ = found.promises
+    assert trained.acceptance > lossless.acceptance + 0.1
+
+
+def test_a_probe_of_a_small_vocabulary_looks_at_every_token(few) -> None:
+    _, rows = few
+    tokens, target, _ = Outcomes.of(rows, torch.tensor([5, 2]))
+    assert len(tokens) == rows.target.shape[1]
+    assert torch.equal(target, rows.target[[5, 2]])
 
 
 def test_truncation_makes_rows_sparse_and_costs_less() -> None:

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from sklearn.metrics import roc_auc_score
 from support.importances import random_importance
 
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.training.importance.fitting import Examples, auc_with_interval, examples_of, fit
 from cactus_decoding.training.importance.learning import check_number_of_problems, summary
 

@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 import re
+import warnings
 from numbers import Integral
-from types import MappingProxyType
 
 from cactus_decoding.arguments.checks import shown
+from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
-from cactus_decoding.drafting.lengths.adaptive_tree import AdaptiveTree
 from cactus_decoding.drafting.lengths.base import TreeShape
-from cactus_decoding.drafting.lengths.best_first import BestFirstTree
-from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
 from cactus_decoding.drafting.lengths.fixed import FixedLength
-from cactus_decoding.drafting.lengths.static_tree import StaticTree
 from cactus_decoding.types import DraftLength
 
-DRAFT_LENGTHS = MappingProxyType({"fixed": FixedLength, "confidence": ConfidenceStop, "adaptive": AdaptiveLength})
+DRAFT_LENGTHS = Contributed[type[DraftLength]](
+    {
+        "fixed": "cactus_decoding.drafting.lengths.fixed:FixedLength",
+        "confidence": "cactus_decoding.drafting.lengths.confidence:ConfidenceStop",
+        "adaptive": "cactus_decoding.drafting.lengths.adaptive:AdaptiveLength",
+        "auto": "cactus_decoding.drafting.automatic:AutoLength",
+    }
+)
 """Every draft length by its name."""
 TREE = "tree"
-"""How the spelling of a tree begins, which may stand in the place of a draft length: ``tree:best_first,nodes=16``."""
-TREE_SHAPES: MappingProxyType[str, type[TreeShape]] = MappingProxyType(
-    {"static": StaticTree, "best_first": BestFirstTree, "adaptive": AdaptiveTree}
+"""How the spelling of a tree begins where it stands among those of draft lengths: ``tree:best_first,nodes=16``."""
+TREE_SHAPES = Contributed[type[TreeShape]](
+    {
+        "static": "cactus_decoding.drafting.lengths.static_tree:StaticTree",
+        "best_first": "cactus_decoding.contrib.trees.best_first:BestFirstTree",
+        "adaptive": "cactus_decoding.contrib.trees.adaptive_tree:AdaptiveTree",
+    }
 )
-"""Every tree shape by its name; that of a static one is also its first parameter: ``tree:static=4.2.2.1``."""
+"""Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 __all__ = [
     "DRAFT_LENGTHS",
     "TREE",
     "TREE_SHAPES",
-    "AdaptiveLength",
-    "AdaptiveTree",
-    "BestFirstTree",
-    "ConfidenceStop",
     "FixedLength",
-    "StaticTree",
     "TreeShape",
     "as_draft_length",
+    "as_tree",
     "is_tree",
+    "proposals_of",
 ]
 
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
-    """Return a draft length from itself, from a number of proposals, or from its spelling.
+    """Return a draft length from itself, from a number of proposals, or from its spelling; behind ``tree:`` a tree's.
 
     Raises:
         TypeError: for anything else.
@@ -62,7 +66,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         if _NUMBER.fullmatch(text):  # a number is what most people mean
             return FixedLength(int(text))
         if is_tree(text):
-            return _tree(text)
+            return as_tree(text.partition(":")[2])
         if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
             known = [*DRAFT_LENGTHS, TREE]
             raise ValueError(
@@ -87,15 +91,47 @@ def is_tree(length: int | str) -> bool:
     return str(length).strip().partition(":")[0] == TREE
 
 
-def _tree(text: str) -> TreeShape:
-    """Return the tree shape of a spelling."""
-    spelled = text.partition(":")[2].strip()
-    name, _, rest = (part.strip() for part in spelled.partition(","))
+def as_tree(tree: TreeShape | str) -> TreeShape:
+    """Return a tree's shape from itself or from its spelling.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for a spelling that is none.
+
+    Example:
+        >>> as_tree("static=4.2.2.1"), str(as_tree("best_first,nodes=16"))
+        (StaticTree(static='4.2.2.1', drawn=1, lookup=0), 'best_first')
+    """
+    if isinstance(tree, TreeShape):
+        return tree
+    if not isinstance(tree, str):
+        raise TypeError(f"tree must be a tree's shape or its spelling, but is {shown(tree)}")
+    text = tree.strip()
+    name, _, rest = (part.strip() for part in text.partition(","))
     if name in TREE_SHAPES and name != "static":
         return parse("tree", f"{name}:{rest}", TREE_SHAPES)
-    if name.partition("=")[0].strip() not in ("static", "drawn", "lookup") or name == "static":
-        close = "" if name == "static" else suggestion(name.partition("=")[0].strip(), TREE_SHAPES)
-        raise ValueError(
-            f"unknown tree {shown(text)}; known are tree:static=4.2.2.1, tree:best_first and tree:adaptive{close}"
+    key = name.partition("=")[0].strip()
+    if key not in ("static", "drawn", "lookup") or name == "static":
+        close = "" if name == "static" else suggestion(key, TREE_SHAPES)
+        raise ValueError(f"unknown tree {shown(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
+    return parse("tree", f"static:{text}", TREE_SHAPES)
+
+
+def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
+    """Return what chooses a step's proposals: a tree's shape or how long chains are; None where nothing is said."""
+    if tree is None and (isinstance(length, TreeShape) or (isinstance(length, str) and is_tree(length))):
+        tree, length = (length.partition(":")[2] if isinstance(length, str) else length), None
+        warnings.warn(
+            f"num_speculative_tokens is a tree's shape, which will not be read any longer: give tree={str(tree)!r}",
+            FutureWarning,
+            stacklevel=4,
         )
-    return parse("tree", text, {TREE: StaticTree})
+    chain = None if length is None else as_draft_length(length)
+    if tree is None:
+        return chain
+    shape = as_tree(tree)
+    if chain is not None and chain != FixedLength(shape.max_draft_tokens):
+        raise ValueError(
+            f"tree and num_speculative_tokens exclude each other: give one of them, but they are {shape} and {chain}"
+        )
+    return shape

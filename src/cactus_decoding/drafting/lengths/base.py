@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
+
+from cactus_decoding.types import Drafter, DraftLength
+
+if TYPE_CHECKING:
+    from cactus_decoding.models.base import BaseCachedModel
 
 
 class LearnsNothing:
@@ -26,6 +31,21 @@ class LearnsNothing:
         """Nothing to learn."""
 
 
+class PerResponse(LearnsNothing, ABC):
+    """Says how proposals are to be chosen, and leaves the choice to an object that each response has for itself.
+
+    Its drafter must be one that may be left out of steps.
+    """
+
+    @abstractmethod
+    def prepare(self, target: BaseCachedModel, drafter: Drafter) -> None:
+        """Find out what responses on these models need to know, where that takes time; both are left empty."""
+
+    @abstractmethod
+    def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
+        """Return what chooses and what proposes in a response of up to so many tokens that begins on these models."""
+
+
 class Split(NamedTuple):
     """How many children a token gets.
 
@@ -43,7 +63,7 @@ class Growth(Protocol):
 
     All of a level's children are settled before any of them is drawn, from the rows behind that level and what was
     settled before. So neither how many children a token has nor which are fixed can depend on what is drawn there or
-    behind it, which is what exactness asks for; see docs/guarantees.md.
+    behind it, which is what exactness asks for; see docs/proofs.md.
     """
 
     def reserve(self, num_given: int) -> None:
@@ -55,7 +75,7 @@ class Growth(Protocol):
 
         Args:
             logits: of the draft behind each of them as it gave them, ``[tokens, vocabulary]``: no temperature, no cuts;
-                the least number that there is where a token is given.
+                float32's least number where a token is given.
             given: of each token, how likely the draft takes the children that it has in any case.
         """
         ...

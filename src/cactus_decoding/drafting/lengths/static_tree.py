@@ -58,8 +58,8 @@ class StaticTree(TreeShape):
             raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.max_nodes}")
 
     def __str__(self) -> str:
-        """Return the text that `as_draft_length` turns into this one."""
-        return spell("tree", self)
+        """Return the text that `as_tree` turns into this one."""
+        return spell("static", self).partition(":")[2]
 
     @property
     def max_draft_tokens(self) -> int:

@@ -6,13 +6,9 @@ import math
 from dataclasses import dataclass
 from itertools import groupby
 
-import torch
-
-from cactus_decoding.auditing import Audit, audit
+from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless
-from cactus_decoding.types import AcceptanceRule, Outcome, TreeRows, Visit, judges_untempered
-from cactus_decoding.verification.trees.judging import audit_children
-from cactus_decoding.verification.trees.tree import ProposedTree
+from cactus_decoding.types import AcceptanceRule, Outcome, Visit, judges_untempered
 
 
 @dataclass
@@ -57,31 +53,12 @@ class AuditedCosts:
         if judges_untempered(rule):  # at temperature 0 another token is another distribution altogether
             nats, tv = charged, [float(cost > 0) for cost in charged]
             largest = [math.inf if moved else 0.0 for moved in tv]
-        elif isinstance(visits[0].rows, TreeRows):
-            tree = ProposedTree(visits[0].rows)
-            results = [_audited(tree, rule, visit) for visit in visits]
-            nats = charged or [max(each.kl.item(), 0.0) for each in results]
+        else:
+            results = [Position(visit.rows, visit.rows.proposal.parents[visit.node]).audit(rule) for visit in visits]
+            nats = charged or [max(each.kl.item(), 0.0) for each in results]  # rounding takes a KL of 0 below 0
             tv = [each.tv.item() for each in results]
             largest = [max(each.max_log_ratio.item(), 0.0) for each in results]
-        else:
-            nodes, proposal = [visit.node for visit in visits], visits[0].rows.proposal
-            target_probs = visits[0].rows.target(nodes[-1] + 1)[nodes]
-            if proposal.probs is None:
-                drafted = torch.tensor([visit.token_id for visit in visits], device=target_probs.device)
-                result = audit(rule, target_probs, draft_token_ids=drafted)
-            else:
-                result = audit(rule, target_probs, proposal.probs[nodes])
-            nats = charged or result.kl.clamp(min=0).tolist()  # rounding can take a KL of zero below zero
-            tv, largest = result.tv.tolist(), result.max_log_ratio.clamp(min=0).tolist()
         for cost in nats:  # one by one, as they were charged: the same rounding
             self.nats += cost
         self.tv += sum(tv)
         self.max_log_ratio = max(self.max_log_ratio, *largest)
-
-
-def _audited(tree: ProposedTree, rule: AcceptanceRule, visit: Visit) -> Audit:
-    """Return what a rule emits at a position of a tree."""
-    parent = tree.parent(visit.node)
-    children = tree.children(parent)
-    assert children is not None  # the visited one is among them
-    return audit_children(rule, tree.target(parent).probs, children)

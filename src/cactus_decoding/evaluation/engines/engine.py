@@ -39,6 +39,7 @@ class Answer:
         metrics: counts, and wall time without the audit's.
         audited: exact costs; None where nobody audited.
         relaxed_known: whether ``metrics.relaxed`` was counted.
+        token_ids: the tokens of the answer, as the model wrote them.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Answer:
     metrics: Metrics = field(default_factory=Metrics)
     audited: AuditedCosts | None = None
     relaxed_known: bool = True
+    token_ids: tuple[int, ...] = ()
 
 
 class Engine(Protocol):

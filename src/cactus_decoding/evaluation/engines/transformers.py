@@ -1,4 +1,4 @@
-"""Answers by the package's own loop over Hugging Face models."""
+"""Answers by the package's own loop, over models of Hugging Face or GGUF files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from cactus_decoding.types import Outcome
 class TransformersEngine:
     """One pair, one response at a time.
 
-    Args:
-        pair: the models.
-        audited: whether answers carry their exact costs.
-        watch: sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
+    ``watch`` sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
     """
 
     def __init__(
@@ -49,7 +46,13 @@ class TransformersEngine:
         for outcome in self._watch(response):
             if audited is not None:
                 audited.add(outcome)
-        return Answer(response.text, response.finish_reason or "length", response.metrics, audited)
+        return Answer(
+            response.text,
+            response.finish_reason or "length",
+            response.metrics,
+            audited,
+            token_ids=tuple(response.token_ids),
+        )
 
     def close(self) -> None:
         """Do nothing: all that this engine holds are Python objects."""

@@ -14,13 +14,16 @@ from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
-from cactus_decoding.integrations.vllm.request import ServerConfig, asked_of, check_request_texts, request_of
+from cactus_decoding.integrations.vllm.request import RULES_KEY, ServerConfig, asked_of, check_request_texts, request_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
-from cactus_decoding.models.cached import check_fits
+from cactus_decoding.models.base import check_fits
 from cactus_decoding.models.loading import check_model_name
-from cactus_decoding.rules import Lossless
+from cactus_decoding.rules import Lossless, parse_rule
+from cactus_decoding.sampling.params import SamplingParams
 
 _SECONDS_TO_END = 30.0
+_SAMPLED = ("temperature", "top_k", "top_p")
+"""What vLLM's speculation takes of sampling."""
 
 
 class VllmEngine:
@@ -28,11 +31,7 @@ class VllmEngine:
 
     Draft models draw their proposals, as our own loop's do (``draft_sample_method: probabilistic``). Nobody audits
     here, and how many of the accepted tokens are relaxed is not known.
-
-    Args:
-        target: path or hub name.
-        draft: likewise, or ``ngram``.
-        given: further arguments of vLLM's engine.
+    ``given`` are further arguments of vLLM's engine.
     """
 
     def __init__(self, target: str, draft: str, given: Mapping[str, Any]) -> None:
@@ -43,6 +42,7 @@ class VllmEngine:
         self._engine: Any = None
         self._proposals: int | None = None
         self._asked = 0
+        self._rules = set[str]()
 
     @classmethod
     def load(cls, target: str, draft: str, engine_arguments: str | None = None) -> VllmEngine:
@@ -60,9 +60,13 @@ class VllmEngine:
             raise ValueError(f"vLLM takes a fixed number of proposals, but not '{request.num_speculative_tokens}'")
         if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
-        if request.sampling.min_p > 0 and _proposals(request):
-            raise ValueError(f"vLLM has no min_p under speculation, but it is {request.sampling.min_p}")
+        for name, value in vars(request.sampling).items():
+            if name not in _SAMPLED and value != getattr(SamplingParams(), name) and _proposals(request):
+                raise ValueError(f"vLLM has no {name} under speculation, but it is {value}")
         config = self._config(_proposals(request))
+        if not isinstance(request.rule, Lossless):  # named here, a rule from outside may be asked for
+            self._rules.add(str(request.rule))
+            parse_rule(str(request.rule))
         server = ServerConfig.of(config)
         asked = request_of(_asked(request), server.default)
         server.check(asked)
@@ -95,7 +99,8 @@ class VllmEngine:
         ((completion,),) = (output.outputs for output in outputs)  # only the finished answer is an output
         metrics = replace(self._counts.take(), generated=len(completion.token_ids), seconds=seconds)
         reason = "stop" if completion.finish_reason == "stop" else "length"
-        return Answer(completion.text, reason, metrics, relaxed_known=isinstance(request.rule, Lossless))
+        known = isinstance(request.rule, Lossless)
+        return Answer(completion.text, reason, metrics, relaxed_known=known, token_ids=tuple(completion.token_ids))
 
     def close(self) -> None:
         """End vLLM's processes, and give back the memory that they hold."""
@@ -112,7 +117,9 @@ class VllmEngine:
         proposals = _proposals(request)
         if self._engine is None or self._proposals != proposals:
             self.close()
-            self._engine = offline.start_engine(self._config(proposals), self._counts)
+            config = self._config(proposals)
+            config.additional_config = {**config.additional_config, RULES_KEY: sorted(self._rules)}
+            self._engine = offline.start_engine(config, self._counts)
             self._proposals = proposals
             self.answer("Question:", replace(request, stop=(), seed=0))  # the first pass is slow
         return self._engine

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from cactus_decoding.budgets.spending import SpendingPolicy
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import RelaxationAtLength
@@ -21,6 +20,7 @@ from cactus_decoding.evaluation.intervals import (
     resampled_medians,
     resampled_sums,
 )
+from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.rules.family import Family, round_to
 
 _GRID = 9
@@ -123,11 +123,7 @@ def speeds(
 ) -> Speeds:
     """Return estimated times per token: a step's measured time over the tokens expected of it.
 
-    Args:
-        measured: the recorded rows.
-        relaxation: what lossless is compared with.
-        times: from `time_steps`, for both at the same lengths; ``current`` is among them.
-        current: the draft length in use now.
+    ``times`` are those of `time_steps` for both at the same lengths, the one in use now (``current``) among them.
     """
     found, samples = {}, {}
     sampled = min(measured.rows.problems, *(len(seconds) for seconds in times.values()))

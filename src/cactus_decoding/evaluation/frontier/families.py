@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.rules import RULES
+from cactus_decoding.rules import RULES, parse_rule
 from cactus_decoding.rules.family import Family
+from cactus_decoding.rules.names import registered_rules
+from cactus_decoding.rules.outside import outside_class, respelled
 
 FAMILIES: dict[str, Family] = {
     family.name: family for rule in RULES.values() if not rule.judges_untempered for family in rule.families
@@ -14,15 +17,33 @@ FAMILIES: dict[str, Family] = {
 """Every family by its name. Rules for temperature 0 have none here: nothing is sampled there."""
 
 
-def parse_families(names: Sequence[str]) -> list[Family]:
-    """Return families by name, all of them for an empty list.
+def parse_families(names: Sequence[str], rules: Sequence[str] = ()) -> list[Family]:
+    """Return families by name, all of the package's for an empty list, and a family of one point for each rule.
+
+    Args:
+        names: of families, or of rules from outside the package, whose own families they mean.
+        rules: spellings.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for an unknown name or rule, or an outside rule that declares no family.
     """
-    unknown = [name for name in names if name not in FAMILIES]
-    if unknown:
-        raise ValueError(
-            f"unknown rule family {unknown[0]!r}; known are {', '.join(FAMILIES)}{suggestion(unknown[0], FAMILIES)}"
-        )
-    return [FAMILIES[name] for name in dict.fromkeys(names)] or list(FAMILIES.values())
+    found = dict[str, Family]()
+    for name in names or FAMILIES:
+        found |= {name: FAMILIES[name]} if name in FAMILIES else {each.name: each for each in _outside(name)}
+    return [*found.values(), *(_point(str(parse_rule(text))) for text in rules)]
+
+
+def _outside(name: str) -> list[Family]:
+    if ":" not in name and name not in {each.name for each in registered_rules()}:
+        raise ValueError(f"unknown rule family {name!r}; known are {', '.join(FAMILIES)}{suggestion(name, FAMILIES)}")
+    described = outside_class(name)
+    if not described.families:
+        raise ValueError(f"rule {name!r} declares no families: give --rule with its knobs instead")
+    return [
+        replace(each, name=f"{name} {each.name}", spell=lambda knob, each=each: respelled(described, each.spell(knob)))  # type: ignore[misc]
+        for each in described.families
+    ]
+
+
+def _point(rule: str) -> Family:
+    return Family(rule, rule, lambda _: rule, 1, 1, whole=True)

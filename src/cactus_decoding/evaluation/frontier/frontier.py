@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.budgets.spending import SpendingPolicy
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.evaluation.expected import expected_kept, laid_out
 from cactus_decoding.evaluation.frontier.children import chance_kept
 from cactus_decoding.evaluation.frontier.packed_rows import chunks
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, Relaxation
 from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
 from cactus_decoding.files.writing import plain
+from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import Lossless, parse_rule
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import AcceptanceRule
@@ -78,10 +79,7 @@ class Point:
 class Frontier:
     """Measures rules on recorded rows.
 
-    Args:
-        rows: from `record_rows` or `read_rows`.
-        memory: bytes that an audit may take.
-        vocabulary: what the target's tokens say, for policies that ask.
+    ``memory`` is what an audit may take, in bytes; ``vocabulary`` is for policies that ask what tokens say.
     """
 
     def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY, vocabulary: Vocabulary | None = None) -> None:
@@ -102,12 +100,7 @@ class Frontier:
     ) -> Point:
         """Return what follows from a rule where it may relax, exactly: nothing is sampled.
 
-        Args:
-            rule: the rule or its spelling.
-            family: the family that it belongs to.
-            knob: the family's parameter.
-            spending: where the rule may relax.
-            max_children: up to how many children of a tree's node are looked at; 0 for none.
+        Up to ``max_children`` children of a tree's node are looked at.
 
         Raises:
             ValueError: for a policy that rows alone do not decide.
@@ -200,9 +193,7 @@ def sums_by(values: Tensor, groups: Tensor, count: int) -> Tensor:
 def ratio_of_sums(above: Tensor, below: Tensor) -> Interval:
     """Return sum over sum, and its interval over problems: the positions of one answer are alike.
 
-    Args:
-        above: a sum for each problem, ``[problems]``.
-        below: likewise, such as the number of positions.
+    Both are a sum for each problem, ``[problems]``.
 
     Example:
         >>> ratio_of_sums(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))  # two problems are too few to tell
@@ -240,17 +231,13 @@ def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
         >>> expected_tokens(torch.tensor([0.5, 0.5]), step, ends).tolist()
         [[1.5, 1.75]]
     """
-    steps = len(ends)
-    counts = torch.bincount(step.long(), minlength=steps)
-    max_proposals = max(1, int(counts.max()) if steps else 1)
-    place = torch.arange(len(step)) - (counts.cumsum(0) - counts)[step]
-    chance = torch.zeros(steps, max_proposals, dtype=torch.float64)
-    chance[step, place] = accepted.double()
-    reached = chance.cumprod(-1)  # 0 behind the step's last proposal
-    tokens = 1 + reached.cumsum(-1)
-    last = (counts - 1).clamp(min=0)
-    over = ends.unsqueeze(1) & (torch.arange(max_proposals) >= last.unsqueeze(1)) & (counts > 0).unsqueeze(1)
-    return tokens - torch.where(over, reached.gather(1, last.unsqueeze(1)), 0.0)
+    chances = laid_out(accepted, step, len(ends))  # 0 behind the step's last proposal
+    counts = torch.bincount(step.long(), minlength=len(ends))
+    if not chances.shape[1]:  # no step proposes anything
+        return torch.ones(len(ends), 1, dtype=torch.float64)
+    last = (counts - 1).clamp(min=0).unsqueeze(1)
+    over = ends.unsqueeze(1) & (torch.arange(chances.shape[1]) >= last) & (counts > 0).unsqueeze(1)
+    return 1 + expected_kept(chances) - torch.where(over, chances.cumprod(-1).gather(1, last), 0.0)
 
 
 def frontier(
@@ -266,15 +253,7 @@ def frontier(
 ) -> list[Point]:
     """Return the lossless point, the point where acceptance is as high as it gets, and each family over its range.
 
-    Args:
-        rows: from `record_rows` or `read_rows`.
-        families: each is measured under every policy.
-        points: knobs of a family.
-        memory: bytes that an audit may take.
-        policies: where rules may relax.
-        vocabulary: what the target's tokens say, for policies that ask.
-        max_children: up to how many children of a tree's node are looked at; 0 for none.
-        report: called with how many points are measured, and the last one's rule.
+    Each family is measured at ``points`` knobs under every policy; see `Frontier`.
     """
     measured = Frontier(rows, memory, vocabulary)
     wanted: list[tuple[str, str, float | None, SpendingPolicy]] = [

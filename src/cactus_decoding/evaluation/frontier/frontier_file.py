@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.files.jsonl import number_of
+from cactus_decoding.files.jsonl import number_of, parse_json
 from cactus_decoding.files.reading import read_bytes
 
 SCHEMA, KIND = 1, "frontier"
@@ -19,12 +18,7 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
         OSError: if it cannot be read.
         ValueError: if it is something else, naming file and line.
     """
-    try:
-        value = json.loads(read_bytes(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {error.lineno}: this is not JSON: {error.msg}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: this is not a result of cactus frontier ({error.reason})") from None
+    value = parse_json(read_bytes(path), path)
     if not isinstance(value, dict) or value.get("kind") != KIND:
         raise ValueError(f"{path}: this is not a result of cactus frontier")
     if value.get("schema") != SCHEMA:

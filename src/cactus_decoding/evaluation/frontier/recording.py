@@ -52,7 +52,7 @@ class Recording:
                 draft = one_hot(torch.tensor(drafted, dtype=torch.long), self.vocabulary)
             else:
                 draft = proposal.probs[: len(drafted)]
-            self.target.append(rows.target(len(drafted)).float().cpu())
+            self.target.append(rows.target_along(len(drafted)).float().cpu())
             self.draft.append(draft.float().cpu())
         if len(self.target) >= _BLOCKS_AT_ONCE:
             self._pack()
@@ -96,15 +96,7 @@ def record_rows(
 ) -> RecordedRows:
     """Return the rows of lossless steps on prompts, until enough positions have been visited.
 
-    Args:
-        pair: the models.
-        prompts: in order; problem i is answered with the request's seed + i.
-        request: a lossless one with proposals, and a temperature above 0.
-        positions: how many visited positions are enough.
-        memory: recording stops early where the rows take this many bytes.
-        settings: kept with the rows.
-        provenance: kept with the rows.
-        report: called with the number of positions so far.
+    Problem i is answered with the request's seed + i. Recording stops early where the rows take ``memory`` bytes.
 
     Raises:
         ValueError: at temperature 0, for another rule, for block verification, or where no position was visited.

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cactus_decoding import zoo
-from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
-from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.evaluation.tasks.extractors import number
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.loading import load_tokenizer, only_cached
 from cactus_decoding.models.tokenizers import Tokenizer
-from cactus_decoding.rules import as_rule
+from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.rules import recorded_rule
 
 EVERYWHERE = SpendingPolicy()
 NONE = "none"
@@ -50,12 +49,16 @@ LOSSLESS = Relaxation("lossless")
 
 def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
     """Return a request with another relaxation and number of proposals."""
-    rule, spending = as_rule(relaxation.rule), relaxation.spending
-    return replace(request, rule=rule, spending=spending, num_speculative_tokens=as_draft_length(length))
+    rule, spending = recorded_rule(relaxation.rule), relaxation.spending
+    return replace(request, rule=rule, spending=spending).proposing(length)
 
 
-def parse_policies(protect: Sequence[str], threshold: float | None = None) -> list[SpendingPolicy]:
+def parse_policies(protect: Sequence[str], **protection: Any) -> list[SpendingPolicy]:
     """Return a policy for each set of protected tokens, each once; ``none`` protects nothing.
+
+    Args:
+        protect: the sets.
+        protection: what else is said of `Protection`, by the names of a request's settings.
 
     Raises:
         ValueError: for a pattern that is none, or a threshold where nothing is protected.
@@ -64,11 +67,11 @@ def parse_policies(protect: Sequence[str], threshold: float | None = None) -> li
         >>> [str(policy) for policy in parse_policies(["none", "digits"])]
         ['', 'protecting digits']
     """
-    if threshold is not None and all(pattern == NONE for pattern in protect):
-        raise ValueError(
-            "--protect-threshold is that of protected tokens: give --protect too, such as --protect digits"
-        )
-    made = [EVERYWHERE if pattern == NONE else spending_policy(pattern, threshold) for pattern in protect]
+    given = [name for name, value in protection.items() if value is not None]
+    if given and all(pattern == NONE for pattern in protect):
+        option = given[0].replace("_", "-")
+        raise ValueError(f"--{option} is that of protected tokens: give --protect too, such as --protect digits")
+    made = [EVERYWHERE if pattern == NONE else spending_policy(protect=pattern, **protection) for pattern in protect]
     return list(dict.fromkeys(made))
 
 

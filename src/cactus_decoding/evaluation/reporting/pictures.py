@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.rules import RULES, Rule, parse_rule
+from cactus_decoding.rules import Rule, parse_rule, recorded_rule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,8 @@ def family_of(rule: str) -> str:
     """
     name = rule.partition(":")[0].strip()
     try:
-        words, families = _words(parse_rule(rule)), RULES[name].families
+        parsed = recorded_rule(rule)
+        words, families = _words(parsed), parsed.families
     except ValueError:  # of another version
         return name
     likeness = {each.name: len(words & _words(parse_rule(each.spell(each.strict)))) for each in families}

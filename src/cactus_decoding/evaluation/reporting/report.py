@@ -26,7 +26,7 @@ COLUMNS = (
     ("nodes_per_step", "tree's nodes per step", 1),
     ("rejections_ratio", "rejections ÷ lossless", 2),
     ("length_ratio", "length ratio", 3),
-    ("rounds_per_answer", "rounds per answer", 1),
+    ("steps_per_answer", "steps per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
     ("seconds_ratio", "wall time ÷ best lossless", 3),
     ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 3),
@@ -177,7 +177,8 @@ def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> l
     if all(summary.metrics["score"] is None for summary in summaries):
         notes.append(f"{name}: the task has no score, so there is no picture of it.")
     else:
-        band = sigma_band(summaries)
+        alone = (each.metrics["score"] for each in summaries if each.config.num_speculative_tokens == 0)
+        band = next((score for score in alone if score is not None and math.isfinite(score.low)), None)
         if band is None:
             notes.append(f"{name}: the target alone was not measured, so its score has no band.")
         caption = f"Score against acceptance rate; ×N: proposals per step. {name}."

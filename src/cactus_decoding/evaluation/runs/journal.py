@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from cactus_decoding.evaluation.runs.results import AUDITED
-from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.jsonl import number_of, objects_in, whole_lines
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, write_atomically
 
@@ -21,17 +20,15 @@ class Journal:
     """Answers of unfinished runs.
 
     An answer counts only for the same run, problems and commit. A last line that a kill cut off is passed over.
-
-    Args:
-        path: the file; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[str, list[AnswerEntry]] = {}
         data = whole_lines(read_bytes(path)) if path.exists() else b""
-        for line in data.splitlines():
-            value = json.loads(line)
+        for _, where, value in objects_in(data, path):
+            if not isinstance(value.get("of"), str) or not isinstance(value.get("row"), dict):
+                raise ValueError(f"{where}: this is not an answer of an unfinished run")
             self._entries.setdefault(value["of"], []).append(value["row"])
         self._file = path.open("ab")
         self._file.truncate(len(data))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.files.jsonl import number_of, whole_lines
+from cactus_decoding.files.jsonl import number_of, parse_json, whole_lines
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, file_behind, lock
 
@@ -33,7 +33,8 @@ class RunResult:
 
     Attributes:
         config: what it is about.
-        answers: columns, one entry a problem; the audited ones are absent where nobody audited.
+        answers: columns, one entry a problem; the audited ones are absent where nobody audited, ``text`` in files of
+            version 0.1, and ``token_ids`` where nobody asked for them.
         provenance: commit, versions, machine, date, arguments.
     """
 
@@ -57,7 +58,7 @@ class RunResult:
 
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
-        text = ("id", "group", "finish_reason")
+        text = ("id", "group", "finish_reason", "text", "token_ids")
         return {  # the infinite costs of older files are null
             name: np.array([number_of(value, math.inf if name in AUDITED else math.nan) for value in values])
             for name, values in self.answers.items()
@@ -89,18 +90,14 @@ def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
     """Return the finished runs, and how many bytes they take."""
     results, whole = [], whole_lines(data)
     for number, line in enumerate(whole.splitlines(), start=1):
-        results.append(_parse_line(line, f"{path}, line {number}"))
+        results.append(_parse_line(parse_json(line, path, number), f"{path}, line {number}"))
     rest = data[len(whole) :]
     if rest and not (_BEGINNING.encode().startswith(rest) or rest.startswith(_BEGINNING.encode())):
         raise ValueError(f"{path}, line {len(results) + 1}: this is not a result of cactus eval")
     return results, len(whole)
 
 
-def _parse_line(line: bytes, where: str) -> RunResult:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: this is not JSON: {error}") from None
+def _parse_line(value: Any, where: str) -> RunResult:
     if not isinstance(value, dict) or "schema" not in value or "cell" not in value:
         raise ValueError(f"{where}: this is not a result of cactus eval")
     if value["schema"] != SCHEMA:

@@ -59,20 +59,15 @@ def run(
     report: Callable[[str], None] = lambda remark: None,
     *,
     interleaved: bool = True,
+    token_ids: bool = False,
 ) -> None:
     """Answer the runs that a file lacks, and add each to it when it is finished.
 
     Everything that can be checked is checked before the first answer: requests, problems, prompts, models.
-
-    Args:
-        configs: what to answer; those of one draft stand together.
-        tasks: by name.
-        load: loads models, once for each draft that has something to do.
-        file: where results go.
-        provenance: of the results; versions of the engines, the date and a hash of the problems are added to it.
-        report: called for each answer with the label of its run.
-        interleaved: whether the runs of a task, draft and seed are answered side by side, so that their wall times can
-            be compared; otherwise one after another.
+    ``load`` is called once for each draft that has something to do, and the runs of a draft stand together. Provenance
+    gets versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed
+    are answered side by side, so that their wall times can be compared. With ``token_ids``
+    each answer's tokens are kept beside its text.
 
     Raises:
         ValueError: for settings that do not go together, or a prompt that does not fit.
@@ -94,7 +89,7 @@ def run(
     try:
         for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
             for group in groups:
-                _answer(group, tasks, engines, file, provenance, journal, report)
+                _answer(group, tasks, engines, file, provenance, journal, report, token_ids)
             engines[draft].close()  # what the next draft's engine takes may not be there twice
     finally:
         for engine in engines.values():
@@ -129,6 +124,7 @@ def _answer(
     provenance: Mapping[str, Any],
     journal: Journal,
     report: Callable[[str], None],
+    token_ids: bool,
 ) -> None:
     """Answer runs side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
     names = {config: _name(config, tasks, provenance) for config in configs}
@@ -144,23 +140,34 @@ def _answer(
         fewest = min(len(entries[config]) for config in answers)
         for config in [config for config in answers if len(entries[config]) == fewest]:
             if fewest < config.problems:
-                entry = _entry(*next(answers[config]))
+                entry = _entry(*next(answers[config]), token_ids)
                 entries[config].append(entry)
                 journal.add(names[config], entry)
                 report(config.label)
             if len(entries[config]) == config.problems:
                 del answers[config]
-                columns = {name: [entry[name] for entry in entries[config]] for name in entries[config][0]}
-                date = datetime.now(UTC).isoformat(timespec="seconds")
-                digest = tasks[config.task].digest_of(config.problems)
-                file.append(RunResult(config, columns, {**provenance, "problems": digest, "date": date}))
+                names_of_columns = entries[config][-1]  # an earlier command may have kept fewer
+                columns = {name: [entry.get(name) for entry in entries[config]] for name in names_of_columns}
+                file.append(RunResult(config, columns, {**provenance, **about(tasks[config.task], config)}))
 
 
-def _entry(problem: Problem, answer: Answer, right: bool | None) -> AnswerEntry:
+def about(task: Task, config: RunConfig) -> dict[str, str]:
+    """Return what the provenance of a run that ends now says of its problems, and the date."""
+    return {
+        "problems": task.digest_of(config.problems),
+        "prompts": task.digest_of(config.problems, prompts_only=True),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _entry(problem: Problem, answer: Answer, right: bool | None, token_ids: bool) -> AnswerEntry:
     """Return an answer's entry in each column."""
     entry: AnswerEntry = {
-        "id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason
+        "id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason,
+        "text": answer.text,
     }  # fmt: skip
+    if token_ids:
+        entry["token_ids"] = list(answer.token_ids)
     entry |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
     if not answer.relaxed_known:
         entry["relaxed"] = None

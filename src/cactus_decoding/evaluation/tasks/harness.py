@@ -62,10 +62,8 @@ def _right(sample: dict[str, Any]) -> bool | None:
 def harness_tasks(names: str, include: Path | None, problems: int | None) -> list[Task]:
     """Return tasks of the harness, those of a group one by one.
 
-    Args:
-        names: comma-separated.
-        include: folder with further definitions.
-        problems: how many of each are asked, the first of them; all, if None.
+    Names are comma-separated; ``include`` is a folder with further definitions; of each task the first ``problems`` are
+    asked.
 
     Raises:
         ValueError: where the harness is not installed, for an unknown task, or one that does not generate.

@@ -27,10 +27,6 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
     Sampling is the run's: of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are answered
     under the settings that are compared.
 
-    Args:
-        engine: what decodes.
-        config: the run.
-
     Attributes:
         answers: by the task's name and the document's number, as they were given.
     """

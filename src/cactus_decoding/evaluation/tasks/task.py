@@ -28,9 +28,12 @@ class Task:
     extract: Callable[[str], str | None] | None = None
     stop: tuple[str, ...] = ()
 
-    def digest_of(self, problems: int) -> str:
-        """Return a hash of the first problems: runs of the same task must have the same."""
-        text = json.dumps([asdict(problem) for problem in self.problems[:problems]], sort_keys=True)
+    def digest_of(self, problems: int, *, prompts_only: bool = False) -> str:
+        """Return a hash of the first problems, or of what they ask: runs of the same task must have the same."""
+        given = [asdict(problem) for problem in self.problems[:problems]]
+        if prompts_only:
+            given = [{"id": each["id"], "prompt": each["prompt"]} for each in given]
+        text = json.dumps(given, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def is_right(self, problem: Problem, text: str) -> bool | None:

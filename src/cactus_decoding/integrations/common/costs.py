@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.integrations.common.relaxed_logits import Relaxed
+from cactus_decoding.integrations.common.relaxed_logits import RelaxedLogits
 from cactus_decoding.rules.base import Rule
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class PositionCosts:
     """What some positions cost if they are relaxed; float64, ``[positions]`` each.
 
     Attributes:
@@ -33,7 +33,9 @@ class Costs:
         return (1 - self.lossless_acceptance / self.acceptance.clamp(min=1e-300)).clamp(0, 1)
 
 
-def costs_of(relaxed: Relaxed, draft_token_probs: Tensor | None, audited: tuple[Tensor, Tensor] | None) -> Costs:
+def costs_of(
+    relaxed: RelaxedLogits, draft_token_probs: Tensor | None, audited: tuple[Tensor, Tensor] | None
+) -> PositionCosts:
     """Return what some positions cost.
 
     Args:
@@ -57,7 +59,7 @@ def costs_of(relaxed: Relaxed, draft_token_probs: Tensor | None, audited: tuple[
             emitted = torch.full_like(emitted, torch.inf)
             if audited is not None:
                 emitted[audited[0]] = audited[1]
-    return Costs(relaxed.conditional, emitted, *acceptances)
+    return PositionCosts(relaxed.conditional, emitted, *acceptances)
 
 
 def audited_nats(rule: Rule, target_logits: Tensor, draft_probs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.integrations.common.costs import Costs
+from cactus_decoding.integrations.common.costs import PositionCosts
 from cactus_decoding.rules.base import Rule
 
 COUNTERS = {
@@ -60,7 +60,7 @@ class Counters:
         return chosen.to(self._device, non_blocking=True)
 
     def add(
-        self, rule: Rule, costs: Costs, left: Tensor, sample: Tensor | None, protected: Tensor | None = None
+        self, rule: Rule, costs: PositionCosts, left: Tensor, sample: Tensor | None, protected: Tensor | None = None
     ) -> None:
         """Count what one rule did in a step.
 

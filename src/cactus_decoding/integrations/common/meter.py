@@ -58,7 +58,7 @@ class BudgetMeter:
         return slot
 
     def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
-        """Add what a step spent, position after position as `admit_positions` did: the same rounding.
+        """Add what a step spent, position after position as `admitted` has it: the same rounding.
 
         Args:
             slots: of the requests, ``[requests]``; any slot for a request that costs nothing.
@@ -74,27 +74,3 @@ class BudgetMeter:
         """
         for cost in torch.where(visited, costs, 0.0).unbind(1):
             self.spent.index_add_(0, slots, cost)
-
-
-def admit_positions(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
-    """Return which positions the budgets pay for: `cactus_decoding.budgets` admits the same, one response at a time.
-
-    Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
-    cost, infinite or NaN, and so is every position once the budget is used up. Nothing waits for the device.
-
-    Args:
-        costs: nats of each position if it is relaxed, ``[requests, positions]`` in float64.
-        spent: nats before this step, ``[requests]``.
-        budgets: in nats, ``[requests]``; infinite where nothing is metered.
-
-    Example:
-        >>> one = torch.tensor([1.0])
-        >>> admit_positions(torch.tensor([[0.25, 0.75, 0.5]]), 0.25 * one, one)
-        tensor([[ True, False,  True]])
-    """
-    admitted = []
-    for cost in costs.unbind(1):
-        fits = cost.isfinite() & (spent + cost <= budgets) & ((spent < budgets) | budgets.isinf())
-        spent = spent + torch.where(fits, cost, 0.0)
-        admitted.append(fits)
-    return torch.stack(admitted, 1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from cactus_decoding.budgets.phases import Phases
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 
 def with_silence(vocabulary: Vocabulary | None) -> Vocabulary:
     """Return a vocabulary with one more token, which says nothing; that token alone, if there is none."""
-    return Vocabulary((*(() if vocabulary is None else vocabulary.texts), ""))
+    known = Vocabulary(()) if vocabulary is None else vocabulary
+    return replace(known, texts=(*known.texts, ""))
 
 
 class FollowedResponse:

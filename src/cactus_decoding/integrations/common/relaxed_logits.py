@@ -58,7 +58,7 @@ def lift_cost(target_prob: Tensor, relaxed_prob: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Relaxed:
+class RelaxedLogits:
     """What a rule makes of some rows, and what that costs; float64 but for the logits, ``[rows]`` each.
 
     Attributes:
@@ -74,7 +74,7 @@ class Relaxed:
     conditional: Tensor
 
 
-def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxed:
+def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> RelaxedLogits:
     """Return the drafted tokens' logits that turn each row into h; for the rules of `relaxed_probability`.
 
     .. math:: x_n = L + log(1 - q(n)) + log h(n) - log(1 - h(n)),   L = logsumexp of the row
@@ -98,10 +98,10 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
     log_odds = (h.log() - torch.log1p(-h)).clamp(max=_MAX_LOG_ODDS)
     lifted = log_totals.double() + torch.log1p(-q) + log_odds
     logits = torch.where((h > q) & (q > 0) & (q < 1), lifted.to(token_logits.dtype), token_logits)
-    return Relaxed(logits, q, h, lift_cost(q, h))
+    return RelaxedLogits(logits, q, h, lift_cost(q, h))
 
 
-def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids: Tensor) -> Relaxed:
+def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids: Tensor) -> RelaxedLogits:
     """Return log h for rules whose h does not depend on n.
 
     Args:
@@ -124,7 +124,7 @@ def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids
     if h is None:
         raise ValueError(f"{rule!s} has no relaxed target: its h depends on the drafted token")
     token = token_ids.unsqueeze(1)
-    return Relaxed(
+    return RelaxedLogits(
         logits=h.log().to(target_logits.dtype),
         target_prob=target_probs.gather(1, token).squeeze(1),
         relaxed_prob=h.gather(1, token).squeeze(1),

@@ -9,117 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from cactus_decoding.budgets.importance import Weights
-from cactus_decoding.integrations.common.costs import Costs, audited_nats, costs_of
-from cactus_decoding.integrations.common.counters import Counters
-from cactus_decoding.integrations.common.meter import BudgetMeter, admit_positions
-from cactus_decoding.integrations.common.relaxed_logits import (
-    Relaxed,
-    probability_from_logits,
-    relax_rows,
-    relax_tokens,
+from cactus_decoding.integrations.common.batched_policy import (
+    MAX_ELEMENTS,
+    DraftRows,
+    Group,
+    Layout,
+    admitted,
+    allowed,
+    cost,
 )
-from cactus_decoding.rules.base import Rule
+from cactus_decoding.integrations.common.costs import PositionCosts, audited_nats, costs_of
+from cactus_decoding.integrations.common.counters import Counters
+from cactus_decoding.integrations.common.meter import BudgetMeter
+from cactus_decoding.integrations.common.relaxed_logits import RelaxedLogits, relax_rows, relax_tokens
 
-_MAX_RELAXED, _MAX_AUDITED = 1 << 25, 1 << 23
-"""Elements of float64 rows that are worked on at once."""
-
-
-class Group(NamedTuple):
-    """The rows of one rule.
-
-    Attributes:
-        rule: it recovers from its relaxed target.
-        rows: which of the step's, ``[positions]``.
-        chosen: which of those are the rule's, ``[positions]``; all, if None.
-    """
-
-    rule: Rule
-    rows: Tensor
-    chosen: Tensor | None = None
-
-
-class Protected(NamedTuple):
-    """The rows whose requests protect the same tokens.
-
-    Attributes:
-        rows: which of the step's, ``[positions]``.
-        token_ids: the protected tokens, ``[tokens]``.
-        thresholds: the largest probability of these at which a row may be relaxed, ``[positions]``; infinite in a row
-            whose request does not protect them.
-    """
-
-    rows: Tensor
-    token_ids: Tensor
-    thresholds: Tensor
-
-
-class Weighed(NamedTuple):
-    """The rows whose requests weigh positions by learned importance.
-
-    Attributes:
-        rows: which of the step's, ``[positions]``.
-        importance: of the server's pair, in float64 on the device, and as long as the target's rows.
-        limits: the greatest importance at which a row may be relaxed, ``[positions]``; infinite in a row whose request
-            weighs nothing.
-    """
-
-    rows: Tensor
-    importance: Weights
-    limits: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Where the rows of a step are.
-
-    Attributes:
-        groups: of the rules in the step.
-        requests: each row's request, an index into ``budgets``, ``[rows]``.
-        depths: how many drafted tokens of the request precede it, ``[rows]``.
-        width: larger than every depth.
-        budgets: in nats, ``[requests]``; infinite without one. None if no request has one.
-        meter_slots: where the meter keeps what a request has spent, ``[requests]``; anything without a budget.
-        protected: of the sets of tokens that are protected in the step.
-        weighed: of learned importance; None if no request asks for it.
-        relaxable: which rows their requests' phases let a rule judge, ``[rows]``; all, if None.
-        reporting: which requests the meter counts for a report, ``[requests]``; none, if None.
-    """
-
-    groups: list[Group]
-    requests: Tensor
-    depths: Tensor
-    width: int
-    budgets: Tensor | None
-    meter_slots: Tensor
-    protected: list[Protected] = field(default_factory=list)
-    weighed: Weighed | None = None
-    relaxable: Tensor | None = None
-    reporting: Tensor | None = None
-
-
-class DraftRows(Protocol):
-    """What the draft drew its tokens from."""
-
-    @property
-    def width(self) -> int:
-        """Of its vocabulary; no larger than the target's."""
-        ...
-
-    def rows(self, some: Tensor) -> Tensor:
-        """Return its probabilities in some rows of the step, ``[positions, width]``."""
-        ...
-
-    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
-        """Return what these give one token each, ``[positions]``."""
-        ...
+_MAX_AUDITED = MAX_ELEMENTS // 4
+"""Elements of float64 rows that are audited at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +50,8 @@ class _Change:
     group: Group
     token_ids: Tensor
     allowed: Tensor
-    relaxed: Relaxed
-    costs: Costs | None = None
+    relaxed: RelaxedLogits
+    costs: PositionCosts | None = None
     sample: Tensor | None = None
     protected: Tensor | None = None
     fell_back: Tensor | None = None
@@ -173,13 +83,13 @@ class RelaxedStep:
         self._layout, self._meter, self._counters = layout, meter, counters
         self._logits, self._draft = logits, draft
         self._known_totals: Tensor | None = None
-        self._relaxable = self._where_relaxable(token_ids)
+        self._relaxable = allowed(layout, logits, draft, token_ids, lambda: self._totals)
         self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
         if counters is not None or layout.budgets is not None or layout.reporting is not None:
             self._changes = [self._with_costs(change) for change in self._changes]
         if layout.budgets is not None:
-            self._table = self._table_of_costs(layout.budgets)
-            self._admitted = admit_positions(self._table, meter.spent[layout.meter_slots], layout.budgets)
+            self._table = cost(layout, layout.budgets, [self._emitted(change) for change in self._changes])
+            self._admitted = admitted(self._table, meter.spent[layout.meter_slots], layout.budgets)
             self._changes = [self._admit(change) for change in self._changes]
 
     def _admit(self, change: _Change) -> _Change:
@@ -230,6 +140,10 @@ class RelaxedStep:
             left = torch.where(change.allowed, left, -1)
             self._counters.add(change.group.rule, change.costs, left, change.sample, protected)
 
+    def _emitted(self, change: _Change) -> tuple[Tensor, Tensor, Tensor]:
+        assert change.costs is not None
+        return change.group.rows, change.allowed, change.costs.emitted
+
     def _places(self, change: _Change) -> tuple[Tensor, Tensor]:
         return self._layout.requests[change.group.rows], self._layout.depths[change.group.rows]
 
@@ -239,34 +153,6 @@ class RelaxedStep:
         if self._known_totals is None:
             self._known_totals = self._logits.logsumexp(-1)
         return self._known_totals
-
-    def _where_relaxable(self, drafted: Tensor) -> Tensor | None:
-        """Return which rows a rule may judge, ``[rows]``; all, if None."""
-        relaxable, free = self._layout.relaxable, list[tuple[Tensor, Tensor]]()
-        for rows, token_ids, thresholds in self._layout.protected:
-            some = rows.split(max(1, _MAX_RELAXED // len(token_ids)))
-            free.append((rows, torch.cat([self._mass(part, token_ids) for part in some]) <= thresholds))
-        if self._layout.weighed is not None:
-            rows, importance, limits = self._layout.weighed
-            parts = rows.split(max(1, _MAX_RELAXED // self._logits.shape[1]))
-            free.append((rows, torch.cat([self._importance(part, importance, drafted) for part in parts]) <= limits))
-        for rows, here in free:
-            before = here.new_ones(len(self._logits)) if relaxable is None else relaxable
-            relaxable = before.index_copy(0, rows, before[rows] & here)
-        return relaxable
-
-    def _importance(self, rows: Tensor, importance: Weights, drafted: Tensor) -> Tensor:
-        """Return the importance of positions, ``[positions]``; of rows without a drafted token, anything."""
-        target = self._logits[rows].softmax(-1, dtype=torch.float64)
-        if self._draft is None:
-            return importance(target, None, drafted[rows].long().clamp(min=0))
-        draft = self._draft.rows(rows).double()
-        return importance(target, pad(draft, (0, target.shape[1] - draft.shape[1])), None)
-
-    def _mass(self, rows: Tensor, token_ids: Tensor) -> Tensor:
-        """Return what the target gives some tokens together, ``[positions]``."""
-        together = self._logits[rows.unsqueeze(1), token_ids].double().logsumexp(1)
-        return probability_from_logits(together, self._totals[rows])
 
     def _change(self, group: Group, token_ids: Tensor) -> _Change:
         change = self._unprotected_change(group, token_ids)
@@ -283,7 +169,7 @@ class RelaxedStep:
         if self._draft is None or rule.lifts_one_token:
             return _Change(group, drafted, allowed, relax_tokens(rule, self._logits[rows, drafted], self._totals[rows]))
         draft, width = self._draft, self._draft.width
-        size = max(1, _MAX_RELAXED // width)
+        size = max(1, MAX_ELEMENTS // width)
         parts = zip(rows.split(size), drafted.split(size), strict=True)
         relaxed = [relax_rows(rule, self._logits[some, :width], draft.rows(some), tokens) for some, tokens in parts]
         return _Change(group, drafted, allowed, _joined(relaxed))
@@ -312,17 +198,6 @@ class RelaxedStep:
         drafted = draft.of_tokens(rows, change.token_ids).double()
         return replace(change, costs=costs_of(change.relaxed, drafted, audited), sample=sample)
 
-    def _table_of_costs(self, budgets: Tensor) -> Tensor:
-        """Return the nats of each request's positions, ``[requests, width]``; 0 where nothing is metered."""
-        table = torch.zeros(len(budgets) * self._layout.width, dtype=torch.float64, device=budgets.device)
-        for change in self._changes:
-            assert change.costs is not None
-            requests, depths = self._places(change)
-            metered = change.allowed & budgets[requests].isfinite()
-            emitted = torch.where(metered, change.costs.emitted, 0.0)
-            table.index_add_(0, requests * self._layout.width + depths, emitted)
-        return table.view(len(budgets), self._layout.width)
-
 
 def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
     """Return what positions add to their responses' counts, by `REPORTED`, ``[positions, counts]``.
@@ -346,8 +221,8 @@ def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
     return torch.stack([column.double() for column in columns], 1)
 
 
-def _joined(parts: list[Relaxed]) -> Relaxed:
+def _joined(parts: list[RelaxedLogits]) -> RelaxedLogits:
     if len(parts) == 1:
         return parts[0]
     fields = zip(*((one.logits, one.target_prob, one.relaxed_prob, one.conditional) for one in parts), strict=True)
-    return Relaxed(*map(torch.cat, fields))
+    return RelaxedLogits(*map(torch.cat, fields))

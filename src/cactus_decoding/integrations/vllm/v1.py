@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed
 from cactus_decoding.integrations.common.phases import FollowedResponse
-from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
+from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.reports import install_worker
@@ -140,9 +141,9 @@ class BatchRules(RequestRules):
                 some, thresholds = protected.setdefault(request.pattern, ([], []))
                 some += own
                 thresholds += [request.threshold] * len(own)
-            if request.max_importance < math.inf:
+            if request.limit < math.inf:
                 weighed += own
-                limits += [request.max_importance] * len(own)
+                limits += [request.limit] * len(own)
         budgets, slots = [math.inf] * len(counts), [0] * len(counts)
         for index, request in here.items():
             budgets[index], slots[index] = request.budget, request.meter_slot or 0

@@ -16,16 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cactus_decoding.budgets.phases import Phases
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.phases import FollowedResponse
-from cactus_decoding.integrations.common.step import Group, Layout, Protected, RelaxedStep, Weighed
+from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules.base import Rule
 
 NO_RULE = -1
@@ -120,7 +121,7 @@ class SlotRules(RequestRules):
         self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
         self.meter_slots[req_idx], self.reporting[req_idx] = request.meter_slot or 0, request.reports
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
-        self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.max_importance
+        self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.limit
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
         return True
 
@@ -173,7 +174,7 @@ class SlotRules(RequestRules):
 
     def _weighed(self, rows: Tensor, slots: Tensor) -> Weighed | None:
         """Return how important rows may be; None where no request asks."""
-        if self.importance is None or all(each.max_importance == math.inf for each in self.present.values()):
+        if self.importance is None or all(each.limit == math.inf for each in self.present.values()):
             return None
         return Weighed(rows, self.importance, self.limits[slots])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cactus_decoding.budgets.protection import Protection
-from cactus_decoding.budgets.vocabulary import Vocabulary
+from cactus_decoding.policy.protection import Protection
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 logger = logging.getLogger("vllm.cactus_decoding")
 

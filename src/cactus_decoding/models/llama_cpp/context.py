@@ -30,6 +30,7 @@ class Context:
         size: tokens that it holds.
         batch_size: tokens that it takes at once.
         vocabulary_size: the width of its logits.
+        threads: of the CPU that read a batch.
 
     Raises:
         ValueError: for a model that keeps no cache of tokens.
@@ -39,6 +40,7 @@ class Context:
         lib = library()
         self.handle, self.vocabulary_size = handle, model.vocabulary_size
         self.size, self.batch_size = int(lib.llama_n_ctx(handle)), int(lib.llama_n_batch(handle))
+        self.threads = int(lib.llama_n_threads_batch(handle))
         self._memory = lib.llama_get_memory(handle)
         if not self._memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")

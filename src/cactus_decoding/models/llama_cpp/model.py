@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.llama_cpp.context import Context
+from cactus_decoding.models.llama_cpp.library import library
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 
@@ -42,12 +43,18 @@ class LlamaCppModel(BaseCachedModel):
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
         self.device = torch.device("cpu")
         self._context = context or Context.make(model, self.settings)
+        self.threads = self._context.threads
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
         """Open a file; raise `ValueError` where that cannot be."""
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no layer is on a GPU, wherever its rows come out."""
+        return self.settings.gpu_layers == 0 or not library().llama_supports_gpu_offload()
 
     @property
     def name(self) -> str:

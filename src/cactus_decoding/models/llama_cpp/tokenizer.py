@@ -6,8 +6,6 @@ import ctypes
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from transformers.utils.chat_template_utils import render_jinja_template
-
 from cactus_decoding.models.llama_cpp.library import library
 from cactus_decoding.models.llama_cpp.settings import GgufFile
 from cactus_decoding.models.llama_cpp.weights import GgufModel
@@ -109,6 +107,8 @@ class GgufTokenizer:
         """Return a conversation as the file's template writes it, by transformers' own sandboxed Jinja."""
         if tokenize:
             raise ValueError("tokenize must be False: hand the text on to the tokenizer")
+        from transformers.utils.chat_template_utils import render_jinja_template
+
         names = {name: getattr(self, name) or "" for name in ("bos_token", "eos_token")}
         rendered, _ = render_jinja_template(
             [conversation], chat_template=self.chat_template, add_generation_prompt=add_generation_prompt, **names

@@ -109,10 +109,12 @@ export class RuleChooser {
 
   /** Choose the rule of a spelling, with its values; return a sentence for each part that cannot be had here. */
   set(spelling) {
-    const [name, rest = ""] = spelling.split(/:(.*)/s);
+    // a rule's name ends where its knobs begin; one from outside is a path, which holds a colon
+    const known = this.rules.find((rule) => [":", ","].some((end) => `${spelling}:`.startsWith(rule.name + end)));
+    if (!known) return [`there is no rule ${quote(spelling)}`];
+    const { name, presets } = known;
+    const rest = spelling.slice(name.length + 1);
     const given = new Map(rest.split(",").filter(Boolean).map((part) => part.split(/=(.*)/s)));
-    const presets = this.rules.find((rule) => rule.name === name)?.presets;
-    if (!presets) return [`there is no rule ${quote(spelling)}`];
     const fits = (preset) => [...given].filter(([key, text]) => spells(preset.values[key], text)).length;
     const named = (preset) => [...given.keys()].filter((key) => preset.values[key] !== null).length;
     const best = [...presets].sort((a, b) => named(b) - named(a) || fits(b) - fits(a))[0];

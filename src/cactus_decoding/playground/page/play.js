@@ -174,7 +174,7 @@ class Page {
 
   finish() {
     this.showParting(true);
-    const words = this.sessions.map((session) => `${session.rounds} target rounds for ${session.emitted.length} tokens`);
+    const words = this.sessions.map((session) => `${session.steps} steps for ${session.emitted.length} tokens`);
     this.say(`Done with seed ${this.seed}: ${words.join(", ")}.`);
   }
 

@@ -9,14 +9,15 @@ const METRICS = [
   ["relaxed", "relaxed tokens", "kept by the rule where the lossless test would have rejected them"],
   ["protected", "protected", "positions where the rule was kept away, and the lossless rule decided"],
   ["spent", "nats spent", "exact divergence to the target, summed over the answer"],
-  ["tokens_per_second", "tokens per second", "without the time of tracing"],
+  ["tokens_per_second", "tokens per second", "without the time of tracing"], // last: two sessions share a machine
 ];
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
 export class SessionView {
   /** `header` is the trace's; `legend` is a place for it, or false; `onSelect(position)` hears what is looked at, or null. */
   constructor(index, header, legend, onSelect) {
-    Object.assign(this, { index, header, rounds: 0, onSelect });
+    Object.assign(this, { index, header, steps: 0, onSelect });
+    this.shown = legend === undefined ? METRICS : METRICS.slice(0, -1);
     this.state = make("span", { class: "state" }, "generating");
     this.metrics = make("dl", { class: "metrics" });
     this.whatIfPlace = make("div", { class: "what-if-place" });
@@ -44,7 +45,7 @@ export class SessionView {
 
   /** Take a step's positions, and its tree if it proposed one. */
   append(positions, trees, metrics) {
-    this.rounds += 1;
+    this.steps += 1;
     this.answer.append(positions, trees);
     this.show(metrics);
   }
@@ -66,10 +67,10 @@ export class SessionView {
     const spent = this.answer.positions.reduce((sum, position) => sum + Number(position.emitted_nats ?? 0), 0);
     const values = { ...metrics, spent };
     this.metrics.replaceChildren(
-      make("div", { class: "rounds" },
-        make("dt", { title: "forward passes of the target; plain decoding takes one for each token" }, "target rounds"),
-        make("dd", {}, String(this.rounds), make("small", {}, ` for ${this.emitted.length} tokens`))),
-      ...METRICS.map(([name, label, help]) =>
+      make("div", { class: "step-count" },
+        make("dt", { title: "forward passes of the target; plain decoding takes one for each token" }, "steps"),
+        make("dd", {}, String(this.steps), make("small", {}, ` for ${this.emitted.length} tokens`))),
+      ...this.shown.map(([name, label, help]) =>
         make("div", {}, make("dt", { title: help }, label), make("dd", {}, (name === "spent" ? nats : short)(values[name])))),
     );
   }

@@ -41,19 +41,21 @@ export class Settings {
     this.onChange = onChange;
     this.buildPrompt(promptPart);
     element.append(this.protection(), this.sampling(), this.speculation(), this.budget());
-    if (form.models) element.append(this.models());
+    if (form.models || form.pair.target !== null) element.append(this.models());
     this.controls = {
       prompt: this.prompt,
       ...this.fields,
       max_new_tokens: this.maxNewTokens,
       seed: this.seed,
       num_speculative_tokens: this.proposals,
+      tree: this.tree,
       verification: this.verification,
       budget: this.budgetKind,
       limit: this.budgetValue,
       expected_tokens: this.expectedTokens,
       ...this.protectionFields,
       ...(form.models ? { target: this.target, draft: this.draft } : {}),
+      ...(this.chat ? { chat: this.chat } : {}),
     };
     element.addEventListener("input", onChange);
     element.addEventListener("change", onChange);
@@ -104,8 +106,7 @@ export class Settings {
     return group(
       "Protection",
       row("Protected tokens", fields.protect,
-        `${pattern.doc}: ${sets.map((name) => `\`\`${name}\`\``).join(", ")}. Where the target may write one, the ` +
-          "lossless rule decides; empty protects none."),
+        `${pattern.doc} Empty protects none.`),
       list,
       row("Threshold", fields.protect_threshold, threshold.doc),
       row("Lossless at first", fields.lossless_tokens, "The first tokens of an answer are not relaxed.", "tokens"),
@@ -132,27 +133,33 @@ export class Settings {
   }
 
   speculation() {
-    const { draft_lengths: lengths, verifications } = this.form;
+    const { draft_lengths: lengths, trees, verifications } = this.form;
     const list = make("datalist", { id: "draft-lengths" });
+    const shapes = make("datalist", { id: "trees" }, ...trees.map((name) => make("option", { value: name })));
     for (const name of lengths) if (name !== "fixed") list.append(make("option", { value: name }));
     this.proposals = input(String(this.form.start.num_speculative_tokens), { list: "draft-lengths" });
-    this.verification = choice(verifications.map((word) => [word, word]));
+    this.tree = input("", { list: "trees" });
+    this.verification = choice(Object.keys(verifications).map((word) => [word, word]));
     return group(
       "Proposals",
       row(
         "Proposals per step",
         this.proposals,
         "A number; 0 is plain sampling from the target. Or ``confidence:threshold=0.4`` to stop where the draft is " +
-          "unsure, ``adaptive`` for as many as are worth their time, or a tree such as ``tree:static=3.2.1``, where 3 " +
-          "tokens may follow the text, 2 each of these and 1 each of those; ``tree:best_first`` and ``tree:adaptive`` grow.",
+          "unsure, or ``adaptive`` for as many as are worth their time.",
       ),
       list,
       row(
+        "Tree",
+        this.tree,
+        "Instead, such as ``static=3.2.1``, where 3 tokens may follow the text, 2 each of these and 1 each of those; " +
+          "``best_first`` and ``adaptive`` grow. Empty proposes chains.",
+      ),
+      shapes,
+      row(
         "Verification",
         this.verification,
-        "``token`` for one proposal after another, ``block`` for all of a step jointly, which accepts more and is open " +
-          "to rules whose relaxed target does not depend on the drafted token. ``joint`` is what ``block`` is in a chain; " +
-          "it, ``recursive`` and ``traversal`` are for trees.",
+        sentence(Object.entries(verifications).map(([word, does]) => `\`\`${word}\`\`: ${does}`).join("; ")),
       ),
     );
   }
@@ -183,10 +190,17 @@ export class Settings {
   models() {
     this.target = input("", { placeholder: this.form.pair.target ?? "bundled" });
     this.draft = input("", { placeholder: this.form.pair.draft ?? "bundled" });
+    this.chat = choice([["", "the chat template, if there is one"], ["plain", "plain text"]]);
+    const named = [
+      row("Target", this.target,
+        "A folder or a GGUF file (``model.gguf``) on this machine, or a name on the Hugging Face hub; empty for the default."),
+      row("Draft", this.draft,
+        "Likewise, or ``ngram`` to look proposals up in the text, as for a target alone. Code of models is never run."),
+    ];
     return group(
       "Models",
-      row("Target", this.target, "A folder on this machine, or a name on the Hugging Face hub; empty for the default."),
-      row("Draft", this.draft, "Likewise, or ``ngram`` to look proposals up in the text. Code of models is never run."),
+      ...(this.form.models ? named : []),
+      row("Prompt by", this.chat, "How models other than the bundled one are asked: chat models want their template."),
     );
   }
 
@@ -227,14 +241,17 @@ export class Settings {
     const limit = { [kind]: typed(this.budgetValue), expected_tokens: typed(this.expectedTokens) };
     const { protect, protect_threshold, lossless_tokens, relax_after, relax_before } = this.protectionFields;
     const pattern = protect.value.trim() || undefined;
+    const tree = this.tree.value.trim() || undefined;
     const marks = [relax_after.value, relax_before.value];
     return given({
       prompt: this.prompt.value,
       rules,
       target: this.target?.value.trim() || undefined,
       draft: this.draft?.value.trim() || undefined,
+      chat: this.chat?.value === "plain" ? false : undefined,
       ...Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, typed(field)])),
-      num_speculative_tokens: this.proposals.value.trim() || undefined,
+      num_speculative_tokens: (!tree && this.proposals.value.trim()) || undefined,
+      tree,
       verification: this.verification.value,
       budget: kind ? given(limit) : undefined,
       protect: pattern,

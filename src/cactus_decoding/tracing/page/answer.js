@@ -35,7 +35,7 @@
     accepted: "proposed by the draft, kept",
     relaxed: "kept by the rule, where lossless would have rejected it",
     recovered: "drawn after a rejection",
-    bonus: "drawn from the target after all proposals were kept",
+    bonus: "drawn from the target, as no proposal was rejected",
     matched: "drawn after a rejection, and proposed too: only in trees",
   };
   const SVG = "http://www.w3.org/2000/svg";
@@ -566,8 +566,8 @@
         bars: steps, lines: [{ points: running, className: "ca-line" }],
       });
       plot(this._figures[2], {
-        title: `target passes: ${steps.length} for ${emitted} tokens`,
-        summary: `Forward passes of the target: ${steps.length}; plain decoding takes ${emitted}`,
+        title: `steps: ${steps.length} for ${emitted} tokens`,
+        summary: `Steps: ${steps.length}, each a forward pass of the target; plain decoding takes ${emitted}`,
         xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "positions", at,
         lines: [{ points: [[0, 0], [emitted, emitted]], className: "ca-plain" }, { points: rounds, className: "ca-line" }],
       });

@@ -23,15 +23,7 @@ def card(
     after: Mapping[str, Acceptance],
     commit: str | None,
 ) -> str:
-    """Return the text of README.md.
-
-    Args:
-        settings: the recipe.
-        material: the target, and what was learned from.
-        before: what rules accept of the start.
-        after: what they accept of the trained draft.
-        commit: of this package.
-    """
+    """Return the text of README.md."""
     licence, measured_on = licence_of(material.target_name, material.target), len(material.parts.test)
     head: dict[str, Any] = {"library_name": "transformers", "tags": ["speculative-decoding", "draft-model"]}
     if licence is not None:
@@ -81,9 +73,7 @@ def _shown(interval: Interval) -> str:
 def licence_of(name: str | Path, model: PreTrainedModel) -> str | None:
     """Return the licence that a model's card or configuration states; None where neither does.
 
-    Args:
-        name: its folder, or its name on the hub, of which only what was fetched before is read.
-        model: the model.
+    ``name`` is its folder, or its name on the hub, of which only what was fetched before is read.
     """
     stated: Any = getattr(model.config, "license", None)
     file = Path(name) / "README.md"

@@ -18,12 +18,7 @@ Report = Callable[[str, int, int, str], None]
 
 
 class Watch(TrainerCallback):
-    """Marks checkpoints that are whole, and reports steps.
-
-    Args:
-        report: told of each step.
-        stage: what it is told is being done.
-    """
+    """Marks checkpoints that are whole, and reports steps."""
 
     def __init__(self, report: Report, stage: str) -> None:
         self._report, self._stage = report, stage

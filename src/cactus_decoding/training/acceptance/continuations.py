@@ -51,13 +51,7 @@ class Continuations:
         self._step, self._batch = -1, 0
 
     def mixed(self, batch: dict[str, Tensor], draft: PreTrainedModel, step: int) -> dict[str, Tensor]:
-        """Return a batch in which some sequences are the draft's own.
-
-        Args:
-            batch: on the draft's device.
-            draft: who continues, where it is time for that.
-            step: of the optimiser, from 0 on.
-        """
+        """Return a batch in which some sequences are the draft's own."""
         if step != self._step:
             self._step, self._batch = step, 0
             if step % self._every == 0 or not self._stock:

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from cactus_decoding.evaluation.tasks.sources import SOURCES, parse_task
 from cactus_decoding.files.jsonl import read_objects, text_of
 from cactus_decoding.training.held_out import check_not_held_out
+from cactus_decoding.zoo.word_problems import format_prompt
 
 IGNORED = -100
 """The label of a token that is not learned, as transformers has it."""
@@ -76,6 +77,8 @@ def read_documents(data: str, limit: int | None = None) -> list[Document]:
 def _document(value: dict[str, object], where: str) -> Document:
     if "text" in value:
         return Document("", text_of(value, "text", where))
+    if "question" in value and "prompt" not in value:  # GSM8K's own files, whose answers are not the target's
+        return Document(format_prompt(text_of(value, "question", where)), None)
     prompt = text_of(value, "prompt", where)
     return Document(prompt, text_of(value, "completion", where) if "completion" in value else None)
 
@@ -97,12 +100,8 @@ def as_sequence(
 ) -> TokenSequence:
     """Return a document's tokens: the prompt's, and the answer's or, with an end of text, the completion's.
 
-    Args:
-        tokenizer: the target's.
-        document: what is turned into tokens.
-        answer: what the target wrote, for a document without a completion.
-        stop_token_ids: what a completion ends with.
-        max_length: what is longer is cut.
+    ``answer`` is what the target wrote, for a document without a completion; ``stop_token_ids`` end a completion, and
+    what is longer than ``max_length`` is cut.
     """
     prompt = list(tokenizer(document.prompt).input_ids) if document.prompt else []
     if answer is None:
@@ -111,7 +110,7 @@ def as_sequence(
     return TokenSequence([*prompt, *answer][:max_length], len(prompt))
 
 
-class Split(NamedTuple):
+class DataSplit(NamedTuple):
     """Sequences to train on, to choose the best checkpoint by, and to measure the result on."""
 
     train: list[TokenSequence]
@@ -119,7 +118,7 @@ class Split(NamedTuple):
     test: list[TokenSequence]
 
 
-def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> Split:
+def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataSplit:
     """Return sequences in three parts, drawn by a seed; those of which nothing is learned are left out.
 
     Sequences of one prompt, and equal texts, stay together: no part tells another's answers.
@@ -144,7 +143,7 @@ def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> Split
     random.Random(seed).shuffle(groups)
     held = min(held_out, max(1, len(groups) // 10))
     parts = groups[2 * held :], groups[:held], groups[held : 2 * held]
-    return Split(*([each for group in part for each in group] for part in parts))
+    return DataSplit(*([each for group in part for each in group] for part in parts))
 
 
 def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:

@@ -81,16 +81,8 @@ def fit(
 ) -> tuple[Path, list[dict[str, float]]]:
     """Train a draft, or go on; return its best checkpoint and what was logged.
 
-    Args:
-        settings: all that was asked for.
-        material: the target, and what is learned from.
-        args: of the trainer.
-        draft: the start; its weights change.
-        report: told of each step.
-        stage: what is reported as being done.
-        loss: another than that of the settings, whose filter and continuations are left out then.
-        reference: the draft that the settings' filter compares with.
-        cache: of the target's rows of the sequences to train on.
+    With a ``loss`` of its own, the settings' filter and continuations are left out; the filter compares with
+    ``reference``.
     """
     folder = Path(args.output_dir)
     last = last_whole(folder)

@@ -16,11 +16,7 @@ class LengthGroups(Sampler[int]):
 
     Sequences are drawn without regard to their lengths in chunks of several steps, sorted inside a chunk, and the steps
     of a chunk are shuffled; so every sequence comes once an epoch, and short and long steps alternate.
-
-    Args:
-        lengths: of the sequences.
-        step: how many sequences a step takes, of all batches and processes.
-        seed: of the order.
+    A step takes ``step`` sequences, those of all batches and processes.
 
     Example:
         >>> [sorted(LengthGroups([9, 1, 8, 2], 2, seed=0))]

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cactus_decoding.training.acceptance.answers import answer, read_answers
 from cactus_decoding.training.acceptance.checkpoints import Report
-from cactus_decoding.training.acceptance.data import Document, Split, as_sequence, digest_of, split
+from cactus_decoding.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 
 
@@ -34,7 +34,7 @@ class Material:
     tokenizer: PreTrainedTokenizerBase
     stop_token_ids: Sequence[int]
     documents: Sequence[Document]
-    parts: Split
+    parts: DataSplit
     answers: Path | None
     max_length: int
 
@@ -59,17 +59,8 @@ def material_of(
 ) -> Material:
     """Return the material of documents, after the target has answered those that are prompts alone.
 
-    Args:
-        settings: all that was asked for.
-        documents: in order.
-        target: the verifying model.
-        target_name: its folder or name.
-        tokenizer: of the target.
-        longest: tokens of a sequence, at most; see `longest_of`.
-        file: where its answers are kept.
-        report: told of each batch of answers.
-        answering: whether this process asks the target, and not another one.
-        wait: returns when all processes have come so far.
+    Answers are kept in ``file``. Of several processes one is ``answering``, and ``wait`` returns when all have come so
+    far.
 
     Raises:
         ValueError: for a prompt that leaves no room for an answer, or too few documents.

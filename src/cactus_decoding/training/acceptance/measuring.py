@@ -44,13 +44,7 @@ def measure(
 ) -> dict[str, Acceptance]:
     """Return what rules accept at the learned positions of some sequences, exactly for each row, at temperature 1.
 
-    Args:
-        target: the verifying model.
-        draft: the proposing one, on the same device.
-        sequences: of which each counts with its positions; the intervals are over sequences.
-        rules: their spellings.
-        num_speculative_tokens: proposals per step.
-        report: called with how many sequences are done.
+    The models are on the same device; intervals are over sequences.
     """
     draft.eval()
     sums: list[list[tuple[float, float, int]]] = []

@@ -36,13 +36,8 @@ def write_model(
 ) -> Path:
     """Write a plain Hugging Face model with a model card, after measuring it as it is written; return the folder.
 
-    Args:
-        folder: what is there is replaced.
-        best: the checkpoint whose weights are taken, in the precision of the model that training started from.
-        settings: the recipe.
-        material: the target, and what was learned from.
-        logged: by the trainer.
-        report: told of each document that is measured.
+    What is in the folder is replaced. The weights of the checkpoint ``best`` are taken, in the precision of the model
+    that training started from.
     """
     target = material.target
     shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from cactus_decoding.files.writing import replacing
+from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
 from cactus_decoding.training.acceptance.losses.base import Rows, chosen, log_rows
 from cactus_decoding.training.acceptance.saving import naming
@@ -40,12 +41,17 @@ class RowCache:
         target: whose rows they are.
         sequences: the texts.
         top: how many tokens of a row are kept.
+
+    Attributes:
+        folder: where this target's rows of these texts are.
+        vocabulary: how many tokens a row of the target has.
     """
 
     def __init__(
         self, folder: Path, target: PreTrainedModel, sequences: Sequence[TokenSequence], top: int = TOP
     ) -> None:
         self._target, self._sequences, self._top = target, sequences, top
+        self.vocabulary = vocabulary_size(target)
         self.folder = folder / key_of(target, sequences, top)
 
     def fill(self, report: Callable[[int], None] = lambda done: None) -> None:
@@ -116,25 +122,29 @@ def _floor(log_probs: Tensor) -> float:
     return math.log(torch.finfo(log_probs.dtype).tiny)
 
 
-def coarse(top_ids: Tensor, top_log_probs: Tensor, draft_logits: Tensor, token_ids: Tensor, mask: Tensor) -> Rows:
+def coarse(
+    top_ids: Tensor, top_log_probs: Tensor, vocabulary: int, draft_logits: Tensor, token_ids: Tensor, mask: Tensor
+) -> Rows:
     """Return rows of one outcome for each token of the target's likeliest, and one for all others.
 
-    Tokens of a target that pads its vocabulary further than the draft are left out.
+    Where models pad their vocabularies differently, tokens that only one of them has are left out; of a longer target's
+    that were not kept, the mass counts as others'.
 
     Args:
         top_ids: the likeliest tokens, ``[positions, top]``.
         top_log_probs: logarithms of q there, and of the mass of all others, ``[positions, top + 1]``.
+        vocabulary: how many tokens a row of the target has.
         draft_logits: ``[texts, length, vocabulary]``.
         token_ids: what the texts have at these positions, ``[texts, length]``.
         mask: which positions count, ``[texts, length]``.
 
     Example:
-        >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75, 0.25]]).log(), torch.zeros(1, 1, 4),
+        >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75, 0.25]]).log(), 4, torch.zeros(1, 1, 5),
         ...               torch.tensor([[1]]), torch.tensor([[True]]))
         >>> rows.target_probs, rows.draft_probs
         (tensor([[0.7500, 0.2500]]), tensor([[0.2500, 0.7500]]))
     """  # fmt: skip
-    draft, target = log_rows(draft_logits[mask]), top_log_probs
+    draft, target = log_rows(draft_logits[..., :vocabulary][mask]), top_log_probs
     lacking = torch.nn.functional.pad(top_ids >= draft.shape[-1], (0, 1))
     if lacking.any():
         impossible = torch.finfo(draft.dtype).min / 4

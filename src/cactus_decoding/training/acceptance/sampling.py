@@ -20,12 +20,8 @@ def sample(
 ) -> list[list[int]]:
     """Return an answer to each prompt, at temperature 1 and without truncation, its end of text included.
 
-    Args:
-        model: who answers.
-        prompts: token ids, at least one each.
-        stop_token_ids: which end an answer.
-        max_new_tokens: its greatest length.
-        seed: of this batch; torch's own random numbers are left as they were.
+    Prompts are token ids, at least one each. The seed is this batch's: torch's own random numbers are left as they
+    were.
     """
     width, device = max(map(len, prompts)), model.device
     ids = torch.tensor([[0] * (width - len(each)) + list(each) for each in prompts], device=device)

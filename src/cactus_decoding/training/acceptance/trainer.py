@@ -109,7 +109,7 @@ class AcceptanceTrainer(Trainer):
         labels = inputs["labels"][:, 1:]
         given = self._logits(model, inputs), labels.clamp(min=0), labels != IGNORED
         first, *more = target
-        return coarse(first, more[0], *given) if more else Rows.of(first, *given)
+        return coarse(first, more[0], self.cache.vocabulary, *given) if self.cache and more else Rows.of(first, *given)
 
     @staticmethod
     def _logits(model: torch.nn.Module, inputs: dict[str, Any]) -> Tensor:

@@ -25,7 +25,7 @@ from cactus_decoding.training.acceptance.publishing import write_model
 from cactus_decoding.training.acceptance.row_cache import RowCache
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 from cactus_decoding.training.acceptance.starts import draft_name, start
-from cactus_decoding.training.acceptance.workplace import finish, occupied, workplace_of
+from cactus_decoding.training.acceptance.unfinished import finish, occupied, unfinished_folder
 
 
 def _silent(stage: str, done: int, total: int, remark: str) -> None:
@@ -63,7 +63,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     output = Path(os.path.abspath(output))
     documents = read_documents(settings.data, settings.problems)
     digest = digest_of(documents)
-    work = workplace_of(output, settings, digest)
+    work = unfinished_folder(output, settings, digest)
     if settings.cache is not None:
         check_folder(Path(settings.cache).expanduser())
     target_name = check_models(settings)

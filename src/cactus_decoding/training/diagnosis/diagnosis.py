@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.training.diagnosis.probe import Probe, change
+from cactus_decoding.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, change
 from cactus_decoding.training.diagnosis.recording import Recorded
 from cactus_decoding.training.steps import steps_taken
 
@@ -29,8 +29,6 @@ MAX_LENGTH = 20
 """No more proposals a step are tried."""
 BRANCHES = 3
 """Candidates at each position of the tree that is looked at."""
-AT_ONCE = 2**25
-"""Numbers of rows that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,7 @@ def diagnose(
     *,
     draft_cost: float | None = None,
     probe: Probe | None = None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> Diagnosis:
     r"""Return what a pair's rejections are about.
 
@@ -131,6 +130,8 @@ def diagnose(
         relaxed: the same with a rule and a spending policy.
         draft_cost: c; as measured in the run, if None.
         probe: what is fitted.
+        report: called with how many of the probe's steps, `FOLDS` times as many as one has, and of the positions are
+            done.
 
     Source: design of this project; the time of a step is that of Leviathan et al. (arXiv 2211.17192), theorem 3.8.
 
@@ -146,7 +147,7 @@ def diagnose(
         ['lossless', 'trained', 'relaxed', 'tree', 'free draft', 'perfect draft']
     """
     words = Vocabulary.of(pair.tokenizer, rows.target.shape[1])
-    chances, confidence = _chances(rows, words, request, relaxed, probe or Probe())
+    chances, confidence = _chances(rows, words, request, relaxed, probe or Probe(), report)
     cost = rows.draft_cost if draft_cost is None else draft_cost
     k = request.num_speculative_tokens.max_draft_tokens
     steps = _Steps(rows.problem, cost)
@@ -166,15 +167,15 @@ def diagnose(
 
 
 def _chances(
-    rows: Recorded, words: Vocabulary, request: Request, relaxed: Request, probe: Probe
+    rows: Recorded, words: Vocabulary, request: Request, relaxed: Request, probe: Probe, report: Callable[[int], None]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return how likely each way keeps a proposal, ``[positions]`` each, and the draft's greatest probabilities."""
     to_probs, policy = as_logits_to_probs(request.sampling), relaxed.spending.fit_vocabulary(words)
     count = len(rows.problem)
     chances = {name: torch.zeros(count, dtype=torch.float64) for name in ("lossless", "trained", "relaxed", "tree")}
     confidence = torch.zeros(count, dtype=torch.float64)
-    size = max(1, AT_ONCE // rows.target.shape[1])
-    for places, weights in probe.held_out(rows):
+    size, done = max(1, AT_ONCE // rows.target.shape[1]), FOLDS * probe.steps
+    for places, weights in probe.held_out(rows, report):
         for some in places.split(size):
             logits = rows.draft[some].float()
             target, draft, trained = (
@@ -190,6 +191,7 @@ def _chances(
             likeliest = draft.topk(min(BRANCHES, draft.shape[1])).indices
             chances["tree"][some] = target.gather(-1, likeliest).sum(-1)
             confidence[some] = draft.amax(-1)
+            report(done := done + len(some))
     return chances, confidence
 
 

@@ -54,12 +54,8 @@ def record(
 ) -> Recorded:
     """Answer prompts losslessly and keep both models' rows at every position.
 
-    Args:
-        pair: the models; the draft is one that can be trained.
-        prompts: problem i is answered with the request's seed + i.
-        request: a lossless one with proposals, and a temperature above 0.
-        memory: recording stops after the response with which the rows take this many bytes.
-        report: called after each response with how many there are.
+    Problem i is answered with the request's seed + i. Recording stops after the response with which the rows take
+    ``memory`` bytes.
 
     Raises:
         ValueError: at temperature 0, for another rule, without proposals, or for a draft that is no model of its own.

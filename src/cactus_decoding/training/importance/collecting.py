@@ -103,14 +103,8 @@ def collect(
 ) -> list[dict[str, Any]]:
     """Return an entry for each problem: its positions, and which continuations were right with and without the token.
 
-    Args:
-        pair: the models.
-        task: scored problems; problem i is answered with a seed of its own.
-        asked: of every problem.
-        journal: keeps entries as they are made, and gives back those that it has.
-        name: what the journal files them under, beside the problem.
-        report: called with the number of problems so far.
-        batch: continuations at once.
+    The journal keeps entries as they are made, under ``name`` and the problem, and gives back those that it has.
+    ``batch`` continuations go through the target at once.
 
     Raises:
         ValueError: for a target that is no model of transformers, which alone read texts in batches here.
@@ -182,14 +176,15 @@ def rejections(pair: Pair, prompt: str, request: Request) -> tuple[list[int], li
             continue  # nothing was rejected, or the answer ends before
         visit = outcome.visits[-1]
         # at temperature 0 the only rules that relax judge rows from before it
-        judged = visit.rows.untempered() if request.sampling.temperature == 0 else visit.rows.target()
+        greedy = request.sampling.temperature == 0
+        judged = visit.rows.untempered_of(visit.node) if greedy else visit.target_probs
         draft: SparseRow = [[visit.token_id], [1.0]] if visit.draft_probs is None else sparse(visit.draft_probs)
         found.append(
             Rejection(
                 at=len(response.token_ids) - outcome.num_emitted + outcome.num_accepted,
                 drafted=visit.token_id,
                 emitted=outcome.next_token,
-                target=sparse(judged[visit.node]),
+                target=sparse(judged),
                 draft=draft,
             )
         )

@@ -46,14 +46,6 @@ def continue_alone(
     branch's seed: two branches with the same seed mostly choose the same token where their rows are alike, whatever the
     order of the vocabulary.
 
-    Args:
-        pair: whose target continues.
-        branches: in any order.
-        sampling: temperature and truncation.
-        max_new_tokens: the greatest length of a response.
-        stop: strings that end one.
-        batch: how many are continued at once.
-
     Example:
         >>> from cactus_decoding import load_pair
         >>> pair = load_pair()
@@ -141,9 +133,7 @@ class _Reader:
     def read_next(self, token_ids: list[int], kept: list[int]) -> Tensor:
         """Return the row behind another token of each text that is still there.
 
-        Args:
-            token_ids: the tokens.
-            kept: their texts' places among those of the last call.
+        ``kept`` are their places among the texts of the last call.
         """
         if len(kept) < len(self._mask):
             self._mask = self._mask[kept]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.budgets.importance import Importance
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.training.importance.collecting import SparseRow, falls
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cactus_decoding.budgets.importance import Importance
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.generation.pair import Pair
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.training.importance.fitting import FOLDS, Fit, examples_of, fit
 
 
@@ -23,11 +23,7 @@ def learn(
 ) -> tuple[Importance, Fit]:
     """Return the importance of a pair's positions, with what it was trained on.
 
-    Args:
-        pair: the models.
-        entries: what `collect` found.
-        names: of the models and the task, and what was asked of it.
-        provenance: commit, versions, machine, arguments.
+    ``names`` are those of the models and the task, and what was asked of it.
 
     Raises:
         ValueError: for too few problems, or positions of one kind only.

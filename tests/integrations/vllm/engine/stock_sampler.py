@@ -16,10 +16,10 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.plugin import register
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.v1 import BatchRules, batch_rules
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 

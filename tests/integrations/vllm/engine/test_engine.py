@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cactus_decoding import audit, zoo
 
 pytestmark = pytest.mark.engine
+smoke = pytest.mark.smoke  # one engine for `make test`; two workers are two more
 
 SPECULATION = {"model": str(zoo.path("draft")), "num_speculative_tokens": 3}
 QUESTIONS = (
@@ -98,20 +99,24 @@ def check_second_tokens(sequences: list[list[int]], prompt: list[int], rule: str
     assert not rejects(seconds, second_token_law(prompt, first, rule))
 
 
+@smoke
 @pytest.mark.parametrize("rule", RULES)
 def test_the_engine_emits_the_audited_law(rule: str | None, one_worker: list[dict], opening: list[int]) -> None:
     check_second_tokens(one_worker[2 + RULES.index(rule)]["token_ids"], opening, rule)
 
 
+@smoke
 def test_another_law_is_refuted(one_worker: list[dict], opening: list[int]) -> None:
     with pytest.raises(AssertionError):
         check_second_tokens(one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], opening, None)
 
 
+@smoke
 def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
     assert one_worker[0]["token_ids"] == one_worker[1]["token_ids"]
 
 
+@smoke
 def test_acceptance_rises_with_delta(one_worker: list[dict]) -> None:
     results = one_worker[2 + len(RULES) :][: len(DELTAS)]
     rates = [one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"] for one in results]
@@ -122,6 +127,7 @@ def test_acceptance_rises_with_delta(one_worker: list[dict]) -> None:
     assert rates[-1] > rates[0] + 0.1, rates
 
 
+@smoke
 def test_a_budget_limits_the_acceptance(one_worker: list[dict]) -> None:
     free, little, none = (
         one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"]
@@ -130,6 +136,7 @@ def test_a_budget_limits_the_acceptance(one_worker: list[dict]) -> None:
     assert free > little > none, (free, little, none)
 
 
+@smoke
 def test_a_rule_that_vllm_cannot_follow_is_refused_by_name(one_worker: list[dict]) -> None:
     assert "top_k" in one_worker[-1]["error"]
 

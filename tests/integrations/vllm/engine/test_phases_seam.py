@@ -13,6 +13,7 @@ from cactus_decoding.integrations.vllm.v1 import BatchRules, batch_rules
 
 prepare()
 
+pytestmark = pytest.mark.smoke
 WORDS = ("<a>", "</a>", " 3", "x", "y", "z")
 MARKED = {"relax_within": ["<a>", "</a>"]}
 

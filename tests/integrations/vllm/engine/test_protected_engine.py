@@ -16,9 +16,9 @@ from support.chi_square import rejects
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import audit, zoo
-from cactus_decoding.budgets.protection import protected_mass
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
+from cactus_decoding.policy.protection import protected_mass
+from cactus_decoding.policy.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.engine
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from stock_sampler import Cut, admit, metadata, params, prepare, processors, sample
 from support.chi_square import rejects
+from support.decisions import plan
 
 from cactus_decoding import audit
-from cactus_decoding.budgets.importance import Importance
-from cactus_decoding.budgets.metering import plan_step
-from cactus_decoding.budgets.vocabulary import Vocabulary
 from cactus_decoding.integrations.vllm.v1 import batch_rules
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import parse_rule
 
 prepare()
@@ -145,12 +145,14 @@ def test_a_protected_position_costs_nothing_and_a_budget_holds_beside_it(rule: s
         )
         for number in range(requests):
             draft = None if one_hot else DRAFT.expand(2, -1).double()
-            plan = plan_step(
+            decided = plan(
                 judge, ROWS[:2].double(), draft, drafted[number], limit=0.6, spent=expected[number], relaxable=allowed
             )
             visited = min(int((tokens[number] >= 0).sum()), 2)
             expected[number] += sum(
-                cost for cost, over in zip(plan.costs[:visited], plan.fell_back[:visited], strict=True) if not over
+                cost
+                for cost, over in zip(decided.costs[:visited], decided.fell_back[:visited], strict=True)
+                if not over
             )
     rules = batch_rules(metadata(logitsprocs, [Cut()]))
     spent = [rules.meter.spent[rules.requests[number].meter_slot].item() for number in range(requests)]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "scripts"))
-
-from vllm_soak import LEAVING, STAYING, Soak, differences, growth
+from scripts.vllm_soak import LEAVING, STAYING, Soak, differences, growth
 
 RULE = "clamped:width=1.5"
 

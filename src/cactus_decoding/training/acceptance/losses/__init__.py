@@ -1,25 +1,33 @@
-"""What a draft is trained for: one loss a file, one registry, and their text spelling."""
+"""What a draft is trained for: one loss a file, one registry, and their text spelling.
+
+Losses are imported when they are asked for: until then, their names are known without torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from cactus_decoding.arguments.checks import shown
-from cactus_decoding.arguments.spelling import parse
-from cactus_decoding.training.acceptance.losses.base import Loss
-from cactus_decoding.training.acceptance.losses.block import Block
-from cactus_decoding.training.acceptance.losses.cross_entropy import CrossEntropy
-from cactus_decoding.training.acceptance.losses.kl import Kl
-from cactus_decoding.training.acceptance.losses.lk import Lk
-from cactus_decoding.training.acceptance.losses.log_acceptance import LogAcceptance
-from cactus_decoding.training.acceptance.losses.relaxed import Relaxed
-from cactus_decoding.training.acceptance.losses.reverse_kl import ReverseKl
-from cactus_decoding.training.acceptance.losses.total_variation import TotalVariation
+from cactus_decoding.arguments.contributed import Contributed
 
-LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
-    {each.name: each for each in (CrossEntropy, Kl, ReverseKl, TotalVariation, LogAcceptance, Lk, Block, Relaxed)}
+if TYPE_CHECKING:
+    from cactus_decoding.training.acceptance.losses.base import Loss
+
+LOSS_CLASSES = MappingProxyType(
+    {
+        "CrossEntropy": "cross_entropy",
+        "Kl": "kl",
+        "ReverseKl": "reverse_kl",
+        "TotalVariation": "total_variation",
+        "LogAcceptance": "log_acceptance",
+        "Lk": "lk",
+        "Block": "block",
+        "Relaxed": "relaxed",
+    }
 )
+"""Every loss's class, and the loss's name, which is also that of its module."""
+
+LOSSES = Contributed[type["Loss"]]({name: f"{__name__}.{name}:{each}" for each, name in LOSS_CLASSES.items()})
 """Every loss by its name."""
 
 
@@ -36,6 +44,10 @@ def parse_loss(text: str) -> Loss:
         >>> parse_loss("lk"), str(parse_loss("relaxed:clamped:width=3"))
         (Lk(eta=3.0), 'relaxed:clamped:width=3.0')
     """
+    from cactus_decoding.arguments.spelling import parse
+    from cactus_decoding.arguments.values import shown
+    from cactus_decoding.training.acceptance.losses.relaxed import Relaxed
+
     if not isinstance(text, str):
         raise TypeError(f"a loss's spelling must be a string such as 'lk', but is {shown(text)}")
     name, _, rest = text.strip().partition(":")

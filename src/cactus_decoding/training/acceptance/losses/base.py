@@ -12,6 +12,7 @@ from torch.nn.functional import log_softmax
 
 from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.evaluation.expected import expected_kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
     laid_out = torch.zeros(mask.shape, dtype=acceptance.dtype, device=acceptance.device)
     laid_out = laid_out.masked_scatter(mask, acceptance)
     padded = torch.nn.functional.pad(laid_out, (0, num_speculative_tokens - 1))
-    return padded.unfold(-1, num_speculative_tokens, 1).cumprod(-1).sum(-1)[mask]
+    return expected_kept(padded.unfold(-1, num_speculative_tokens, 1))[..., -1][mask]
 
 
 class Loss(ABC):

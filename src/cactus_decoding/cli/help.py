@@ -1,0 +1,108 @@
+"""Help of a command: what most need by ``--help``, on three screens at most, and everything by ``--help-all``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from copy import copy
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from cactus_decoding.generation.settings import SETTINGS
+
+COMMON = frozenset({
+    "rule", "budget_nats", "protect", "num_speculative_tokens", "temperature", "top_k", "top_p", "max_new_tokens",
+    "seed",
+})  # fmt: skip
+"""Settings of a request that ``--help`` shows; the others are left to ``--help-all``."""
+FURTHER = (SETTINGS.keys() - COMMON) | {
+    "threads", "memory", "engine_args", "adapt",
+    "lm_eval_path", "token_ids", "rescore", "interleaved",  # eval
+    "rounds", "draft_sampling", "children", "points",  # calibrate, frontier
+    "audit_fraction", "max_waiting", "max_prompt",  # serve, play
+    "width", "first_layers", "refresh_every", "filter", "gradient_accumulation", "evaluate_every", "max_length",
+    "bfloat16", "cache",  # train-draft
+    "continuations", "max_positions", "batch",  # learn-importance
+}  # fmt: skip
+"""What ``--help`` leaves out, unless a command requires it."""
+EXAMPLES = 2
+"""That ``--help`` shows at most."""
+_ALL = "cactus_decoding.help_all"
+_END_OF_SENTENCE = re.compile(r"\.\s|;\s")
+
+
+class Application(typer.Typer):
+    """An application whose commands have short help, and ``--help-all``."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register a command, as typer does."""
+        return super().command(name, **{"cls": Command} | settings)
+
+
+class Command(TyperCommand):
+    """A command with ``--help-all``; ``--help`` leaves out what few need, and says so in its last line."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.help = "\n\n".join(" ".join(each.split()) for each in (self.help or "").split("\n\n"))
+        self._help_all = _help_all()
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options with those of help, as typer does."""
+        return [*super().get_params(ctx), self._help_all]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help that is asked for."""
+        shown = self if ctx.meta.get(_ALL) else self._shortened(ctx.command_path)
+        super(Command, shown).format_help(ctx, formatter)
+
+    def _shortened(self, path: str) -> Command:
+        """Return the command as ``--help`` shows it."""
+        short = copy(self)
+        own: list[Any] = self.params
+        short.params = [_short(each) for each in own if each.required or each.name not in FURTHER]
+        lines = (self.epilog or "").split("\n\n")
+        left = [each for each in lines if each.startswith("cactus ")][EXAMPLES:]
+        lines = [each for each in lines if each not in left]
+        if left_out := len(self.params) - len(short.params):
+            told = f"{left_out} more option{'s' * (left_out > 1)}, and more on these"
+            lines.append(f"{told}: [bold]{path} --help-all[/bold]")
+        elif left or any(_short(each).help != each.help for each in own):
+            lines.append(f"More on these options: [bold]{path} --help-all[/bold]")
+        short.epilog = "\n\n".join(lines).strip()
+        return short
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[_ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _with_help_all(
+    help_all: Annotated[
+        bool,
+        typer.Option("--help-all", callback=_show_all, is_eager=True, expose_value=False,
+                     help="Show every option, and all that there is to say of it."),
+    ] = False,
+) -> None:  # fmt: skip
+    """Be a function from which typer makes the option."""
+
+
+def _help_all() -> Any:
+    application = typer.Typer(add_completion=False)
+    application.command()(_with_help_all)
+    [option] = typer.main.get_command(application).params
+    return option
+
+
+def _short(parameter: Any) -> Any:
+    """Return an option with the first sentence of its help, and without a default that says nothing."""
+    short = copy(parameter)
+    short.help = _END_OF_SENTENCE.split(parameter.help or "", maxsplit=1)[0].rstrip(".") + "."
+    if parameter.show_default == "none" or (parameter.default is None and parameter.show_default is True):
+        short.show_default = False
+    return short

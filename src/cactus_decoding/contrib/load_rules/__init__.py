@@ -1,0 +1,1 @@
+"""Rules by load: their table, the times that it is chosen by, and the choice."""

@@ -1,0 +1,1 @@
+"""Trees that grow by what their tokens are worth."""

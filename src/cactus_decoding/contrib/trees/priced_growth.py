@@ -1,0 +1,187 @@
+"""Grows a tree by what its tokens are likely to bring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from cactus_decoding.contrib.trees.pricing import OpenNode, affordable
+from cactus_decoding.drafting.lengths.base import Split
+from cactus_decoding.types import ROOT
+
+
+class KeepChances(NamedTuple):
+    """Says how likely the children of a token are kept.
+
+    Attributes:
+        width: how many of its likeliest tokens may be its children.
+        drawn: whether a further one may be drawn, 0 or 1.
+        of_fixed: how likely a fixed child is kept, by its probability in the draft's row.
+        of_drawn: how likely a drawn one is kept where no fixed child is, by the probability of the likeliest token
+            beside those.
+        of_given: how likely a child is kept that was looked up, by its probability in the draft's row.
+    """
+
+    width: int
+    drawn: int
+    of_fixed: Callable[[float], float]
+    of_drawn: Callable[[float], float]
+    of_given: Callable[[float], float]
+
+    def candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
+        """Describe a token by how likely it is reached, and the greatest probabilities of the row behind it."""
+        fixed = [self.of_fixed(each) for each in probabilities[: self.width]]
+        drawn: list[float] = []
+        rest = 1.0
+        for number in range(len(fixed) + 1 if self.drawn else 0):
+            drawn.append(rest * self.of_drawn(sureness(probabilities, number)))
+            rest = max(0.0, rest - fixed[number]) if number < len(fixed) else rest
+        return OpenNode(reach, fixed, drawn)
+
+
+class Placed(NamedTuple):
+    """The children of a token: their places in the proposal, and how sure the draft was of each.
+
+    Attributes:
+        fixed: place and probability of each fixed child.
+        drawn: place of the drawn one, and the probability of the likeliest token beside the fixed ones; None if none.
+        given: place and probability of each that was looked up.
+    """
+
+    fixed: list[tuple[int, float]]
+    drawn: tuple[int, float] | None
+    given: list[tuple[int, float]]
+
+
+class PricedGrowth:
+    """The tree of one step: its levels get the children that are worth more than a price.
+
+    A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn.
+
+    Attributes:
+        passes: how many levels the draft has read.
+        expected: how many of the tokens so far are expected to be kept.
+        placed: the children of the text, at -1, and of the tokens by their places.
+
+    Args:
+        judge: how likely children are kept.
+        nodes: tokens in all at most.
+        levels: how many there may be.
+        going_on: how likely one more token is kept behind another.
+        price: of one token at least, in kept tokens.
+        price_of_level: likewise of a pass of the draft.
+    """
+
+    def __init__(
+        self,
+        judge: KeepChances,
+        nodes: int,
+        levels: int,
+        going_on: float,
+        price: float = 0.0,
+        price_of_level: float = 0.0,
+    ) -> None:
+        self._judge, self._left, self._levels, self._going_on = judge, nodes, levels, going_on
+        self._least, self._price_of_level = price, price_of_level
+        self._price = price or 0.1
+        self._nodes, self._reach = [ROOT], [1.0]
+        self._count = 0
+        self._promising: list[int] = []
+        self.passes, self.expected = 0, 0.0
+        self.placed: dict[int, Placed] = {}
+
+    def reserve(self, num_given: int) -> None:
+        """Leave room for tokens that the tree has in any case."""
+        self._left -= num_given
+
+    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[Split]:
+        """Say how many children the tokens get that have just been read."""
+        self._levels -= 1
+        self.passes += 1
+        rows, of_given = likeliest(logits, self._judge.width + 1), self._judge.of_given
+        of_others = [[of_given(each) for each in one] for one in given]
+        others = [logits.shape[-1] - len(one) for one in given]  # tokens that there are besides
+        candidates = [
+            self._judge.candidate(reach * max(0.0, 1 - sum(chances)) if left else 0.0, row[: max(0, left - 1)])
+            for reach, chances, row, left in zip(self._reach, of_others, rows, others, strict=True)
+        ]
+        least = {"least": self._least} if self._least else {}
+        self._price, splits = affordable(
+            candidates, self._left, self._going_on, self._levels_ahead(), self._price, **least
+        )
+        values: list[float] = []
+        for i, (candidate, split) in enumerate(zip(candidates, splits, strict=True)):
+            self._place(self._nodes[i], given[i], rows[i], split, self._count + len(values))
+            values += [self._reach[i] * chance for chance in of_others[i]] + candidate.values(split)
+            self._left -= sum(split)
+        self.expected += sum(values)
+        self._promising = self._worth_reading(values)
+        self._reach = [values[i] for i in self._promising]
+        self._nodes = [self._count + i for i in self._promising]
+        self._count += len(values)
+        return splits
+
+    def promising(self) -> list[int]:
+        """Return which of the new children are to be read."""
+        return self._promising
+
+    def _levels_ahead(self) -> int:
+        """Return how many levels may be expected to follow the new one: those that are worth a pass of the draft."""
+        if not self._price_of_level:
+            return self._levels
+        least = (self._least + self._price_of_level) / max(*self._reach, 1e-9)
+        ahead = math.log(least) / math.log(self._going_on) - 1 if 0 < self._going_on < 1 else math.inf
+        return max(0, min(self._levels, int(min(ahead, 1000.0))))
+
+    def _worth_reading(self, values: list[float]) -> list[int]:
+        """Return which of some tokens may get children that are worth their price; none where no level is."""
+        if not self._levels or self._left <= 0:
+            return []
+        gains = {i: value * self._going_on - self._price for i, value in enumerate(values)}
+        promising = [i for i, gain in gains.items() if gain > 0]
+        return promising if sum(gains[i] for i in promising) > self._price_of_level else []
+
+    def _place(self, node: int, given: Sequence[float], row: list[float], split: Split, place: int) -> None:
+        """Take note of which children a token gets."""
+        if not given and not any(split):
+            return
+        looked_up = [(place + i, probability) for i, probability in enumerate(given)]
+        place += len(given)
+        fixed = [(place + i, row[i]) for i in range(split.fixed)]
+        drawn = (place + split.fixed, sureness(row, split.fixed)) if split.drawn else None
+        self.placed[node] = Placed(fixed, drawn, looked_up)
+
+
+def likeliest(logits: Tensor, count: int) -> list[list[float]]:
+    """Return the greatest probabilities of each row, before temperature and cuts, one fewer than all at most.
+
+    Raises:
+        ValueError: for logits that give none.
+
+    Example:
+        >>> import torch
+        >>> [[round(p, 3) for p in row] for row in likeliest(torch.tensor([[0.7, 0.1, 0.2]]).log(), 5)]
+        [[0.7, 0.2]]
+    """
+    count = max(1, min(count, logits.shape[-1] - 1))
+    rows = logits.float()
+    probs: list[list[float]] = (rows.topk(count).values - rows.logsumexp(-1, keepdim=True)).exp().tolist()
+    if any(row[0] != row[0] for row in probs):
+        raise ValueError("the draft's logits give no probabilities (NaN or infinite)")
+    return probs
+
+
+def sureness(probabilities: list[float], beside: int) -> float:
+    """Return the probability of a row's likeliest token beside its few likeliest ones.
+
+    Example:
+        >>> sureness([0.5, 0.4], 0), sureness([0.5, 0.4], 1)
+        (0.5, 0.8)
+    """
+    if beside >= len(probabilities):
+        return 0.0
+    rest = 1.0 - sum(probabilities[:beside])
+    return min(1.0, probabilities[beside] / rest) if rest > 0 else 1.0

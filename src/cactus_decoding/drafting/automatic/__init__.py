@@ -1,0 +1,73 @@
+"""As many proposals as pay on this machine, which may be none: by measured pass times and what was kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.drafting.automatic.choosing import Chooser
+from cactus_decoding.drafting.automatic.drafter import ChoosingDrafter
+from cactus_decoding.drafting.automatic.times import PassTimes, pass_times
+from cactus_decoding.drafting.lengths.base import PerResponse
+from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.types import Drafter, DraftLength
+
+__all__ = ["AutoLength"]
+
+
+@dataclass(frozen=True)
+class AutoLength(PerResponse):
+    r"""Proposes nothing, copies what followed where the text repeats itself, or drafts: what brings most per second.
+
+    What a pass costs is measured once for a pair of models, a machine and a number of threads, and kept in a file;
+    what is kept of proposals is seen as the response grows. See `Chooser` for how a step is decided and what it can
+    lose. Nothing is timed in a response: with a seed, the same file repeats it.
+
+    Args:
+        max_draft_tokens: proposals per step at most, 0 or more.
+        profile: a file of pass times, as `cactus_decoding.drafting.automatic.times` keeps them; that of the pair on
+            this machine, measured where there is none, if None.
+
+    Raises:
+        ValueError: for a parameter out of range, or, when a response begins, a file that is no profile.
+
+    Example:
+        >>> str(AutoLength()), AutoLength(max_draft_tokens=7).begin_step()
+        ('auto', 7)
+    """
+
+    max_draft_tokens: Annotated[int, Knob("proposals per step at most", "tokens", ge=0)] = 15
+    profile: Annotated[str | None, Knob("file of pass times", metavar="FILE")] = None
+
+    fixed: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        """Return the text that `as_draft_length` turns into this one."""
+        return spell("auto", self)
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+
+    def begin_step(self) -> int:
+        """Return the limit."""
+        return self.max_draft_tokens
+
+    def times(self, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
+        """Return what passes cost; measure them where that is not known."""
+        return pass_times(target, drafter) if self.profile is None else PassTimes.read(Path(self.profile))
+
+    def prepare(self, target: BaseCachedModel, drafter: Drafter) -> None:
+        """Measure what passes cost, if that is not known."""
+        self.times(target, drafter)
+
+    def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
+        """Return what chooses and what proposes in a response of up to so many tokens."""
+        lookup = drafter if type(drafter) is NgramDrafter else None
+        times = self.times(target, drafter)
+        chooser = Chooser(times, self.max_draft_tokens, drafts=lookup is None, num_tokens=num_tokens)
+        shortest = 1 if lookup is None else lookup.min_ngram_size
+        return chooser, ChoosingDrafter(drafter if lookup is None else None, chooser, shortest)

@@ -1,0 +1,119 @@
+"""How often proposals are kept, by what is known before they are drawn."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+
+class Rates:
+    """Running rates of success, each beginning with a guess that what is seen outweighs.
+
+    Args:
+        guesses: of each rate.
+        weight: how many observations a guess is worth.
+        memory: the share of its weight that an observation keeps when another one of its kind comes.
+
+    Example:
+        >>> rates = Rates([0.5], weight=2, memory=1.0)
+        >>> rates.learn(0, True), rates[0]
+        (None, 0.6666666666666666)
+    """
+
+    def __init__(self, guesses: Sequence[float], weight: float, memory: float) -> None:
+        self._guesses, self._weight, self._memory = list(guesses), weight, memory
+        self._seen, self._kept = [0.0] * len(guesses), [0.0] * len(guesses)
+
+    def __getitem__(self, kind: int) -> float:
+        """Return the rate."""
+        guessed = self._guesses[kind] * self._weight
+        return (guessed + self._kept[kind]) / (self._weight + self._seen[kind])
+
+    def learn(self, kind: int, kept: bool) -> None:
+        """Learn from one observation."""
+        self._seen[kind] = self._memory * self._seen[kind] + 1
+        self._kept[kind] = self._memory * self._kept[kind] + kept
+
+    def forget(self, share: float) -> None:
+        """Let all observations keep a share of their weight: what was seen is true of its text."""
+        self._seen = [share * seen for seen in self._seen]
+        self._kept = [share * kept for kept in self._kept]
+
+
+_SIZES = (1, 2, 3, 4, 6, 9, 16, 32)
+"""Lengths of matches from which on a look-up counts as of the next kind."""
+_COPIED = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+class CopyChances:
+    """How often the text goes on as it did before, by how much of its end stood there too.
+
+    Every token tells, proposed or not, so a text that begins to repeat itself is noticed at no cost.
+    """
+
+    def __init__(self) -> None:
+        self._rates = Rates(_COPIED, weight=3, memory=0.97)
+
+    def __getitem__(self, size: int) -> float:
+        """Return how likely the next token is the one behind a match of that size."""
+        return self._rates[self._kind(size)]
+
+    def learn(self, size: int, expected: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Learn from the tokens that came where others followed a match."""
+        for i, (one, other) in enumerate(zip(expected, token_ids, strict=False)):
+            self._rates.learn(self._kind(size + i), one == other)
+            if one != other:
+                break
+
+    def tokens(self, size: int, count: int) -> list[float]:
+        """Return how many tokens a step is expected to bring with 0, 1, ... ``count`` of the tokens behind a match."""
+        chance, expected = 1.0, [1.0]
+        for i in range(count):
+            chance *= self[size + i]
+            expected.append(expected[-1] + chance)
+        return expected
+
+    @staticmethod
+    def _kind(size: int) -> int:
+        return bisect_right(_SIZES, size) - 1
+
+
+_BUCKETS = 10
+_FADES = 0.985
+"""The share of its weight that an observation of the draft keeps with each token that it is not asked for."""
+
+
+class DraftChances:
+    """How often a draft's tokens are kept, by how sure its row was, and overall.
+
+    It begins with a high guess: what has never been tried is tried once, as far as an account of losses allows.
+    """
+
+    def __init__(self) -> None:
+        guesses = [(i + 0.5) / _BUCKETS for i in range(_BUCKETS - 1)] + [0.98]
+        self._by_confidence = Rates(guesses, weight=3, memory=0.98)
+        self._overall = Rates([0.95], weight=1, memory=0.92)
+
+    @property
+    def next(self) -> float:
+        """How likely a proposal is kept of whose row nothing is known."""
+        return self._overall[0]
+
+    def of(self, confidence: float) -> float:
+        """Return how likely a token is kept that was drawn from a row whose likeliest token has this probability."""
+        return self._by_confidence[self._kind(confidence)]
+
+    def learn(self, confidences: Sequence[float], num_accepted: int) -> None:
+        """Learn from a step; nothing is known of proposals after the first rejection."""
+        for i, confidence in enumerate(confidences[: num_accepted + 1]):
+            self._by_confidence.learn(self._kind(confidence), i < num_accepted)
+            self._overall.learn(0, i < num_accepted)
+
+    def fade(self, num_tokens: int) -> None:
+        """Forget a little with each token."""
+        self._by_confidence.forget(_FADES**num_tokens)
+        self._overall.forget(_FADES**num_tokens)
+
+    @staticmethod
+    def _kind(confidence: float) -> int:
+        return min(int(_BUCKETS * confidence), _BUCKETS - 1)

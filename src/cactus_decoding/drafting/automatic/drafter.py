@@ -1,0 +1,52 @@
+"""Proposes nothing, a copy, or what another drafter drafts, whichever a chooser takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cactus_decoding.drafting.automatic.choosing import Chooser
+from cactus_decoding.drafting.suffixes import Match, SuffixIndex
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
+
+
+class ChoosingDrafter(Drafter):
+    """Copies where the text repeats itself, asks another drafter where that pays, and else proposes nothing.
+
+    The choice is made from the text and from what was kept before, never from what is drawn, so the law stays the
+    rule's.
+
+    Args:
+        drafter: another one, which may be left out of steps, or None to copy only.
+        chooser: of this response.
+        shortest: how much of the text's end must have stood before for what followed to be copied.
+    """
+
+    def __init__(self, drafter: Drafter | None, chooser: Chooser, shortest: int = 1) -> None:
+        self._drafter, self._chooser, self._shortest = drafter, chooser, shortest
+        self.max_length = None if drafter is None else drafter.max_length
+        self._index = SuffixIndex()
+        self._match, self._length = Match(0, []), 0  # behind the text as it was in the last step
+        self._read = 0  # how much of the text the other drafter has seen
+
+    def begin_response(self, target: Any, length: DraftLength) -> None:
+        """Tell the other drafter."""
+        if self._drafter is not None:
+            self._drafter.begin_response(target, length)
+
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        """Propose at most ``limit`` tokens."""
+        self._index.follow(token_ids)
+        self._chooser.learn_copies(self._match, token_ids[self._length :])
+        self._match, self._length = self._index.longest(self._chooser.max_draft_tokens), len(token_ids)
+        if self._match.size < self._shortest:
+            self._match = Match(0, [])
+        room = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
+        choice = self._chooser.choose(self._match, limit, room, len(token_ids) - self._read, first=not self._read)
+        if choice.way == "draft" and self._drafter is not None:
+            self._read = len(token_ids)
+            return self._drafter.propose(token_ids, choice.count, to_probs, generator)
+        return Proposal(self._match.token_ids[: choice.count] if choice.way == "copy" else [], None)

@@ -1,0 +1,222 @@
+"""What forward passes cost on this machine: measured once, and kept in a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.files.jsonl import parse_json
+from cactus_decoding.files.provenance import processor
+from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.types import Drafter
+
+WIDTHS = (1, 2, 3, 4, 8, 12, 16)
+"""Tokens of the passes that are measured: kernels work on blocks, so that what lies between is not on a line."""
+_CONTEXT = 16
+_DRAFTED = 4
+_REPEATS = 2
+_Clock = Callable[[], float]
+_ENGINES = ("transformers", "llama_cpp")
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """Seconds of forward passes, of which only the ratios matter.
+
+    Attributes:
+        target: of the target over so many tokens, by ascending widths, the first of which is 1.
+        draft: of one proposal by the drafter; 0 for one that copies.
+        reading: of a token that the drafter has not read yet, in a longer pass.
+        source: where they are from.
+
+    Raises:
+        ValueError: for seconds that are not positive, or widths that do not ascend from 1.
+
+    Example:
+        >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
+        >>> times.of(1), times.of(3), times.of(8)
+        (0.1, 0.26, 0.52)
+    """
+
+    target: tuple[tuple[int, float], ...]
+    draft: float = 0.0
+    reading: float = 0.0
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        widths = [width for width, _ in self.target]
+        if widths[:1] != [1] or widths != sorted(set(widths)):
+            raise ValueError(f"widths of passes must ascend from 1, but are {widths}")
+        seconds = [seconds for _, seconds in self.target]
+        if not all(map(math.isfinite, (*seconds, self.draft, self.reading))) or not (
+            min(seconds) > 0 and min(self.draft, self.reading) >= 0
+        ):
+            raise ValueError(f"seconds of passes must be positive, but are {self.target}, {self.draft}, {self.reading}")
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths that were measured."""
+        return [width for width, _ in self.target]
+
+    def of(self, width: int) -> float:
+        """Return the seconds of the target's pass over so many tokens: those of the next width that was measured."""
+        for known, seconds in self.target:
+            if known >= width:
+                return seconds
+        known, seconds = self.target[-1]
+        return seconds * width / known
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {name: value for name, value in asdict(self).items() if name != "source"}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str) -> PassTimes:
+        """Return the times of a file; raise `ValueError` for one that holds none."""
+        try:
+            target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
+            return cls(target, float(values["draft"]), float(values["reading"]), source)
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"{source} holds no times of passes: {error}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> PassTimes:
+        """Return the times of a file; raise `ValueError` for one that holds none, or cannot be read."""
+        try:
+            values = parse_json(read_bytes(path), path)
+        except OSError as error:
+            raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
+        if not isinstance(values, dict) or not isinstance(values.get("times"), dict):
+            raise ValueError(f"{str(path)!r} is no profile: it has no times")
+        return cls.from_dict(values["times"], str(path))
+
+
+def measure(target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None) -> PassTimes:
+    """Time passes of both models over a few tokens, the best of two each; both forget what they had read.
+
+    Where all is computed on the CPU the clock is that of the processor, which other work on the machine hardly
+    disturbs: what is decided by these times depends on their ratios only.
+    """
+    clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
+    vocabulary = target.vocabulary_size
+    text = [(7 * i) % min(vocabulary, 1000) for i in range(_CONTEXT + max(WIDTHS) + _DRAFTED)]
+    room = len(text) if target.max_length is None else target.max_length - 1
+    context = min(_CONTEXT, room // 2)
+    best: dict[int, float] = {}
+    try:
+        target.reset()
+        target.append(text[:context], rows=1)
+        for _ in range(_REPEATS):
+            for width in (width for width in WIDTHS if context + width <= room):
+                began = clock()
+                target.append(text[context : context + width], rows=width)
+                _wait(target.device)
+                best[width] = min(best.get(width, float("inf")), clock() - began)
+                target.rollback(context)
+    finally:
+        target.reset()
+    draft, reading = _measure_drafter(target, drafter, text[:room], context, clock)
+    smallest = 1e-9  # of a clock that has not moved
+    return PassTimes(tuple((width, max(seconds, smallest)) for width, seconds in best.items()), draft, reading, "now")
+
+
+def _measure_drafter(
+    target: BaseCachedModel, drafter: Drafter, text: list[int], context: int, clock: _Clock
+) -> tuple[float, float]:
+    """Return the seconds of a proposal, and of a token that was not read before; nothing of what only copies."""
+    if isinstance(drafter, NgramDrafter):
+        return 0.0, 0.0
+    to_probs, generator = as_logits_to_probs(SamplingParams()), torch.Generator(target.device).manual_seed(0)
+    drafts: list[float] = []
+    reads: list[float] = []
+
+    def seconds(length: int, limit: int) -> tuple[float, int]:
+        began = clock()
+        proposal = drafter.propose(text[:length], limit, to_probs, generator)
+        _wait(target.device)
+        return clock() - began, len(proposal.token_ids)
+
+    try:
+        for _ in range(_REPEATS):
+            drafter.reset()
+            drafter.begin_response(target, FixedLength(_DRAFTED))
+            seconds(context, 1)
+            taken, drafted = seconds(context + 1, _DRAFTED)
+            drafts.append(taken / max(drafted, 1))
+            behind = min(context + 1 + max(WIDTHS), len(text))
+            taken, _ = seconds(behind, 1)
+            reads.append(max(taken - drafts[-1], 0.0) / max(behind - context - 1, 1))
+    finally:
+        drafter.reset()
+    return min(drafts), min(reads)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()
+
+
+def cache_folder() -> Path:
+    """Return where profiles are kept; it may be deleted at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cactus-decoding" / "pass_times"
+
+
+_KNOWN: dict[str, PassTimes] = {}
+"""What this process has measured or read, by the profile's file: a folder may be read-only."""
+
+
+def pass_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes:
+    """Return the times of a pair on this machine, with these threads: of this process, of the cache, or measured now.
+
+    Where the cache cannot be written, they are measured by each process anew.
+    """
+    about = {
+        "target": _identity(target),
+        "draft": "copies" if isinstance(drafter, NgramDrafter) else _identity(getattr(drafter, "model_cache", drafter)),
+        "device": _device(target.device),
+        "threads": torch.get_num_threads() if target.threads is None else target.threads,
+        "versions": [torch.__version__, *(sys.modules[name].__version__ for name in _ENGINES if name in sys.modules)],
+    }
+    path = cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json"
+    known = _KNOWN.get(str(path))
+    if known is None:
+        with suppress(ValueError):  # there is none yet, or one that was damaged
+            known = PassTimes.read(path)
+    if known is None:
+        known = replace(measure(target, drafter), source=f"measured now, to be kept in {path}")
+        with suppress(OSError, ValueError):  # it cannot be written, or another process does that
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, as_json({"about": about, "times": known.as_dict()}, indent=2) + "\n")
+    _KNOWN[str(path)] = known
+    return known
+
+
+def _identity(model: Any) -> list[Any]:
+    """Return what tells a model from another, and how it is run, as far as its speed goes."""
+    name, own = str(getattr(model, "name", type(model).__name__)), getattr(model, "model", None)
+    settings = str(getattr(model, "settings", ""))
+    with suppress(OSError):
+        if (path := Path(name)).is_file():
+            return [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, settings]
+    return [name, str(getattr(own, "dtype", "")), getattr(own, "num_parameters", lambda: 0)(), settings]
+
+
+@cache
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} {processor()}"

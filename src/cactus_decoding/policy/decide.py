@@ -1,0 +1,200 @@
+"""What judges a position of a response, what that costs, and why: where budget, pace and spending policy meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from cactus_decoding.policy.phases import PhaseState
+from cactus_decoding.rules import Lossless
+from cactus_decoding.types import AcceptanceRule, judges_untempered
+
+if TYPE_CHECKING:
+    from cactus_decoding.policy.budget import Budget
+    from cactus_decoding.policy.fitted import FittedPolicy
+    from cactus_decoding.policy.pacing import Pace
+    from cactus_decoding.policy.position import Position
+
+_LOSSLESS = Lossless()
+
+
+class Why(StrEnum):
+    """Why a position is judged as it is."""
+
+    ALLOWED = "allowed"
+    PROTECTED = "protected"
+    """The spending policy did not let the rule judge."""
+    FELL_BACK = "fell_back"
+    """The budget could not afford the rule."""
+
+
+class Decision(NamedTuple):
+    """What was decided about a position.
+
+    Attributes:
+        rule: what judges it.
+        cost: what the request's rule would cost there, in nats; 0 where nobody measures, or it must not judge.
+        why: why that rule.
+    """
+
+    rule: AcceptanceRule
+    cost: float = 0.0
+    why: Why = Why.ALLOWED
+
+    @property
+    def nats(self) -> float:
+        """What the position costs if it is visited."""
+        return 0.0 if self.why is Why.FELL_BACK else self.cost
+
+
+class PolicyState(NamedTuple):
+    """What a response has spent, and what the next position needs to know of it.
+
+    Attributes:
+        rule: what spends in this step.
+        limit: the budget in nats; infinite where it only measures.
+        spent: nats so far; never above the limit.
+        pace: where the budget is spread over the tokens expected.
+        phase: of the response, for a spending policy that asks.
+    """
+
+    rule: AcceptanceRule
+    limit: float = math.inf
+    spent: float = 0.0
+    pace: Pace | None = None
+    phase: PhaseState = PhaseState()
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Decides on the positions of a response: by the rule, or losslessly where that may not, or cannot, be spent.
+
+    What judges a position depends on the tokens before it and on both models' rows, never on the drafted token; so
+    what is emitted there has one law, and the sum of costs bounds the divergence of the response. Rules of temperature
+    0 are the exception: nothing is drawn, and what they give up with the drafted token is what they cost.
+
+    Attributes:
+        rule: the acceptance rule.
+        budget: limits, or measures, how far the response's distribution moves; None for neither.
+        spending: where the rule may relax; None for everywhere.
+
+    Example:
+        >>> from cactus_decoding import Budget, ClampedRatio
+        >>> Policy(ClampedRatio(width=1.0), Budget(nats=0.5)).begin().limit
+        0.5
+    """
+
+    rule: AcceptanceRule
+    budget: Budget | None = None
+    spending: FittedPolicy | None = None
+
+    @property
+    def metered(self) -> bool:
+        """Whether costs are known: with a budget, and for rules for temperature 0, which give up log-probability."""
+        return self.budget is not None or judges_untempered(self.rule)
+
+    @property
+    def unconditional(self) -> bool:
+        """Whether the rule judges everywhere, and nobody measures."""
+        return not self.metered and self.spending is None
+
+    def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
+        """Return the state of a response to a prompt that has spent nothing.
+
+        Raises:
+            ValueError: for a budget that is to be paced with a rule that has no width.
+        """
+        state = PolicyState(self.rule)
+        if self.spending is not None:
+            state = state._replace(phase=self.spending.begin(prompt_ids))
+        if self.budget is None:
+            return state
+        state = state._replace(limit=self.budget.limit)
+        if self.budget.expected_tokens is None:
+            return state
+        from cactus_decoding.policy.pacing import Pace
+
+        pace = Pace.begin(check_paced(self.rule), self.budget.limit, self.budget.expected_tokens)
+        return _paced(state._replace(pace=pace))
+
+    def decide(self, state: PolicyState, position: Position) -> Decision:
+        """Decide on a position.
+
+        Of a limit that is used up, such as 0, nothing is afforded, not even what costs nothing: costs are rounded.
+
+        Args:
+            state: of the response before the position.
+            position: which rows there are, and what is proposed.
+        """
+        rule: AcceptanceRule | None = state.rule
+        if self.spending is not None:
+            rule = self.spending.rule_at(state.rule, state.phase, position)
+        if rule is None:
+            return Decision(_LOSSLESS, why=Why.PROTECTED)
+        if not self.metered:
+            return Decision(rule)
+        cost = position.cost(rule)
+        if affords(state, cost):
+            return Decision(rule, cost)
+        # where the rule costs nothing it asks for nothing
+        return Decision(_LOSSLESS, cost, Why.FELL_BACK if cost else Why.ALLOWED)
+
+    def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
+        """Return the state behind a proposed token of this step, had it been kept."""
+        state = state._replace(spent=state.spent + decision.nats)
+        return state if self.spending is None else state._replace(phase=self.spending.after(state.phase, [token_id]))
+
+    def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:
+        """Return the state behind a step.
+
+        Args:
+            state: before it.
+            decisions: on the positions that it visited: that of a rejected token is one, that of a bonus token is not.
+            token_ids: what it emitted.
+
+        Example:
+            >>> from cactus_decoding import Budget, ClampedRatio
+            >>> policy, decision = Policy(ClampedRatio(width=1.0), Budget(nats=1.0)), Decision(_LOSSLESS, 0.25)
+            >>> policy.end_step(policy.begin(), [decision, decision._replace(why=Why.FELL_BACK)], [3, 4]).spent
+            0.25
+        """
+        spent, pace = state.spent, state.pace
+        if self.metered:
+            for decision in decisions:  # one by one, as they were afforded: the same rounding
+                spent += decision.nats
+        if pace is not None:
+            width = pace.width(state.limit - state.spent)  # that of this step
+            pace = pace.after([each.cost for each in decisions], width, len(token_ids))
+        state = state._replace(spent=spent, pace=pace)
+        if self.spending is not None:
+            state = state._replace(phase=self.spending.after(state.phase, token_ids))
+        return _paced(state)
+
+
+def affords(state: PolicyState, cost: float) -> bool:
+    """Say whether a position's cost fits into what is left."""
+    return state.spent + cost <= state.limit and (state.spent < state.limit or state.limit == math.inf)
+
+
+def _paced(state: PolicyState) -> PolicyState:
+    """Return a state whose rule has the width at which the rest of the budget lasts."""
+    if state.pace is None:
+        return state
+    from cactus_decoding.rules import ClampedRatio
+
+    return state._replace(rule=ClampedRatio(width=state.pace.width(state.limit - state.spent)))
+
+
+def check_paced(rule: AcceptanceRule) -> float:
+    """Return the width that pacing begins with; raise `ValueError` for a rule that has none."""
+    from cactus_decoding.rules import ClampedRatio
+
+    if not isinstance(rule, ClampedRatio) or not rule.width:
+        raise ValueError(
+            "expected_tokens moves the width of the clamped ratio, so the rule must be clamped:width=... with a width "
+            f"above 0, but is {rule}"
+        )
+    return rule.width

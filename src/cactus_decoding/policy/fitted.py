@@ -1,0 +1,106 @@
+"""A spending policy that knows what a model's tokens say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.importance_limit import ImportanceLimit
+from cactus_decoding.policy.phases import Phases, PhaseState
+from cactus_decoding.policy.position import Position
+from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.scaling import scaled
+from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.rules import Lossless
+from cactus_decoding.types import AcceptanceRule, judges_untempered
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPolicy:
+    """A spending policy that knows what the tokens say.
+
+    Attributes:
+        vocabulary: the tokens' texts.
+        phases: in which part of a response rules may relax.
+        protection: which tokens must not be relaxed away; None protects none.
+        mask: which these are, ``[vocabulary]``; None if none are.
+        limit: how important a position may be; None asks for no importance.
+        importance: of these tokens; None if nobody asks for it.
+    """
+
+    vocabulary: Vocabulary
+    phases: Phases
+    protection: Protection | None = None
+    mask: Tensor | None = None
+    limit: ImportanceLimit | None = None
+    importance: Importance | None = None
+
+    @cached_property
+    def token_ids(self) -> Tensor | None:
+        """The protected tokens, ascending, ``[tokens]``; None if none are."""
+        return None if self.mask is None else self.mask.nonzero().squeeze(1)
+
+    def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
+        """Return the state behind a prompt."""
+        return self.phases.begin(prompt_ids, self.vocabulary)
+
+    def after(self, state: PhaseState, token_ids: Sequence[int]) -> PhaseState:
+        """Return the state behind further tokens."""
+        return self.phases.after(state, token_ids, self.vocabulary)
+
+    def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
+        """Return what judges a position for a rule: it, or it with a knob as loose as the position is unimportant.
+
+        Args:
+            rule: what judges where anything goes.
+            state: behind the tokens before the position.
+            position: which rows there are.
+
+        Returns:
+            A rule; None where the position must not be relaxed.
+        """
+        if not self.phases.relaxable(state, [position.token_ids[0]], self.vocabulary)[0]:
+            return None
+        untempered, protection, limit = judges_untempered(rule), self.protection, self.limit
+        if protection is not None and self.token_ids is not None:
+            protected = position.exceeds(self.token_ids, protection.threshold, untempered=untempered)
+            if protected:
+                return None
+        if self.importance is None or limit is None:
+            return rule
+        target, draft = position.untempered if untempered else position.target.probs, position.draft
+        drafted = [position.token_ids[position.drafted]]
+        importance = self.importance(target[None], None if draft is None else draft.probs[None], drafted).item()
+        if importance > limit.max_importance:
+            return None
+        return scaled(rule, 1 - importance) if limit.scale and not isinstance(rule, Lossless) else rule
+
+    def relaxable(
+        self, state: PhaseState, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Sequence[int]
+    ) -> Tensor:
+        """Return which of many positions may be relaxed, ``[k]``: `rule_at` for rows that follow each other.
+
+        Args:
+            state: behind the tokens before the first.
+            target_probs: the target's rows at these positions, ``[k, vocabulary]``.
+            draft_probs: the draft's rows likewise; None for a deterministic draft.
+            draft_token_ids: drafted tokens, ``[k]``: each is looked at for the positions behind it, and, as all that a
+                deterministic draft could propose, for its own.
+        """
+        allowed = torch.tensor(
+            self.phases.relaxable(state, draft_token_ids, self.vocabulary),
+            dtype=torch.bool,
+            device=target_probs.device,
+        )
+        if self.token_ids is not None and self.protection is not None:
+            mass = protected_mass(target_probs, self.token_ids.to(target_probs.device))
+            allowed &= mass <= self.protection.threshold
+        if self.importance is not None and self.limit is not None:
+            importance = self.importance(target_probs, draft_probs, draft_token_ids)
+            allowed &= importance <= self.limit.max_importance
+        return allowed

@@ -1,0 +1,225 @@
+"""One position of a step at which tokens are proposed, as a policy, a rule and a way to verify see it."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.divergences.rows import kl_of_rows
+from cactus_decoding.policy.law import Law, OneHotLaw
+from cactus_decoding.rules import Lossless
+from cactus_decoding.rules.emitted import EmittedRows, JudgedOn, relaxed_target_beside
+from cactus_decoding.sampling.rough_probs import RoughProbs
+from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
+from cactus_decoding.types import AcceptanceRule, StepRows, judges_untempered
+
+if TYPE_CHECKING:
+    from cactus_decoding.auditing import Audit
+
+
+class Position:
+    """A token of a proposal, or the text itself, that has children: some *fixed* ones, then some that are drawn.
+
+    Nothing is worked out before it is asked for.
+
+    Args:
+        rows: of both models in this step.
+        node: the token's place in the proposal, -1 for the text.
+        lazy: the target's rows, where they may be known in part.
+
+    Attributes:
+        node: the token's place.
+        nodes: places of its children, the fixed ones first, in the order in which they are tested; at least one.
+        token_ids: their tokens, which all differ.
+        num_fixed: how many are functions of the text alone.
+        vocabulary: how many tokens the rows have.
+        listed: which tokens these are, but for a last one that stands for all others; None where they are all.
+    """
+
+    def __init__(self, rows: StepRows, node: int, lazy: LazyRows | None = None) -> None:
+        proposal = rows.proposal
+        self._rows, self._lazy, self.node = rows, lazy, node
+        self.nodes = proposal.children[node]
+        self.token_ids = [proposal.token_ids[each] for each in self.nodes]
+        self.num_fixed = sum(not proposal.drawn[each] for each in self.nodes)
+        self.vocabulary = rows.logits.shape[-1]
+        self.listed: SparseProbs | None = None
+        self._laws: dict[int, Law] = {}
+        self._relaxed: tuple[AcceptanceRule, Tensor | None] | None = None
+
+    @property
+    def drafted(self) -> int:
+        """Which child a rule judges: the first that is drawn, or else the first, of which the draft is then sure."""
+        return self.num_fixed if self.num_fixed < len(self.nodes) else 0
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the child that a rule judges was drawn."""
+        return self.drafted >= self.num_fixed
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its one child is all that the draft says: drawn from the draft's row, or all that it proposes."""
+        return len(self.nodes) == 1 and (self.is_drawn or self.draft_row is None)
+
+    @property
+    def fixed_token_ids(self) -> Tensor:
+        """The fixed tokens, ``[num_fixed]``."""
+        return torch.tensor(self.token_ids[: self.num_fixed], dtype=torch.long)
+
+    @property
+    def rough(self) -> RoughProbs | None:
+        """The target's row up to a small factor, for less time; None where that is impossible, or saves nothing."""
+        return None if self._lazy is None else self._lazy.roughly(self.node + 1)
+
+    @cached_property
+    def row(self) -> SparseProbs:
+        """The target's row as it is sampled from, in its own precision."""
+        return target_row(self._rows, self.node, self._lazy)
+
+    @cached_property
+    def target(self) -> Law:
+        """The target's law as it is sampled from; `ValueError` for NaN."""
+        return self._checked(Law(self.row.dense()), "target")
+
+    @cached_property
+    def untempered(self) -> Tensor:
+        """The target's row before temperature and truncation, in the precision that it has, ``[vocabulary]``."""
+        return self._rows.untempered_behind(self.node).cpu()
+
+    @cached_property
+    def draft_row(self) -> Tensor | None:
+        """The draft's whole row, as it is, ``[vocabulary]``; None where it has none."""
+        row = self._rows.proposal.row_behind(self.node)
+        return None if row is None else row.cpu()
+
+    @cached_property
+    def draft(self) -> Law | None:
+        """The same as a law; `ValueError` for NaN."""
+        return None if self.draft_row is None else self._checked(Law(self.draft_row), "draft")
+
+    def law(self, index: int) -> Law:
+        """Return the law that a child has given the text and the children drawn before it."""
+        if index not in self._laws:
+            if index < self.num_fixed:
+                self._laws[index] = OneHotLaw(self.token_ids[index], self.vocabulary)
+            else:
+                assert self.draft is not None
+                self._laws[index] = self.draft.without(self.token_ids[:index])
+        return self._laws[index]
+
+    def other_than(self, index: int, token_id: int) -> int | None:
+        """Return the place of the child that is a token, if there is one and it is not the child of that index."""
+        if token_id not in self.token_ids or self.token_ids[index] == token_id:
+            return None
+        return self.nodes[self.token_ids.index(token_id)]
+
+    def relaxed(self, rule: AcceptanceRule) -> Tensor | None:
+        """Return a rule's h, ``[vocabulary]`` in float64, where it does not depend on the drafted child; else None."""
+        if self._relaxed is None or self._relaxed[0] is not rule:
+            row = None
+            if not judges_untempered(rule):
+                whole = None if self.draft is None else self.draft.probs
+                law = self.law(self.drafted).probs
+                row = relaxed_target_beside(rule, self.target.probs, whole, law, self.fixed_token_ids)
+            self._relaxed = rule, row
+        return self._relaxed[1]
+
+    def judge(self, rule: AcceptanceRule) -> AcceptanceRule:
+        """Return what judges the drafted child for a rule, given the law of the target."""
+        if judges_untempered(rule):
+            return JudgedOn(rule, self.untempered)
+        relaxed = self.relaxed(rule)
+        return rule if relaxed is None else EmittedRows(relaxed)
+
+    def audit(self, rule: AcceptanceRule) -> Audit:
+        """Return exactly what a rule emits here, by `match` or `recursive`; the acceptance is its drafted child's."""
+        from cactus_decoding.auditing import audit_rows
+
+        return audit_rows(self.judge(rule), self.target.probs, self.law(self.drafted).probs)
+
+    def on_support(self, rule: AcceptanceRule) -> Position:
+        """Return the position without what the target excludes, where a rule needs no more and that saves something."""
+        if judges_untempered(rule) or not getattr(rule, "needs_support_only", False) or self.row.token_ids is None:
+            return self
+        return self._on_support
+
+    @cached_property
+    def _on_support(self) -> Position:
+        return _OnSupport(self)
+
+    def cost(self, rule: AcceptanceRule) -> float:
+        """Return the nats of what a rule emits here, or for a rule for temperature 0 of what it gives up."""
+        if isinstance(rule, Lossless):
+            return 0.0
+        if (position := self.on_support(rule)) is not self:
+            return position.cost(rule)
+        if judges_untempered(rule):
+            from cactus_decoding.rules.relaxed_greedy import given_up
+
+            token = torch.tensor([self.token_ids[self.drafted]])
+            kept = rule.judge(self.untempered, None, token).relaxed_prob.item() > 0
+            return given_up(self.untempered, token).item() if kept else 0.0
+        relaxed = self.relaxed(rule)
+        return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()
+
+    def exceeds(self, token_ids: Tensor, threshold: float, *, untempered: bool = False) -> bool:
+        """Say whether the target puts more than a threshold on some tokens, reading no more than decides it.
+
+        Args:
+            token_ids: the tokens, ascending int64, ``[tokens]``; at least one.
+            threshold: in [0, 1].
+            untempered: ask the row before temperature and truncation.
+        """
+        if threshold >= 1:  # rounded rows may hold more than everything
+            return False
+        if untempered:
+            return not SparseProbs(len(self.untempered), self.untempered).mass(token_ids) <= threshold
+        if (rough := self.rough) is not None:
+            least, most = rough.mass_bounds(token_ids)
+            if most <= threshold or least > threshold:
+                return least > threshold
+        return not self.row.mass(token_ids) <= threshold  # NaN exceeds everything
+
+    def _checked(self, law: Law, role: str) -> Law:
+        if not math.isfinite(law.total):
+            length = len(self._rows.text(self.node))
+            raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
+        return law
+
+
+class _OnSupport(Position):
+    """A position whose tokens are those that the target may emit, and the proposed ones.
+
+    One more, the last, stands for all that is left out: the target gives it nothing, the draft what it gives them
+    together. Rules that need the support only say the same of it as of each of them.
+    """
+
+    def __init__(self, whole: Position) -> None:
+        row = whole.row
+        for token in whole.token_ids:
+            row = row.including(token)[0]
+        assert row.token_ids is not None
+        self._rows, self._lazy, self.node = whole._rows, None, whole.node
+        self.nodes, self.num_fixed = whole.nodes, whole.num_fixed
+        self.token_ids = [int((row.token_ids == token).nonzero()) for token in whole.token_ids]
+        self.listed, self.vocabulary = row, len(row.probs) + 1
+        self._laws, self._relaxed = {}, None
+        self.row = SparseProbs(self.vocabulary, torch.cat([row.probs, row.probs.new_zeros(1)]))
+        self.draft_row = None
+        if whole.draft_row is not None:
+            kept = row.restrict(whole.draft_row).double()
+            rest = whole.draft_row.sum(dtype=torch.float64) - kept.sum()
+            self.draft_row = torch.cat([kept, rest.clamp(min=0)[None]])
+
+
+def target_row(rows: StepRows, node: int, lazy: LazyRows | None) -> SparseProbs:
+    """Return the target's row behind a proposal, or with -1 behind the text, on the CPU."""
+    if lazy is not None:
+        return lazy.at(node + 1)
+    row = rows.target_behind(node).cpu()
+    return SparseProbs(len(row), row)

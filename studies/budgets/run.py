@@ -1,0 +1,177 @@
+"""What budgets cost and buy on the bundled pair: regenerates the table and the picture in docs/guarantees.md.
+
+    python -m studies.budgets.run                 everything: about an hour on one core, can be continued
+    python -m studies.budgets.run --only-render   table and picture again, from the result file
+
+Needs matplotlib (`pip install -e .[dev]`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from cactus_decoding import Budget, generate, load_pair
+from cactus_decoding.evaluation.score import Score
+from cactus_decoding.files.jsonl import objects_in, whole_lines
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.zoo.word_problems import WordProblem, word_problems
+from scripts.marked_page import insert
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "studies"
+RESULTS = Path(__file__).with_name("results") / "budgets.jsonl"
+PICTURE, PAGE = PAGES / "pictures" / "budgets.svg", PAGES / "tables" / "budgets.md"
+BUDGETS = (0.005, 0.02, 0.1, 0.5, 2.0, 5.0)
+RULE = "clamped:width=2.0"
+
+
+def settings(expected_tokens: int) -> list[dict[str, Any]]:
+    """Return what is compared, each as the arguments of `generate` in JSON types."""
+    found: list[dict[str, Any]] = [
+        {"name": "lossless", "rule": "lossless", "nats": None},
+        {"name": "lossless, block", "rule": "lossless", "nats": None, "verification": "block"},
+        {"name": "unlimited", "rule": RULE, "nats": "inf"},
+    ]
+    for nats in BUDGETS:
+        found.append({"name": "greedy", "rule": RULE, "nats": nats})
+        found.append({"name": "paced", "rule": RULE, "nats": nats, "expected_tokens": expected_tokens})
+    return found
+
+
+def run(setting: dict[str, Any], problems: list[WordProblem], pair: Any, seed: int) -> dict[str, Any]:
+    """Answer the problems with one setting."""
+    budget = None
+    if setting["nats"] is not None:
+        budget = Budget(nats=float(setting["nats"]), expected_tokens=setting.get("expected_tokens"))
+    score, spent = Score(), []
+    for i, problem in enumerate(track(problems, f"{setting['name']} {setting['nats'] or ''}")):
+        verification = setting.get("verification", "token")
+        response = generate(
+            pair, problem.prompt, rule=setting["rule"], budget=budget, verification=verification, seed=seed + i
+        )
+        score.add(problem, response)
+        spent.append(response.metrics.nats)
+    max_nats = max(spent)
+    if budget is not None and max_nats > budget.limit:
+        raise AssertionError(f"a response spent {max_nats} nats of {budget.limit}")
+    return {"setting": setting, "score": score.as_dict(), "most_nats": max_nats}
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Return the results as a Markdown table."""
+    lossless = results[0]["score"]
+    lines = [
+        "| spending | budget, nats | promised shift ≤ | right answers (95 %) | shift from lossless | acceptance_length "
+        "| nats per answer, mean (most) | fallen back |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        setting, score, metrics = result["setting"], result["score"], result["score"]["metrics"]
+        limit = None if setting["nats"] is None else float(setting["nats"])
+        promised = "0" if limit is None else f"{Budget(nats=limit).shift:.3f}"
+        budget = "–" if limit is None else "none" if math.isinf(limit) else f"{limit:g}"
+        low, high = score["accuracy_interval"]
+        spent = "0" if limit is None else f"{metrics['nats'] / score['answers']:.4f} ({result['most_nats']:.4f})"
+        fallen = f"{metrics['fell_back'] / metrics['metered']:.1%}" if metrics["metered"] else "–"
+        lines.append(
+            f"| {setting['name']} | {budget} | {promised} "
+            f"| {score['right']}/{score['answers']} ({low:.3f} to {high:.3f}) "
+            f"| {(score['right'] - lossless['right']) / score['answers']:+.3f} "
+            f"| {metrics['acceptance_length']:.3f} | {spent} | {fallen} |"
+        )
+    return "\n".join(lines)
+
+
+def picture(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw score and acceptance length against the budget, greedy and paced, with 95 % intervals of the score."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "budgets"  # the same file from the same results
+    from matplotlib import pyplot as plt
+
+    figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(7, 6), layout="constrained")
+    lossless = results[0]["score"]
+    top.axhspan(*lossless["accuracy_interval"], color="0.9", label="lossless, 95 %")
+    top.axhline(lossless["accuracy"], color="0.4", lw=1)
+    bottom.axhline(lossless["metrics"]["acceptance_length"], color="0.4", lw=1, label="lossless")
+    block = results[1]["score"]["metrics"]["acceptance_length"]
+    bottom.axhline(block, color="0.4", lw=1, ls=":", label="lossless, block verification")
+    promised = [lossless["accuracy"] - Budget(nats=nats).shift for nats in BUDGETS]
+    top.plot(BUDGETS, promised, color="0.4", ls="--", label="lowest score that the budget allows")
+    for name, colour, marker in (("greedy", "#d55e00", "o"), ("paced", "#0072b2", "s")):
+        found = [r for r in results if r["setting"]["name"] == name]
+        scores = [r["score"]["accuracy"] for r in found]
+        below, above = zip(*(r["score"]["accuracy_interval"] for r in found), strict=True)
+        error = [
+            [s - b for s, b in zip(scores, below, strict=True)],
+            [a - s for s, a in zip(scores, above, strict=True)],
+        ]
+        shifted = [nats * (0.97 if name == "greedy" else 1.03) for nats in BUDGETS]  # so that bars do not overlap
+        top.errorbar(shifted, scores, error, color=colour, marker=marker, capsize=3, label=name)
+        lengths = [r["score"]["metrics"]["acceptance_length"] for r in found]
+        bottom.plot(BUDGETS, lengths, color=colour, marker=marker, label=name)
+    top.set(ylabel="right answers", ylim=(0, 1.02))
+    bottom.set(xlabel="budget per answer, nats", ylabel="acceptance_length", xscale="log")
+    top.legend(fontsize=8, loc="lower left")
+    bottom.legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the finished settings; a last line that was cut off is dropped."""
+    data = whole_lines(path.read_bytes()) if path.exists() else b""
+    return [value for _, _, value in objects_in(data, path)]
+
+
+def main() -> None:
+    """Run what is missing, then render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=500, help="held-out problems of each setting (default 500)")
+    parser.add_argument("--seed", type=int, default=0, help="of the problems; problem i is answered with seed + i")
+    parser.add_argument("--expected-tokens", type=int, default=60, help="length that pacing spreads a budget over")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="result file, JSON Lines")
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--page", type=Path, default=PAGE, help="page whose table is replaced")
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    if given.problems < 1:
+        parser.error(f"--problems must be at least 1, but is {given.problems}")
+    torch.set_num_threads(1)
+    arguments = {"problems": given.problems, "split": "test", "seed": given.seed}
+    arguments |= {"temperature": 1.0, "num_speculative_tokens": 6}  # the defaults of `generate`
+    wanted = settings(given.expected_tokens)
+    results = {json.dumps(r["setting"]): r for r in read(given.results) if _same(r, arguments)}
+    if not given.only_render:
+        pair = load_pair(draft="bundled:draft")
+        problems = list(islice(word_problems("test", seed=given.seed), given.problems))
+        given.results.parent.mkdir(parents=True, exist_ok=True)
+        for setting in wanted:
+            if json.dumps(setting) in results:
+                continue
+            result = run(setting, problems, pair, given.seed)
+            results[json.dumps(setting)] = result | {"provenance": provenance(arguments)}
+            done = [results[key] for key in map(json.dumps, wanted) if key in results]
+            write_atomically(given.results, "".join(as_json(r) + "\n" for r in done))
+    if missing := [setting for setting in wanted if json.dumps(setting) not in results]:
+        parser.error(f"{given.results} lacks {len(missing)} of {len(wanted)} settings; run without --only-render")
+    ordered = [results[json.dumps(setting)] for setting in wanted]
+    picture(ordered, given.picture)
+    write_atomically(given.page, insert(given.page.read_text(), "budget study", table(ordered)))
+
+
+def _same(result: dict[str, Any], arguments: dict[str, Any]) -> bool:
+    return bool(result["provenance"]["arguments"] == arguments)
+
+
+if __name__ == "__main__":
+    main()

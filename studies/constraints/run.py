@@ -1,0 +1,269 @@
+"""Does relaxing break a constraint that only the target knows? Regenerates docs/studies/constraints.md.
+
+    python -m studies.constraints.run                trains if need be, answers what is missing, renders
+    python -m studies.constraints.run --only-train   goes on training the bundled target: about 20 minutes on one core
+    python -m studies.constraints.run --only-render  tables and picture again, from the result file
+
+The bundled target learns to answer `#### cannot tell` to stories whose number is missing or contradicted; no draft has
+seen one. Answering takes hours on one core. Everything can be interrupted and continued: the checkpoint, the weights
+and single answers are kept in a work folder (`--work`), and the result file grows after every fifty stories. Needs
+matplotlib (`pip install -e .[dev]`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
+from cactus_decoding.cli.progress import counting
+from cactus_decoding.files.jsonl import objects_in, whole_lines
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.zoo.word_problems import word_problems
+from factory.language_model import TrainingPlan, train_language_model
+from studies.constraints.page import render
+from studies.constraints.stories import ConstrainedStory, constrained_stories, outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).with_name("results") / "constraints.json"
+PICTURE, PAGE = (ROOT / "docs" / "studies" / name for name in ("pictures/constraints.svg", "constraints.md"))
+WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
+PLANS = (
+    (TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11), 0.0),
+    (TrainingPlan(steps=480, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.6, seed=12), 0.0),
+    (TrainingPlan(steps=800, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.7, seed=13), 0.4),
+)
+"""Plans, each of which goes on from the one before, with the share of additional stories that state a fact twice."""
+CHECKED = 300
+"""Validation stories, and ordinary problems, on which the trained target is checked by plain sampling."""
+
+WORDS = r"\d|missing|number|both"
+"""Digits, and the words that every refusal has before its last line."""
+STARTS = r"\d|^[A-Z]"
+"""Digits, and what begins a sentence (or a name): also where a refusal begins."""
+TRUNCATED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+
+
+def settings() -> list[dict[str, Any]]:
+    """Return what is asked of responses, in the order in which it is answered; lossless leads each sampling."""
+    cactus, clamped = {"rule": "cactus:delta=1.0"}, {"rule": "clamped:width=3.0"}
+    both = (cactus, clamped)
+    plain: list[dict[str, Any]] = [{"rule": "lossless"}, *both]
+    for protect in ("digits", WORDS, STARTS):
+        plain += [rule | {"protect": protect} for rule in both]
+    for nats in (0.05, 0.5):
+        plain += [rule | {"budget_nats": nats} for rule in both]
+    plain += [rule | {"lossless_tokens": 20} for rule in both]
+    others = ("cactus:delta=0.1", "clamped:width=1.0", "typical", "ensemble:weight=0.3", "top_k:k=10")
+    plain += [{"rule": rule} for rule in (*others, "lenience:lenience=0.5", "cactus:delta=1.0,solver=exact")]
+    truncated = [{"rule": "lossless"}, *both, clamped | {"protect": "digits"}, {"rule": "typical"}]
+    greedy = [{"rule": rule, "temperature": 0.0} for rule in ("lossless", "relaxed_greedy:margin=1.0")]
+    return [*plain, *({**each, **TRUNCATED} for each in truncated), *greedy]
+
+
+def train(work: Path, plans: Sequence[tuple[TrainingPlan, float]] = PLANS) -> Path:
+    """Return the folder of the target that refuses, which is trained first if it is not there."""
+    folder = work / "target"
+    if (folder / "config.json").exists():
+        return folder
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    model = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
+    done = 0
+    with counting("training", sum(plan.steps for plan, _ in plans)) as progress:
+        for number, (plan, two_numbers) in enumerate(plans, start=1):
+            model = train_language_model(
+                model.config,
+                tokenizer,
+                plan,
+                work / f"target-{number}.pt",
+                lambda step, loss, done=done: progress(done + step, f"loss {loss:.3f}"),  # type: ignore[misc]
+                initial=model.state_dict(),
+                source=partial(constrained_stories, "train", two_numbers=two_numbers),
+            )
+            done += plan.steps
+    unfinished = work / "unfinished"
+    model.save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    unfinished.rename(folder)
+    return folder
+
+
+def tally(outcomes: str) -> dict[str, int]:
+    """Return how often each outcome occurs."""
+    return dict(sorted(Counter(outcomes).items()))
+
+
+def check(work: Path, target: Path, count: int) -> dict[str, dict[str, int]]:
+    """Return what the target answers by itself to validation stories, and to ordinary problems, beside the bundled."""
+    path = work / f"validation-{count}.json"
+    if not path.exists():
+        stories: list[Any] = list(islice(constrained_stories("validation", seed=0), count))
+        ordinary: list[Any] = list(islice(word_problems("validation", seed=0), count))
+        found = {}
+        for name, folder, problems in (
+            ("stories", target, stories),
+            ("ordinary problems", target, ordinary),
+            ("ordinary problems, the bundled target", zoo.path("target"), ordinary),
+        ):
+            texts = sampled(folder, [problem.prompt for problem in problems])
+            found[name] = tally("".join(outcome(p.answer, text) for p, text in zip(problems, texts, strict=True)))
+            print(f"validation, {name}: {found[name]}", flush=True)
+        write_atomically(path, as_json(found) + "\n")
+    checked: dict[str, dict[str, int]] = json.loads(path.read_text())
+    return checked
+
+
+def sampled(folder: Path, prompts: list[str]) -> list[str]:
+    """Return one plain sample of a model for each prompt, by transformers alone and all at once."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    given = tokenizer(prompts, padding=True, return_tensors="pt")
+    torch.manual_seed(0)
+    output = model.generate(
+        input_ids=given.input_ids,
+        attention_mask=given.attention_mask,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=256,
+    )
+    found: list[str] = tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True)
+    return found
+
+
+def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Answer one story; raises `AssertionError` for a response that overspent its budget."""
+    request = Request.from_dict({**setting, "seed": seed})
+    response = generate(pair, story.prompt, request)
+    metrics = response.metrics
+    if request.budget is not None and metrics.nats > request.budget.limit:
+        raise AssertionError(f"a response spent {metrics.nats} nats of {request.budget.limit}")
+    counts = {name: getattr(metrics, name) for name in COUNTS}
+    return {"outcome": outcome(story.answer, response.text), "text": response.text, **counts}
+
+
+MAIN = 15
+"""So many settings are answered before the others."""
+ROUND = 50
+"""So many stories are answered under all of them before the next ones: an interrupted run has as many of each."""
+COUNTS = ("steps", "drafted", "accepted", "relaxed", "generated", "metered", "fell_back", "nats")
+
+
+def answer(
+    journal: Path, pair: Pair, stories: Sequence[ConstrainedStory], asked: Mapping[str, Any], identity: dict[str, Any]
+) -> Iterator[list[list[Any]]]:
+    """Yield after each round the answers so far, by setting and story; every single one is kept in the journal."""
+    lines = [value for _, _, value in objects_in(_whole(journal), journal)]
+    if lines and lines[0] != identity:
+        raise ValueError(f"{journal} holds answers of other models or stories; give another work folder, or remove it")
+    found = {(line["setting"], line["story"]): line["answer"] for line in lines[1:]}
+    with journal.open("a") as file, counting("answers", len(asked) * len(stories)) as progress:
+        if not lines:
+            file.write(as_json(identity) + "\n")
+        names = list(asked)
+        for group in (names[:MAIN], names[MAIN:]):
+            for start in range(0, len(stories) if group else 0, ROUND):
+                todo = [(name, i) for name in group for i in range(start, min(start + ROUND, len(stories)))]
+                for name, i in todo:
+                    if (name, i) not in found:
+                        found[name, i] = respond(pair, stories[i], asked[name], identity["seed"] + i)
+                        file.write(as_json({"setting": name, "story": i, "answer": found[name, i]}) + "\n")
+                        file.flush()
+                        progress(len(found), f"story {i + 1}, {name}")
+                yield [list(takewhile(bool, (found.get((name, i)) for i in range(len(stories))))) for name in asked]
+
+
+def _whole(journal: Path) -> bytes:
+    """Return a journal's whole lines, of which there are no others any more."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    data = whole_lines(journal.read_bytes()) if journal.exists() else b""
+    journal.write_bytes(data)
+    return data
+
+
+def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]], stories: Sequence[ConstrainedStory]) -> Any:
+    """Return a setting's outcomes, story by story, with its counts and the first number it invented."""
+    totals = {name: sum(each[name] for each in answers) for name in COUNTS}
+    invented = [
+        {"question": story.question, "text": each["text"]}
+        for story, each in zip(stories, answers, strict=False)
+        if each["outcome"] == "v"
+    ]
+    return {
+        "setting": dict(setting),
+        "outcomes": "".join(each["outcome"] for each in answers),
+        "max_nats": max(each["nats"] for each in answers),
+        **totals,
+        "acceptance_length": Metrics(steps=totals["steps"], accepted=totals["accepted"]).acceptance_length,
+        "example": invented[0] if invented else None,
+    }
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -> None:
+    """Answer what is missing, and write the result file and the page after each round."""
+    pair = load_pair(target, given.draft, dtype=torch.float32)
+    checked = check(given.work, target, min(CHECKED, given.stories))
+    stories = list(islice(constrained_stories("test", seed=given.seed), given.stories))
+    identity = {"target": _digest(target), "draft": _digest(given.draft), "seed": given.seed}
+    asked = {json.dumps(each): each for each in settings()[: given.settings]}
+    arguments = {"stories": given.stories, "seed": given.seed, "draft": given.draft.name, "num_speculative_tokens": 6}
+    journal = given.work / f"answers-{given.draft.name}-{given.seed}.jsonl"
+    begun = provenance(arguments)  # once, because the first round changes a file that is committed
+    for answers in answer(journal, pair, stories, asked, identity):
+        content = {
+            "provenance": begun,
+            "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
+            "validation": checked,
+            "kinds": [story.kind for story in stories[: len(answers[0])]],
+            "settings": [summary(*each, stories) for each in zip(asked.values(), answers, strict=True) if each[1]],
+        }
+        write_atomically(given.results, as_json(content) + "\n")
+        show()
+
+
+def main() -> None:
+    """Train, answer what is missing, then render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stories", type=int, default=1000, help="held-out stories of each setting (default 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the stories; story i is answered with seed + i")
+    parser.add_argument("--draft", type=Path, default=zoo.path(zoo.DRAFTS[0]), help="folder of the proposing model")
+    parser.add_argument("--settings", type=int, default=None, help="only so many of the settings, for a trial")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder of checkpoint, weights and single answers")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--page", type=Path, default=PAGE, help="page whose tables are replaced")
+    parser.add_argument("--only-train", action="store_true")
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    if given.stories < 2:
+        parser.error(f"--stories must be at least 2, but is {given.stories}")
+    torch.set_num_threads(1)
+    show = partial(render, given.results, given.picture, given.page)
+    if not given.only_render:
+        target = train(given.work)
+        if given.only_train:
+            return
+        measure(given, target, show)
+    show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Tables and pictures of the study of protected relaxing, from its result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cactus_decoding.drafting.lengths import FixedLength
+from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
+from cactus_decoding.evaluation.reporting.report import number
+from cactus_decoding.evaluation.reporting.report_text import escape
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, grouped, summarise
+from cactus_decoding.files.writing import write_atomically
+from studies.pages import StudyPage, picture_folder
+from studies.rules.page import compared
+from studies.stored import read_results
+
+PAPER = {"lossless": "5.11", "cactus:delta=1.0": "7.00"}
+"""Accepted tokens a step that the Cactus paper gives (arXiv 2604.04987, table 1) for Qwen3 0.6B + 14B on GSM8K."""
+LINES = {
+    "lossless": ("#000000", "-"),
+    "unprotected": ("#d55e00", ":"),
+    "protected": ("#0072b2", "-"),
+    "learned": ("#009e73", "--"),
+    "Cactus, protected": ("#cc79a7", "-."),
+}
+COST_RATIOS = np.geomspace(0.02, 0.5, 40)
+
+
+class Results:
+    """One sampling's results.
+
+    Attributes:
+        chosen: the run of each kind that was chosen on validation problems.
+        validated: those of all validation runs.
+        tuned: what was chosen, and lossless at the same lengths, on held-out problems.
+        grid: every rule with every policy at every length, likewise.
+    """
+
+    def __init__(self, folder: Path, sampling: str) -> None:
+        chosen = json.loads((folder / f"chosen-{sampling}.json").read_text())["chosen"]
+        self.chosen = {kind: RunConfig.from_dict(config) for kind, config in chosen.items()}
+        validated = grouped(read_results(folder / f"{sampling}-chosen.jsonl"))
+        self.validated = {group.config: group for group in validated}
+        self.tuned, self.grid = (
+            summarise(read_results(folder / f"{sampling}-{part}.jsonl")) for part in ("tuned", "grid")
+        )
+
+
+def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
+    """Replace the tables of the page and write the pictures; raises `OSError` where a result file is missing."""
+    pages = StudyPage(page)
+    costs = json.loads((folder / "costs.json").read_text())["seconds"]
+    for sampling in samplings:
+        results = Results(folder, sampling)
+        pages.insert(f"chosen {sampling}", _chosen(results))
+        pages.insert(f"tuned {sampling}", _tuned(results))
+        pages.insert(f"grid {sampling}", _grid(results.grid))
+        if sampling == "truncated":
+            pages.insert("paper", _paper(summarise(read_results(folder / f"{sampling}-paper.jsonl"))))
+        write_atomically(picture_folder(page, "relaxing") / f"{sampling}-cost-ratio.svg", _cost_picture(results, costs))
+    pages.insert("costs", _costs(costs))
+    pages.write()
+
+
+def lines(header: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|---" * names + "|" + "---:|" * (len(header) - names)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _named(config: RunConfig) -> str:
+    return escape(config.label)
+
+
+def _chosen(results: Results) -> str:
+    rows = []
+    for kind, config in results.chosen.items():
+        group = results.validated[config]
+        columns = {name: column.sum() for name, column in group.columns.items()}
+        score, tokens = columns["right"] / len(group.ids), 1 + columns["accepted"] / columns["steps"]
+        rows.append([kind, _named(config), f"{score:.3f}", f"{tokens:.2f}"])
+    return lines(("kind", "chosen", "score there", "tokens per step"), rows, names=2)
+
+
+def _tuned(results: Results) -> str:
+    """Return what was chosen on held-out problems, beside lossless at its best and at the same length."""
+    groups = {summary.config.asking(seed=0): summary for summary in results.tuned}
+    best = _held_out(results.chosen["lossless"], groups)
+    rows = []
+    for summary in groups.values():
+        same = _held_out(
+            results.chosen["lossless"].asking(num_speculative_tokens=summary.config.request.num_speculative_tokens),
+            groups,
+        )
+        score = next(compared(summary.group, same.group))
+        tokens = tokens_ratio(summary.group, same.group)
+        _, time, *_ = compared(summary.group, best.group)
+        itself = summary is same
+        rows.append(
+            [
+                _named(summary.config) + (" (best lossless)" if summary is best else ""),
+                number(summary.metrics["score"], 3),
+                "–" if itself else number(score, 3),
+                number(summary.metrics["acceptance_length"], 2),
+                "–" if itself else number(tokens, 3),
+                number(summary.metrics["steps_per_answer"], 1),
+                "–" if summary is best else number(time, 3),
+                number(summary.metrics["nats_per_token"], 4),
+            ]
+        )
+    header = (
+        "setting",
+        "score",
+        "score − lossless, same length",
+        "tokens per step",
+        "÷ lossless, same length",
+        "steps per answer",
+        "wall time ÷ best lossless",
+        "nats per token",
+    )
+    return lines(header, rows)
+
+
+def _held_out(config: RunConfig, groups: Mapping[RunConfig, RunSummary]) -> RunSummary:
+    """Return the held-out group that asks what a validation run asks."""
+    return next(each for each in groups.values() if each.config.request == config.request)
+
+
+def tokens_ratio(first: RunGroup, second: RunGroup) -> Interval:
+    """Return the ratio of tokens per step, paired by problem."""
+    table = np.stack([group.columns[name] for group in (first, second) for name in ("accepted", "steps")], axis=1)
+
+    def ratio(sums: Numbers) -> Numbers:
+        above, below = 1 + sums[..., 0] / sums[..., 1], 1 + sums[..., 2] / sums[..., 3]
+        return np.asarray(above / below)
+
+    return bootstrapped(float(ratio(table.sum(0))), ratio(resampled_sums(table)), len(first.ids))
+
+
+def _paper(summaries: Sequence[RunSummary]) -> str:
+    lossless = next(each for each in summaries if each.config.rule == "lossless")
+    rows = []
+    for each in summaries:
+        accepted, reference = (one.metrics["accepted_per_step"] for one in (each, lossless))
+        assert accepted is not None
+        assert reference is not None
+        paper = PAPER.get(each.config.rule, "–") if each.config.request.spending.everywhere else "–"
+        ratio = f"{accepted.value / reference.value:.2f}"
+        rows.append([_named(each.config), number(each.metrics["score"], 3), number(accepted, 2), ratio, paper])
+    return lines(("setting", "score", "accepted per step", "÷ lossless", "the paper's, on its pair"), rows)
+
+
+def _grid(summaries: Sequence[RunSummary]) -> str:
+    """Return score and tokens per step of every rule and policy, a column for each draft length."""
+    lengths = sorted({int(each.config.num_speculative_tokens) for each in summaries})
+    by_setting: dict[str, dict[int, str]] = {}
+    for each in summaries:
+        score, tokens = each.metrics["score"], each.metrics["acceptance_length"]
+        assert score is not None
+        assert tokens is not None
+        name = each.config.label.rpartition(" ×")[0]
+        by_setting.setdefault(name, {})[int(each.config.num_speculative_tokens)] = (
+            f"{score.value:.2f}, {tokens.value:.2f}"
+        )
+    rows = [[escape(name), *(found.get(length, "–") for length in lengths)] for name, found in by_setting.items()]
+    return lines(("score, tokens per step", *(f"×{length}" for length in lengths)), rows)
+
+
+class Costs:
+    """What a step costs, in passes of the target over one token.
+
+    Attributes:
+        draft: a pass of the draft.
+        token: each further token in a pass of the target, from the line through the measured passes.
+    """
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        target = {int(name.split()[-1]): value for name, value in seconds.items() if name.startswith("target")}
+        self.draft = seconds["draft on 1"] / target[1]
+        self.token = float(np.polyfit(list(target), list(target.values()), 1)[0]) / target[1]
+
+    def per_answer(self, group: RunGroup, draft: float | Numbers) -> Numbers:
+        """Return passes of the target that an answer takes, for a cost of the draft's pass."""
+        sums = {name: float(column.mean()) for name, column in group.columns.items() if name in ("steps", "drafted")}
+        return sums["steps"] + sums["drafted"] * (self.token + np.asarray(draft))
+
+
+def _costs(seconds: Mapping[str, float]) -> str:
+    costs = Costs(seconds)
+    rows = [
+        [f"{name} token{'s' * (not name.endswith(' 1'))}", f"{1e3 * value:.2f} ms"] for name, value in seconds.items()
+    ]
+    rows.append(["draft ÷ target: c", f"{costs.draft:.2f}"])
+    rows.append(["each further token of a target pass", f"{costs.token:.3f} passes"])
+    return lines(("pass", "median"), rows)
+
+
+def _cost_picture(results: Results, seconds: Mapping[str, float]) -> str:
+    """Return time per answer against what a draft pass costs: lengths chosen on validation problems for each cost."""
+    costs, figure = Costs(seconds), new_figure()
+    panel = figure.subplots()
+    grid = {summary.config: summary.group for summary in results.grid}
+    for kind, (colour, dashes) in LINES.items():
+        chosen = results.chosen[kind]
+        lengths = [each for each in results.validated if _but_length(each) == _but_length(chosen)]
+        times = []
+        for ratio in COST_RATIOS:
+            best = min(lengths, key=lambda each: float(costs.per_answer(results.validated[each], ratio)))
+            held_out = next(group for config, group in grid.items() if config.request == best.request)
+            times.append(float(costs.per_answer(held_out, ratio)))
+        panel.plot(COST_RATIOS, times, color=colour, linestyle=dashes, label=kind)
+    panel.axvline(costs.draft, color=GREY, lw=1, ls=":")
+    panel.annotate(
+        "this machine",
+        (costs.draft, 1),
+        (3, -10),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        color=GREY,
+        fontsize=8,
+    )
+    panel.set_xscale("log")
+    panel.set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
+    panel.minorticks_off()
+    panel.set_ylim(bottom=0)
+    panel.set(xlabel="cost of a draft pass, in target passes (c)", ylabel="target passes per answer")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8)
+    return to_svg(figure)
+
+
+def _but_length(config: RunConfig) -> RunConfig:
+    return config.asking(num_speculative_tokens=FixedLength(0))

@@ -1,0 +1,270 @@
+"""Whether relaxing pays where the answer does not depend on it: regenerates docs/studies/relaxing.md.
+
+    python -m studies.relaxing.run                       everything: hours on one core, can be interrupted
+    python -m studies.relaxing.run --sampling truncated  one of the two samplings, for a process of its own
+    python -m studies.relaxing.run --only-render         tables and pictures again, from the result files
+
+Widths, thresholds and draft lengths are chosen on validation problems; the tables are of held-out ones. Needs
+matplotlib (`pip install -e .[dev]`).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cactus_decoding import Request, SamplingParams, load_pair
+from cactus_decoding.cli import options
+from cactus_decoding.cli.progress import counting
+from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.evaluation.engines.loading import load_engine
+from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.runs.results import RunResult
+from cactus_decoding.evaluation.runs.runner import pending, run
+from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.policy.spending import spending_policy
+from studies.relaxing.page import render
+from studies.stored import opened
+from studies.tables import answers_parser, report_next
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "relaxing.md"
+SAMPLINGS = {"plain": SamplingParams(), "truncated": SamplingParams(temperature=0.6, top_k=20, top_p=0.95)}
+DRAFT = "bundled:worded"
+VALIDATION, TEST = "word_problems:split=validation,seed=17", "word_problems"
+LENGTHS = (4, 6, 8, 10, 20)
+FIRST_LENGTH = 8
+"""At which widths and thresholds are compared."""
+WIDTHS = (1.0, 2.0, 3.0, 5.0)
+POLICIES: dict[str, list[dict[str, Any]]] = {
+    "unprotected": [{}],
+    "protected": [{"protect": "digits"}],
+    "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.1, 0.3)],
+}
+"""What is tried of each kind of policy."""
+ALIKE = 0.02
+"""By so much wall times may differ and count as alike."""
+CACTUS = "cactus:delta=1.0"
+COMPARED = (CACTUS, "cactus:delta=0.75", "typical", "top_k:k=10", "ensemble:weight=0.3")
+"""What the Cactus paper's first table compares."""
+PAPER_LENGTH = 20
+FEWER = {"truncated": 300}
+"""Held-out problems of what was chosen, where it is not the usual number."""
+PASSES, DRAFTED = 400, 8
+"""Steps whose passes are timed, and passes of the draft in each."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many problems each part has.
+
+    Attributes:
+        chosen: validation problems, on which widths and thresholds are chosen.
+        lengths: validation problems, on which draft lengths are chosen.
+        tuned: held-out problems of the settings that were chosen.
+        paper: of those of the paper's table.
+        grid: of every rule with every policy at every length.
+    """
+
+    chosen: int = 200
+    lengths: int = 60
+    tuned: int = 1000
+    paper: int = 100
+    grid: int = 25
+
+
+class Study:
+    """One sampling's half of the study, with a result file for each part.
+
+    Args:
+        folder: of the files.
+        sampling: a name out of `SAMPLINGS`.
+        sizes: how many problems each part has.
+        arguments: of the script, for the provenance.
+    """
+
+    def __init__(self, folder: Path, sampling: str, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
+        self.folder, self.sampling, self.sizes, self.arguments = folder, sampling, sizes, arguments
+
+    def config(self, rule: str, length: int, policy: Mapping[str, Any], task: str, problems: int) -> RunConfig:
+        """Return the run of a rule under a spending policy."""
+        request = Request(
+            rule,
+            num_speculative_tokens=length,
+            sampling=SAMPLINGS[self.sampling],
+            spending=spending_policy(**policy),
+        )
+        return RunConfig(task, "bundled", DRAFT, problems=problems, request=request)
+
+    def answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
+        """Answer what the result file lacks of some runs; return the results of all."""
+        return answer(self.folder / f"{self.sampling}-{part}.jsonl", configs, provenance(self.arguments))
+
+    def choose(self) -> dict[str, RunConfig]:
+        """Return the best run of each kind of policy on validation problems, of lossless and of protected Cactus.
+
+        A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is not
+        below lossless's; where none is, the one of the highest score. A length is the longest one whose wall time per
+        answer is at most `ALIKE` above the least: it takes the fewest passes of the target.
+        """
+        validated = partial(self.config, task=VALIDATION, problems=self.sizes.chosen)
+        lossless = validated("lossless", FIRST_LENGTH, {})
+        tried = {
+            kind: [
+                validated(f"clamped:width={width!r}", FIRST_LENGTH, policy) for width, policy in product(WIDTHS, each)
+            ]
+            for kind, each in POLICIES.items()
+        }
+        results = self.answer("chosen", [lossless, *(config for configs in tried.values() for config in configs)])
+        floor = score(results[lossless])
+        best = {"lossless": lossless} | {kind: loosest(configs, results, floor) for kind, configs in tried.items()}
+        best["Cactus, protected"] = validated(CACTUS, FIRST_LENGTH, POLICIES["protected"][0])
+        fewer = {kind: replace(config, problems=self.sizes.lengths) for kind, config in best.items()}
+        at_lengths = {kind: [_with_length(config, length) for length in LENGTHS] for kind, config in fewer.items()}
+        results = self.answer("chosen", [config for configs in at_lengths.values() for config in configs])
+        chosen = {kind: longest(configs, results) for kind, configs in at_lengths.items()}
+        content = {"chosen": {kind: config.as_dict() for kind, config in chosen.items()}}
+        text = json.dumps(content | {"provenance": provenance(self.arguments)}, indent=1)
+        write_atomically(self.folder / f"chosen-{self.sampling}.json", text + "\n")
+        return chosen
+
+    def answer_held_out(self, chosen: Mapping[str, RunConfig]) -> None:
+        """Answer held-out problems: what was chosen, the paper's table, and the grid."""
+        held_out = partial(replace, task=TEST)
+        lengths = {config.num_speculative_tokens for config in chosen.values()}
+        problems = min(self.sizes.tuned, FEWER.get(self.sampling, self.sizes.tuned))
+        tuned = [held_out(config, problems=problems) for config in chosen.values()]
+        tuned += [_with_length(tuned[0], int(length)) for length in sorted(lengths)]  # lossless beside each of them
+        self.answer("tuned", tuned)
+
+        if self.sampling == "truncated":
+            paper = partial(self.config, length=PAPER_LENGTH, task=TEST, problems=self.sizes.paper)
+            compared = [paper(rule, policy={}) for rule in ("lossless", *COMPARED)]
+            compared.append(paper(chosen["protected"].rule, policy=POLICIES["protected"][0]))
+            self.answer("paper", compared)
+
+        learned = chosen["learned"].request.spending.as_dict()
+        policies = [{}, POLICIES["protected"][0], {name: learned[name] for name in POLICIES["learned"][0]}]
+        grid = [
+            self.config(rule, length, policy, TEST, self.sizes.grid)
+            for rule in (*COMPARED, *dict.fromkeys(chosen[kind].rule for kind in POLICIES))
+            for policy in policies
+            for length in LENGTHS
+        ]
+        grid += [self.config("lossless", length, {}, TEST, self.sizes.grid) for length in LENGTHS]
+        self.answer("grid", grid)
+
+
+def answer(path: Path, configs: Sequence[RunConfig], about: Mapping[str, Any]) -> dict[RunConfig, RunResult]:
+    """Answer what a result file lacks of some runs of the bundled target; return the results of all it has."""
+    configs = list(dict.fromkeys(configs))
+    tasks = {name: parse_task(name, most) for name, most in _most_problems(configs).items()}
+    load = partial(load_engine, "transformers", "bundled", audited=True)
+    with opened(path) as file:
+        todo = pending(configs, file.results)
+        with counting(path.stem, sum(config.problems for config in todo)) as progress:
+            run(configs, tasks, load, file, about, partial(report_next, progress, count(1)))
+        return {result.config: result for result in file.results}
+
+
+def score(result: RunResult) -> float:
+    """Return the share of right answers."""
+    return float(result.column("right").mean())
+
+
+def seconds(result: RunResult) -> float:
+    """Return the wall time per answer."""
+    return float(result.column("seconds").mean())
+
+
+def tokens_per_step(result: RunResult) -> float:
+    """Return how many tokens a step yields."""
+    return 1 + float(result.column("accepted").sum() / result.column("steps").sum())
+
+
+def loosest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult], floor: float) -> RunConfig:
+    """Return the run of the most tokens a step among those whose score reaches a floor, or else of the best score."""
+    good = [config for config in configs if score(results[config]) >= floor]
+    if good:
+        return max(good, key=lambda config: tokens_per_step(results[config]))
+    return max(configs, key=lambda config: score(results[config]))
+
+
+def longest(configs: Sequence[RunConfig], results: Mapping[RunConfig, RunResult]) -> RunConfig:
+    least = min(seconds(results[config]) for config in configs)
+    alike = [config for config in configs if seconds(results[config]) <= least * (1 + ALIKE)]
+    return max(alike, key=lambda config: int(config.num_speculative_tokens))
+
+
+def _with_length(config: RunConfig, length: int) -> RunConfig:
+    return config.asking(num_speculative_tokens=as_draft_length(length))
+
+
+def _most_problems(configs: Sequence[RunConfig]) -> dict[str, int]:
+    return {task: max(each.problems for each in configs if each.task == task) for task in {c.task for c in configs}}
+
+
+def time_machine(folder: Path, arguments: Mapping[str, Any]) -> None:
+    """Measure passes over a cache of 100 tokens in turn: the target's on several tokens, then some of the draft's."""
+    path = folder / "costs.json"
+    if path.exists():
+        return
+    pair = load_pair(draft=DRAFT)
+    assert isinstance(pair.drafter, ModelDrafter)
+    draft = CachedModel(pair.drafter.model)
+    timed: dict[str, tuple[CachedModel, int, int]] = {f"target on {n}": (pair.target, n, 1) for n in (1, 5, 9, 21)}
+    timed["draft on 1"] = draft, 1, DRAFTED
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    with torch.inference_mode():
+        for model in (pair.target, draft):
+            model.reset()
+            model.append(list(range(5, 105)), rows=1)
+        for _ in range(PASSES):
+            for name, (model, tokens, in_a_row) in timed.items():
+                model.rollback(100)
+                begun = time.perf_counter()
+                for _ in range(in_a_row):
+                    model.append([7] * tokens, rows=tokens)
+                times[name].append((time.perf_counter() - begun) / in_a_row)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    write_atomically(path, json.dumps({"seconds": medians, "provenance": provenance(arguments)}, indent=1) + "\n")
+
+
+def main() -> None:
+    """Answer what is missing, then render."""
+    parser = answers_parser(__doc__, SAMPLINGS, FOLDER, PAGE)
+    parser.add_argument("--only-choose", action="store_true", help="end before any held-out problem is answered")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    arguments = {"study": "relaxing", "problems": given.problems}
+    sizes = (
+        Sizes() if given.problems is None else Sizes(*(min(given.problems, most) for most in vars(Sizes()).values()))
+    )
+    options.prepare(1, small=True)
+    if not given.only_render:
+        for sampling in given.sampling:
+            study = Study(given.folder, sampling, sizes, arguments)
+            chosen = study.choose()
+            if not given.only_choose:
+                study.answer_held_out(chosen)
+        if not given.only_choose:
+            time_machine(given.folder, arguments)
+    if not (given.only_answer or given.only_choose):
+        render(given.folder, given.sampling, given.page)
+
+
+if __name__ == "__main__":
+    main()

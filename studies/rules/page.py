@@ -1,0 +1,146 @@
+"""Tables and pictures of the study, from its result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, paired_difference, resampled_sums
+from cactus_decoding.evaluation.reporting import charts
+from cactus_decoding.evaluation.reporting.report import name_of, number, sigma_band
+from cactus_decoding.evaluation.reporting.report_text import escape
+from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, summarise
+from cactus_decoding.files.writing import write_atomically
+from studies.pages import StudyPage, picture_folder
+from studies.stored import read_results
+
+QUALITY = (
+    ("score", "score", 3),
+    ("score_difference", "score − best lossless", 3),
+    ("acceptance_rate", "acceptance rate", 3),
+    ("acceptance_length", "acceptance_length", 2),
+    ("rejections_ratio", "rejections ÷ lossless", 2),
+    ("nats_per_token", "nats per token", 4),
+    ("tv_per_position", "TV per position", 3),
+    ("max_likelihood_ratio", "largest ratio", 1),
+)
+COST = (
+    ("length_ratio", "length ratio", 3),
+    ("steps_per_answer", "steps per answer", 1),
+    ("seconds_ratio_to_target_alone", "wall time ÷ target alone", 3),
+    ("seconds_ratio", "wall time ÷ best lossless", 3),
+    ("tokens_per_second", "tokens per second", 0),
+    ("truncated", "truncated", 3),
+)
+
+SHORT = (*QUALITY[:2], QUALITY[3], QUALITY[5], QUALITY[7], COST[3])
+BRIEF = (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4])
+
+
+def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
+    """Replace the tables of the page and write the pictures; raises `OSError` where a result file is missing."""
+    pages = StudyPage(page)
+    for sampling in samplings:
+        main, tuned, others = _groups(summarise(read_results(folder / f"{sampling}.jsonl")))
+        matched = json.loads((folder / f"matched-{sampling}.json").read_text())["matched"]
+        pages.insert(f"matched {sampling}", _matched(matched))
+        few = [each for each in main if each.group is each.baseline or each.config.num_speculative_tokens in (0, 10)]
+        pages.insert(f"short {sampling}", table(few, SHORT))
+        for name, columns in (("quality", QUALITY), ("cost", COST)):
+            pages.insert(f"{name} {sampling}", table(main, columns))
+        pages.insert(f"paired {sampling}", _paired(main, matched["bundled:draft"]))
+        pages.insert(f"tuned {sampling}", table(tuned, BRIEF))
+        tables = (f"Draft `{draft}`:\n\n{table(summaries, BRIEF)}" for draft, summaries in others.items())
+        pages.insert(f"others {sampling}", "\n\n".join(tables))
+        drafts = {"draft bundled": main} | {f"draft {draft}": summaries for draft, summaries in others.items()}
+        pictures = {
+            "score": charts.score_picture(main, sigma_band(main), "±1 sigma"),
+            "nats": charts.nats_picture(main),
+            "time": charts.time_picture(drafts),
+        }
+        for name, svg in pictures.items():
+            write_atomically(picture_folder(page, "rules") / f"{sampling}-{name}.svg", svg)
+    pages.write()
+
+
+def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[RunSummary], dict[str, list[RunSummary]]]:
+    """Return the summaries of the main part, of that in which relaxed rules have other lengths, of other drafts."""
+    groups: dict[tuple[str, int], list[RunSummary]] = {}
+    for summary in summaries:
+        groups.setdefault((summary.config.draft, summary.config.problems), []).append(summary)
+    bundled = sorted((problems for draft, problems in groups if draft == "bundled:draft"), reverse=True)
+    others = {draft: found for (draft, _), found in groups.items() if draft != "bundled:draft"}
+    return groups["bundled:draft", bundled[0]], groups["bundled:draft", bundled[-1]], others
+
+
+def table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:
+    lines = ["| setting | " + " | ".join(title for _, title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
+    for summary in summaries:
+        name = "target alone" if summary.config.num_speculative_tokens == 0 else name_of(summary)
+        numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
+        lines.append(f"| {escape(name)} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines)
+
+
+def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object]]) -> str:
+    """Return questions that take two settings each, answered problem by problem."""
+    found = {(summary.config.rule, summary.config.num_speculative_tokens): summary.group for summary in summaries}
+    baseline = summaries[0].baseline
+    assert baseline is not None
+    best = int(baseline.config.num_speculative_tokens)
+    asked = [("lossless", 10, "lossless", best)]
+    for length in (10, 20):
+        asked += [(rule, length, "lossless", length) for rule in ("typical", "cactus:delta=1.0")]
+        asked.append(("cactus:delta=1.0", length, "lossless", best))
+    for rule, width in ((rule, found_width["width"]) for rule, found_width in matched.items()):
+        asked.append((f"clamped:width={width!r}", 10, rule, 10))
+    asked += [(f"clamped:width={matched['cactus:delta=1.0']['width']!r}", 20, "cactus:delta=1.0", 20)]
+    asked += [("cactus:delta=1.0,solver=exact", length, "cactus:delta=1.0", length) for length in (10, 20)]
+    lines = [
+        "| first | second | score: first − second | wall time: first ÷ second | steps: ratio | nats: ratio |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for rule, length, other, other_length in dict.fromkeys(asked):
+        first, second = found[rule, length], found[other, other_length]
+        names = " | ".join(f"`{text}` ×{number}" for text, number in ((rule, length), (other, other_length)))
+        lines.append(f"| {names} | " + " | ".join(number(each, 3) for each in compared(first, second)) + " |")
+    return "\n".join(lines)
+
+
+def compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
+    """Yield the difference of scores, and the ratios of wall times, steps and nats, paired by problem."""
+    columns = [setting.columns[name] for name in ("right", "seconds", "steps", "nats") for setting in (first, second)]
+    table = np.stack(columns, axis=1)
+    spread, total = resampled_sums(table), table.sum(0)
+    yield paired_difference(table[:, 0] - table[:, 1], min(len(setting.results) for setting in (first, second)))
+    for place in (2, 4, 6):
+        if total[place + 1] > 0:
+            ratios = spread[:, place] / spread[:, place + 1]
+            yield bootstrapped(total[place] / total[place + 1], ratios, len(first.ids))
+        else:
+            yield None
+
+
+def _matched(matched: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:
+    """Return what rules cost at equal acceptance, exactly, at the validation positions of a lossless run."""
+    lines = [
+        "| draft | rule | acceptance | KL, nats | clamped ratio | acceptance | KL, nats |",
+        "|---|---|---:|---:|---|---:|---:|",
+    ]
+    for draft, by_rule in matched.items():
+        for rule, found in by_rule.items():
+            both = [
+                f"{_first(found[side], 'acceptance'):.3f} | {_first(found[side], 'kl'):.4f}"
+                for side in ("rule", "clamped")
+            ]
+            lines.append(f"| `{draft}` | `{rule}` | {both[0]} | `clamped:width={found['width']}` | {both[1]} |")
+    return "\n".join(lines)
+
+
+def _first(point: dict[str, object], name: str) -> float:
+    value = point[name]
+    assert isinstance(value, list)
+    return float("inf") if value[0] is None else float(value[0])

@@ -1,0 +1,202 @@
+"""What `cactus plan` says beside what vLLM's CPU engine does, at several rates: regenerates docs/planning.md's table.
+
+    .venv-vllm/bin/python -m studies.serving.plan_check            measures: ten minutes on an idle machine
+    .venv/bin/python -m studies.serving.plan_check --only-render   writes the table, from the result file
+
+One engine answers everything: first one problem at a time, whose steps are recorded; then batches that stay full, whose
+steps are timed; then requests at random times. The first two are what a plan is made of, the third checks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cactus_decoding.contrib.planning.costs import StepTimes
+from cactus_decoding.contrib.planning.fleet import Workload, simulate
+from cactus_decoding.contrib.planning.plan import capacity
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from scripts.marked_page import insert
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs/studies/tables/serving.md"
+RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
+BATCHES = (1, 2, 4, 8, 16, 32)
+MAX_BATCH = 32
+ROUNDS, STEPS = 3, 60
+"""How often each batch size is timed, and for how many steps."""
+MAX_TOKENS = 96
+ENGINE = '{"max_model_len": 256, "gpu_memory_utilization": 0.2}'
+LOADS = (0.3, 0.6, 0.85)
+"""Rates, as shares of what one replica can answer at most."""
+
+
+class Engine:
+    """vLLM's engine with the bundled pair.
+
+    Args:
+        rule: of every request.
+        length: proposals.
+    """
+
+    def __init__(self, rule: str, length: int) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        from cactus_decoding import zoo
+        from cactus_decoding.evaluation.engines.vllm import located
+        from cactus_decoding.integrations.vllm import offline
+
+        target, draft, given = located(zoo.BUNDLED, zoo.BUNDLED, ENGINE)
+        config = offline.engine_config(target, draft, length, given, max_num_seqs=MAX_BATCH)
+        self.engine = offline.start_engine(config, offline.StepCounts())
+        asked = {} if rule == "lossless" else {"acceptance_rule": rule}
+        self.sampling = SamplingParams(
+            temperature=1.0, max_tokens=MAX_TOKENS, extra_args=asked or None, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        self.asked = 0
+
+    def add(self, prompt: str) -> str:
+        """Begin a request, and return its name."""
+        self.asked += 1
+        self.engine.add_request(str(self.asked), prompt, self.sampling)
+        return str(self.asked)
+
+    def step(self) -> list[str]:
+        """Take a step of the whole batch; return who is done."""
+        return [output.request_id for output in self.engine.step() if output.finished]
+
+    def steps_of(self, prompts: Sequence[str]) -> list[int]:
+        """Return how many steps each answer takes, one after another."""
+        found = []
+        for prompt in prompts:
+            self.add(prompt)
+            found.append(0)
+            while self.engine.has_unfinished_requests():
+                self.step()
+                found[-1] += 1
+        return found
+
+    def costs(self, prompts: Sequence[str]) -> tuple[dict[int, float], float]:
+        """Return the seconds of a step by batch size, and what each request that joins adds.
+
+        For each answer that ends another one begins, so that answers are at different places, as they are in service. A
+        step's time is taken for that of its batch, and so much for each who joined: fitted by least squares.
+        """
+        rows, seconds, given = [], [], cycle(prompts)
+        for batch in BATCHES * ROUNDS:
+            missing = batch
+            for number in range(STEPS):
+                began = time.perf_counter()
+                for prompt in islice(given, missing):
+                    self.add(prompt)
+                joined, missing = missing, len(self.step())
+                if number > STEPS // 4:  # at first all begin at once
+                    rows.append([*(batch == each for each in BATCHES), joined])
+                    seconds.append(time.perf_counter() - began)
+            while self.engine.has_unfinished_requests():
+                self.step()
+        fitted = np.linalg.lstsq(np.array(rows, dtype=float), np.array(seconds), rcond=None)[0].tolist()
+        return dict(zip(BATCHES, fitted, strict=False)), max(0.0, fitted[-1])
+
+    def serve(self, prompts: Sequence[str], rate: float, seed: int) -> list[float]:
+        """Return the latencies of requests that come at random times."""
+        arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, len(prompts)))
+        began, came, latencies = time.perf_counter(), {}, {}
+        waiting = list(zip(arrivals.tolist(), prompts, strict=True))[::-1]
+        while waiting or self.engine.has_unfinished_requests():
+            now = time.perf_counter() - began
+            while waiting and waiting[-1][0] <= now:
+                arrival, prompt = waiting.pop()
+                came[self.add(prompt)] = arrival
+            if not self.engine.has_unfinished_requests():
+                time.sleep(max(0.0, waiting[-1][0] - (time.perf_counter() - began)))
+                continue
+            for name in self.step():
+                latencies[name] = time.perf_counter() - began - came[name]
+        return [latencies[name] for name in came]
+
+
+def measure(folder: Path, count: int) -> None:
+    """Answer everything, and write what was recorded, timed and served."""
+    from cactus_decoding.zoo.word_problems import word_problems
+
+    prompts = [each.prompt for each in islice(word_problems("test", seed=41), count)]
+    found = []
+    for rule, length in RUNS:
+        engine = Engine(rule, length)
+        engine.steps_of(prompts[:5])  # the first passes are slow
+        steps = engine.steps_of(prompts)
+        seconds, prompt = engine.costs(prompts)
+        most = capacity(StepTimes(seconds), statistics.fmean(steps), max_batch=MAX_BATCH, prompt=prompt)
+        served = [
+            {"load": load, "rate": load * most, "latencies": engine.serve(prompts, load * most, seed)}
+            for seed, load in enumerate(LOADS)
+        ]
+        costs = {str(batch): value for batch, value in seconds.items()}
+        found.append(
+            {"rule": rule, "length": length, "steps": steps, "seconds": costs, "prompt": prompt, "served": served}
+        )
+        print(
+            f"{rule} ×{length}: {costs}, {statistics.fmean(steps):.2f} steps an answer, {most:.1f}/s at most",
+            flush=True,
+        )
+        engine.engine.engine_core.shutdown()
+    content = {
+        "runs": found,
+        "max_batch": MAX_BATCH,
+        "provenance": provenance({"script": "plan_check", "count": count}),
+    }
+    write_atomically(folder / "check.json", as_json(content) + "\n")
+
+
+def render(folder: Path, page: Path) -> None:
+    """Replace the page's table."""
+    content = json.loads((folder / "check.json").read_text())
+    rows = []
+    for run in content["runs"]:
+        for served in run["served"]:
+            rows.append(_row(run, served, content["max_batch"]))
+    head = "| rule | load | requests/s | half within, plan | measured | ratio | 95 % within, plan | measured | ratio |"
+    write_atomically(page, insert(page.read_text(), "check", "\n".join([head, "|---|" + "---:|" * 8, *rows])))
+
+
+def _row(run: dict[str, Any], served: dict[str, Any], max_batch: int) -> str:
+    times = StepTimes({int(batch): seconds for batch, seconds in run["seconds"].items()})
+    # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
+    workload = Workload(served["rate"], np.array(run["steps"]), 20_000)
+    plan = simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
+    cells = []
+    for share in (0.5, 0.95):
+        measured = float(np.quantile(served["latencies"], share))
+        cells += [f"{plan.quantile(share):.3f} s", f"{measured:.3f} s", f"{plan.quantile(share) / measured:.2f}"]
+    load = f"{100 * served['load']:.0f} % | {served['rate']:.1f}"
+    return f"| `{run['rule']}` ×{run['length']} | {load} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Measure and render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result file is")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page whose table is replaced")
+    parser.add_argument("--count", type=int, default=300, help="problems")
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if given.only_render:
+        render(given.folder, given.page)
+    else:
+        measure(given.folder, given.count)
+
+
+if __name__ == "__main__":
+    main()

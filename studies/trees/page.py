@@ -1,0 +1,170 @@
+"""Tables and picture of the study of trees, from its result files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cactus_decoding.drafting.lengths import TREE, as_draft_length, is_tree
+from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
+from cactus_decoding.evaluation.reporting.report import number
+from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.files.writing import write_atomically
+from studies.pages import StudyPage, picture_folder
+from studies.relaxing.page import lines, tokens_ratio
+from studies.rules.page import compared
+from studies.stored import read_results
+
+COSTS_OF_16 = np.linspace(1.0, 3.0, 81)
+DRAFT_COSTS = np.geomspace(0.01, 0.5, 81)
+
+
+class Yield(NamedTuple):
+    """What a step of a shape brings and takes, on average.
+
+    Attributes:
+        tokens: that it yields.
+        nodes: that it proposes.
+        passes: of the draft.
+    """
+
+    tokens: float
+    nodes: float
+    passes: float
+
+    def speed(self, draft_cost: Any, token_cost: Any) -> Any:
+        """Return tokens per pass of the target over one token, whose time both costs are told in."""
+        return self.tokens / (1 + token_cost * self.nodes + draft_cost * self.passes)
+
+
+def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
+    """Replace the tables of the page and write the picture; raises `OSError` where a result file is missing."""
+    pages = StudyPage(page)
+    for sampling in samplings:
+        chosen = json.loads((folder / f"chosen-{sampling}.json").read_text())["chosen"]
+        held_out = summarise(read_results(folder / f"{sampling}-held-out.jsonl"))
+        pages.insert(f"held-out {sampling}", _held_out(chosen, held_out))
+    told = json.loads((folder / "told.json").read_text())["told"]
+    passes = json.loads((folder / "passes.json").read_text())["seconds"]
+    pages.insert("told", _told(told))
+    pages.insert("passes", _passes(passes))
+    write_atomically(picture_folder(page, "trees") / "where-trees-pay.svg", _picture(told, passes))
+    pages.write()
+
+
+def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSummary]) -> str:
+    rows = []
+    for kind, shapes in chosen.items():
+        own = [each for each in summaries if _kind(each) == kind]
+        found = {str(each.config.num_speculative_tokens): each for each in own}
+        chain = found[shapes["chain"]]
+        roles: dict[str, list[str]] = {}
+        for role, shape in shapes.items():
+            roles.setdefault(shape, []).append(role)
+        for shape, names in roles.items():
+            summary = found[str(_plain(shape))]
+            itself = summary is chain
+            score, time, *_ = compared(summary.group, chain.group)
+            rows.append([
+                kind,
+                f"{', '.join(names)}: `{shape}`",
+                number(summary.metrics["score"], 3) + ("" if itself else f"; {number(score, 3)}"),
+                number(summary.metrics["acceptance_length"], 2),
+                "–" if itself else number(tokens_ratio(summary.group, chain.group), 3),
+                f"{summary.group.columns['drafted'].sum() / summary.group.columns['steps'].sum():.1f}",
+                "–" if itself else number(time, 3),
+            ])  # fmt: skip
+    header = (
+        "asked", "shape", "score; − best chain", "tokens per step", "÷ best chain", "proposals per step",
+        "time per answer ÷ best chain",
+    )  # fmt: skip
+    return lines(header, rows, names=2)
+
+
+def _plain(shape: str) -> int | str:
+    return int(shape) if shape.isdecimal() else f"{TREE}:{as_draft_length(shape)}" if is_tree(shape) else shape
+
+
+def _kind(summary: RunSummary) -> str:
+    request = summary.config.request
+    if summary.config.rule != "lossless":
+        return "protected"
+    return "lossless" if request.verification == "token" else "lossless, jointly"
+
+
+def _yields(told: Sequence[Mapping[str, Any]]) -> dict[str, Yield]:
+    return {
+        each["shape"]: Yield(
+            1 + each["accepted"] / each["steps"], each["nodes"] / each["steps"], each["passes"] / each["steps"]
+        )
+        for each in told
+    }
+
+
+def _told(told: Sequence[Mapping[str, Any]]) -> str:
+    """Return tokens per pass of the target, at each pair of costs: of the best chain and tree, and the adaptive one."""
+    yields, rows = _yields(told), []
+    fixed = {shape: each for shape, each in yields.items() if "adaptive" not in shape}
+    for shape, each in yields.items():
+        if shape in fixed:
+            continue
+        length = as_draft_length(shape)
+        costs = length.draft_cost, length.token_cost
+        speeds = {name: one.speed(*costs) for name, one in fixed.items()}
+        chain = max((name for name in speeds if not is_tree(name)), key=speeds.__getitem__)
+        tree = max((name for name in speeds if is_tree(name)), key=speeds.__getitem__)
+        own = each.speed(*costs)
+        rows.append([
+            *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{tree}`",
+            f"{speeds[tree]:.3f}", f"{own:.3f}", f"{each.nodes:.1f}", f"{each.passes:.1f}",
+            f"{own / speeds[chain]:.3f}",
+        ])  # fmt: skip
+    header = (
+        "draft pass", "each node", "best chain", "its tokens", "best fixed tree", "its tokens", "adaptive's tokens",
+        "its nodes", "its passes", "÷ best chain",
+    )  # fmt: skip
+    return lines(header, rows, names=0)
+
+
+def _passes(passes: Mapping[str, Mapping[str, float]]) -> str:
+    rows = [
+        [nodes, *(f"{1000 * each[nodes]:.1f}" for each in passes.values())] for nodes in next(iter(passes.values()))
+    ]
+    rows.append(["16 ÷ 1", *(f"{each['16'] / each['1']:.2f}" for each in passes.values())])
+    return lines(("nodes", *(name.replace("-", "\N{NON-BREAKING HYPHEN}") for name in passes)), rows)
+
+
+def _picture(told: Sequence[Mapping[str, Any]], passes: Mapping[str, Mapping[str, float]]) -> str:
+    """Return how much faster the best fixed tree is than the best chain, by what 16 nodes and a draft's pass cost."""
+    fixed = {shape: each for shape, each in _yields(told).items() if "adaptive" not in shape}
+    of_16, draft_cost = np.meshgrid(COSTS_OF_16, DRAFT_COSTS)
+    token_cost = (of_16 - 1) / 15
+
+    def best(trees: bool) -> Any:
+        speeds = [each.speed(draft_cost, token_cost) for shape, each in fixed.items() if is_tree(shape) == trees]
+        return np.max(speeds, axis=0)
+
+    gain = 100 * (best(True) / best(False) - 1)
+    figure = new_figure()
+    axes = figure.subplots()
+    most = max(1.0, float(np.abs(gain).max()))
+    filled = axes.contourf(of_16, draft_cost, gain, levels=np.linspace(-most, most, 13), cmap="BrBG")
+    axes.contour(of_16, draft_cost, gain, levels=[0.0], colors="#000000", linewidths=1.2)
+    figure.colorbar(filled, ax=axes, label="best tree over best chain, % more tokens per second", format="%.0f")
+    draft = passes["bundled draft"]["1"] / passes["bundled target"]["1"]
+    x = passes["bundled target"]["16"] / passes["bundled target"]["1"]
+    axes.plot(min(x, COSTS_OF_16[-1]), draft, "o", color="#000000")
+    axes.annotate("bundled pair, here", (min(x, COSTS_OF_16[-1]), draft), xytext=(-6, 6), ha="right",
+                  textcoords="offset points")  # fmt: skip
+    name, times = next((name, times) for name, times in passes.items() if not name.startswith("bundled"))
+    axes.axvline(times["16"] / times["1"], color=GREY, linestyle="--")
+    axes.annotate(name, (times["16"] / times["1"], DRAFT_COSTS[1]), rotation=90, xytext=(4, 0), color=GREY,
+                  textcoords="offset points")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xlabel("target's pass over 16 nodes, in passes over one")
+    axes.set_ylabel("draft's pass, in target passes over one token")
+    return to_svg(figure)

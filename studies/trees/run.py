@@ -1,0 +1,232 @@
+"""Where trees of proposals pay: regenerates docs/studies/trees.md.
+
+    python -m studies.trees.run                       everything: an hour on one core, can be interrupted
+    python -m studies.trees.run --sampling truncated  one of the two samplings, for a process of its own
+    python -m studies.trees.run --part passes         one of the parts: nothing else may run beside `passes`
+    python -m studies.trees.run --only-render         tables and pictures again, from the result files
+
+Shapes are chosen on validation problems; the tables are of held-out ones. Needs matplotlib (`pip install -e .[dev]`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
+from cactus_decoding.cli import options
+from cactus_decoding.cli.progress import counting
+from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.evaluation.run_config import RunConfig, proposing
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.trees import tree_inputs
+from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.zoo.word_problems import word_problems
+from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, answer, seconds, tokens_per_step
+from studies.tables import answers_parser
+from studies.trees.page import render
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "trees.md"
+DRAFT = "bundled:worded"
+KINDS: dict[str, dict[str, Any]] = {
+    "lossless": {"rule": "lossless"},
+    "lossless, jointly": {"rule": "lossless", "verification": "joint"},
+    "protected": {"rule": "clamped:width=2.0", "spending": spending_policy(protect="digits")},
+}
+"""What is asked; chains are verified in blocks where trees are jointly."""
+CHAINS = ("2", "4", "6", "8", "10", "16")
+SIXTEEN = (
+    "tree:static=2.1.1.1.1.1.1.1",
+    "tree:static=4.1.1.1",
+    "tree:best_first,nodes=16",
+    "tree:best_first,nodes=16,depth=12",
+    "tree:best_first,nodes=16,depth=16,acceptance=0.95",
+)
+"""Trees of sixteen nodes."""
+TREES = ("tree:static=3.2.1", "tree:best_first,nodes=8", *SIXTEEN, "tree:adaptive")
+COSTS = tuple(product((0.02, 0.1, 0.3), (0.0, 0.02, 0.1)))
+"""What `adaptive` is told: a draft's pass and a proposal's verification, in passes of the target over one token."""
+NODES = (1, 2, 4, 8, 16, 32)
+PASSES = 200
+"""Of each size, in turn."""
+PARTS = ("answers", "told", "passes")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many problems each part has.
+
+    Attributes:
+        validated: validation problems, on which shapes are chosen.
+        held_out: of what was chosen.
+        told: of `adaptive` at each pair of costs.
+    """
+
+    validated: int = 60
+    held_out: int = 300
+    told: int = 60
+
+
+def config(kind: str, shape: str, sampling: str, task: str, problems: int) -> RunConfig:
+    """Return the run of a shape."""
+    asked = dict(KINDS[kind])
+    asked |= proposing(shape, asked.get("verification", "token"))
+    request = Request(sampling=SAMPLINGS[sampling], **asked)
+    return RunConfig(task, "bundled", DRAFT, problems=problems, request=request)
+
+
+def answer_problems(folder: Path, sampling: str, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
+    """Answer validation problems with every shape, and held-out ones with what these choose for each kind.
+
+    That is the chain and the tree of the least wall time, the longest chain, the tree of 16 nodes of the most tokens
+    per step, and the adaptive ones.
+    """
+    about = provenance(arguments)
+    tried = {
+        kind: {shape: config(kind, shape, sampling, VALIDATION, sizes.validated) for shape in (*CHAINS, *TREES)}
+        for kind in KINDS
+    }
+    path = folder / f"{sampling}-validated.jsonl"
+    results = answer(path, [each for shapes in tried.values() for each in shapes.values()], about)
+    chosen: dict[str, dict[str, str]] = {}
+    for kind, shapes in tried.items():
+        found = {shape: results[each] for shape, each in shapes.items()}
+        chosen[kind] = {
+            "chain": min(CHAINS, key=lambda shape: seconds(found[shape])),
+            "chain of 16": "16",
+            "tree": min(TREES[:-1], key=lambda shape: seconds(found[shape])),
+            "tree of 16": max(SIXTEEN, key=lambda shape: tokens_per_step(found[shape])),
+            "adaptive tree": TREES[-1],
+        }
+    content = {"chosen": chosen, "provenance": about}
+    write_atomically(folder / f"chosen-{sampling}.json", as_json(content) + "\n")
+    held_out = [
+        config(kind, shape, sampling, TEST, sizes.held_out)
+        for kind, shapes in chosen.items()
+        for shape in dict.fromkeys(shapes.values())
+    ]
+    answer(folder / f"{sampling}-held-out.jsonl", held_out, about)
+
+
+class CountedModel(CachedModel):
+    """Counts passes.
+
+    Args:
+        model: what computes.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.passes = 0
+
+    def append(self, *given: Any, **named: Any) -> Tensor:
+        """Feed tokens, as `CachedModel` does."""
+        self.passes += 1
+        return super().append(*given, **named)
+
+
+def tell_costs(folder: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
+    """Let adaptive trees take costs as they are told, and chains and trees of fixed shapes beside them.
+
+    Nothing is timed: a step takes one pass of the target, and what its passes of the draft and its proposals cost.
+    """
+    path = folder / "told.json"
+    if path.exists():
+        return
+    loaded = load_pair(draft=DRAFT)
+    assert isinstance(loaded.drafter, ModelDrafter)
+    model = CountedModel(loaded.drafter.model)
+    pair = Pair(loaded.target, ModelDrafter(model, loaded.drafter.vocabulary), loaded.tokenizer, loaded.bundled)
+    prompts = [each.prompt for each in islice(word_problems("validation", seed=17), sizes.told)]
+    shapes = [*CHAINS, *TREES[:-1]]
+    shapes += [f"tree:adaptive,draft_cost={draft!r},token_cost={token!r}" for draft, token in COSTS]
+    found = []
+    with counting("trees that are told costs", len(shapes)) as progress:
+        for number, shape in enumerate(shapes, 1):
+            model.passes, total = 0, Metrics()
+            length = as_draft_length(shape)  # one object: it goes on learning
+            for seed, prompt in enumerate(prompts):
+                total += generate(pair, prompt, Request(seed=seed).proposing(length)).metrics
+            counts = {"steps": total.steps, "accepted": total.accepted, "nodes": total.drafted, "passes": model.passes}
+            found.append({"shape": shape} | counts)
+            progress(number)
+    write_atomically(path, as_json({"told": found, "provenance": provenance(arguments)}) + "\n")
+
+
+def time_passes(folder: Path, arguments: Mapping[str, Any]) -> None:
+    """Time passes over several nodes, each seeing the text and itself, of the bundled pair and of a larger target."""
+    path = folder / "passes.json"
+    if path.exists():
+        return
+    pair = load_pair(draft=DRAFT)
+    assert isinstance(pair.drafter, ModelDrafter)
+    models = {
+        "bundled target": pair.target,
+        "bundled draft": CachedModel(pair.drafter.model),
+        "Qwen3-0.6B's shape, bfloat16": CachedModel(_large()),
+    }
+    times: dict[str, dict[str, float]] = {}
+    for name, model in models.items():
+        taken: dict[int, list[float]] = {nodes: [] for nodes in NODES}
+        model.reset()
+        model.append(list(range(5, 105)), rows=1)
+        with torch.inference_mode(), counting(name, PASSES) as progress:
+            for number in range(PASSES):
+                for nodes, each in taken.items():
+                    model.rollback(100)
+                    inputs = tree_inputs(100, [-1] * nodes)
+                    begun = time.perf_counter()
+                    model.append([7] * nodes, rows=nodes, **inputs)
+                    each.append(time.perf_counter() - begun)
+                progress(number + 1)
+        times[name] = {str(nodes): statistics.median(each[1:]) for nodes, each in taken.items()}
+    write_atomically(path, as_json({"seconds": times, "provenance": provenance(arguments)}) + "\n")
+
+
+def _large() -> Qwen3ForCausalLM:
+    """Return a random model of the shape of Qwen3-0.6B."""
+    config = Qwen3Config(
+        vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return Qwen3ForCausalLM(config).to(torch.bfloat16).eval()
+
+
+def main() -> None:
+    """Answer what is missing, then render."""
+    parser = answers_parser(__doc__, SAMPLINGS, FOLDER, PAGE)
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    arguments = {"study": "trees", "problems": given.problems}
+    sizes = Sizes()
+    if given.problems is not None:
+        sizes = Sizes(*(min(given.problems, most) for most in vars(sizes).values()))
+    options.prepare(1, small=True)
+    asked = [] if given.only_render else given.part
+    if "answers" in asked:
+        for sampling in given.sampling:
+            answer_problems(given.folder, sampling, sizes, arguments)
+    if "told" in asked:
+        tell_costs(given.folder, sizes, arguments)
+    if "passes" in asked:
+        time_passes(given.folder, arguments)
+    if not given.only_answer:
+        render(given.folder, given.sampling, given.page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What passes cost: measured once, kept in a file, and said to be wrong where that holds something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support.loop_runs import decided, run
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter
+from cactus_decoding.drafting.automatic import times as module
+from cactus_decoding.drafting.automatic.times import PassTimes, measure, pass_times
+from cactus_decoding.models.cached import CachedModel
+
+TIMES = PassTimes(((1, 1.0), (2, 1.1), (4, 1.3), (8, 1.5)), draft=0.05, reading=0.01)
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_KNOWN", {})
+
+
+@pytest.fixture(scope="module")
+def target() -> CachedModel:
+    return CachedModel(tiny_llama(0))
+
+
+class Timed(CachedModel):
+    """Its passes take a second, and a tenth for each token."""
+
+    now = 0.0
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        type(self).now += 1 + 0.1 * len(token_ids)
+        return super().append(token_ids, rows, positions, mask)
+
+
+def test_passes_of_both_models_are_timed_and_forgotten() -> None:
+    model, draft = Timed(tiny_llama(0)), Timed(tiny_llama(1))
+    found = measure(model, ModelDrafter(draft), clock=lambda: Timed.now)
+    assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
+    assert found.draft == pytest.approx(1.1)
+    assert found.reading == pytest.approx(0.1, abs=0.02)
+    assert model.length == draft.length == 0
+
+
+def test_what_copies_costs_nothing(target: CachedModel) -> None:
+    found = measure(target, NgramDrafter())
+    assert (found.draft, found.reading) == (0.0, 0.0)
+
+
+def test_they_are_measured_once_and_kept(target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = ModelDrafter(tiny_llama(1))
+    first = pass_times(target, drafter)
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    assert str(file) in first.source
+    monkeypatch.setattr(module, "_KNOWN", {})  # as another process
+    monkeypatch.setattr(module, "measure", lambda *models: pytest.fail("measured again"))
+    again = pass_times(target, drafter)
+    assert again.source == str(file)
+    assert again.as_dict() == first.as_dict()
+
+
+def test_a_damaged_file_is_measured_anew(target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_times(target, NgramDrafter())
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    file.write_text("{")
+    monkeypatch.setattr(module, "_KNOWN", {})
+    assert "measured now" in pass_times(target, NgramDrafter()).source
+    assert json.loads(file.read_text())["times"]["target"][0][0] == 1
+
+
+def test_a_folder_that_cannot_be_written_does_not_matter(
+    target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    first = pass_times(target, NgramDrafter())
+    assert first.target
+    assert pass_times(target, NgramDrafter()) is first  # at least this process knows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "is no profile: it has no times"),
+        ('{"times": {"target": [[2, 1]], "draft": 0, "reading": 0}}', "widths of passes must ascend from 1"),
+        ('{"times": {"target": [[1, 0]], "draft": 0, "reading": 0}}', "must be positive"),
+        ('{"times": {"target": [[1, 1]]}}', "holds no times of passes"),
+        ('{"times": {"target": [[1, NaN]], "draft": 0, "reading": 0}}', "NaN|positive"),
+        ('{"times": {"target": [[1e999, 1]], "draft": 0, "reading": 0}}', "holds no times|no profile|Infinity"),
+        ("{", "line 1"),
+    ],
+)
+def test_a_profile_that_is_none_is_refused(target: CachedModel, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        AutoLength(profile=str(path)).start(target, NgramDrafter(), 9)
+
+
+def test_a_profile_that_is_not_there_is_named(target: CachedModel, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.json"):
+        AutoLength(profile=str(tmp_path / "none.json")).start(target, NgramDrafter(), 9)
+
+
+def test_two_processes_that_measure_at_once_do_not_matter(
+    target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, text: str) -> None:
+        raise ValueError(f"another process is writing {path}")
+
+    monkeypatch.setattr(module, "write_atomically", refused)
+    assert pass_times(target, NgramDrafter()).target
+
+
+def test_drafts_of_one_model_that_run_otherwise_are_told_apart(target: CachedModel, tmp_path: Path) -> None:
+    pass_times(target, NgramDrafter())
+    pass_times(target, ModelDrafter(tiny_llama(1)))
+    pass_times(target, ModelDrafter(tiny_llama(1).float()))
+    assert len([*(tmp_path / "cache").rglob("*.json")]) == 3
+
+
+def test_seed_and_profile_repeat_a_response(target: CachedModel, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"times": TIMES.as_dict()}))
+    drafter, length = ModelDrafter(tiny_llama(1)), AutoLength(profile=str(path))
+    first, other, again = (decided(run(target, drafter, k=length, seed=seed, length=60)) for seed in (5, 6, 5))
+    assert first == again != other
+    assert len({len(step[0]) for step in first}) > 1
+
+
+def test_the_context_window_of_a_small_model_is_not_left() -> None:
+    model = CachedModel(tiny_llama(0))
+    model.model.config.max_position_embeddings = 12
+    found = measure(model, NgramDrafter())
+    assert found.widths[0] == 1
+    assert max(found.widths) <= 12
+    assert torch.isfinite(torch.tensor([seconds for _, seconds in found.target])).all()

@@ -1,0 +1,133 @@
+"""What an engine's step decides about all positions at once is what `Policy.decide` says of one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.decisions import plan
+from torch import Tensor
+
+from cactus_decoding.integrations.common import step as stepping
+from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed, admitted
+from cactus_decoding.integrations.common.meter import BudgetMeter
+from cactus_decoding.integrations.common.step import RelaxedStep
+from cactus_decoding.policy.fitted import FittedPolicy
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.importance_limit import ImportanceLimit
+from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.protection import Protection
+from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.rules import parse_rule
+
+CPU, VOCABULARY, DEPTH, REQUESTS = torch.device("cpu"), 6, 4, 3
+DIGITS = torch.tensor([0, 3])
+IMPORTANCE = Importance(torch.linspace(-3, 3, VOCABULARY), torch.linspace(2, -2, VOCABULARY), -0.3, "")
+RULES = ("cactus:delta=1", "clamped:width=2", "ensemble:weight=0.6", "lenience:lenience=0.3")
+
+
+class DraftProbs:
+    """Rows of a draft, as an engine gives them."""
+
+    def __init__(self, probs: Tensor) -> None:
+        self._probs, self.width = probs, probs.shape[1]
+
+    def rows(self, some: Tensor) -> Tensor:
+        return self._probs[some]
+
+    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
+        return self._probs[some, token_ids]
+
+
+def decided_at_once(rule, logits, probs, drafted, budgets, spent, threshold, max_importance) -> list[list[tuple]]:
+    """Return of each request's positions whether they are relaxed, protected, fell back, and what they would cost."""
+    rows = torch.arange(REQUESTS * DEPTH)
+    layout = Layout(
+        [Group(rule, rows)],
+        rows // DEPTH,
+        rows % DEPTH,
+        DEPTH,
+        torch.tensor(budgets),
+        torch.arange(REQUESTS),
+        [Protected(rows, DIGITS, torch.full((len(rows),), threshold))],
+        Weighed(rows, IMPORTANCE.weights(CPU, torch.float64), torch.full((len(rows),), max_importance)),
+        rows % DEPTH >= 1,  # the first token of each response is to be lossless
+    )
+    meter = BudgetMeter(CPU, REQUESTS)
+    meter.spent.copy_(torch.tensor(spent))
+    step = RelaxedStep(layout, meter, None, logits, drafted, None if probs is None else DraftProbs(probs))
+    (change,) = step._changes
+    columns = [change.allowed, change.protected, change.fell_back, step._table.flatten()]
+    whole = list(zip(*(column.tolist() for column in columns), strict=True))
+    return [whole[i * DEPTH : (i + 1) * DEPTH] for i in range(REQUESTS)]
+
+
+def check(seed: int, spelling: str, budget: float, used: float, threshold: float, limit: float, drawn: bool) -> None:
+    rule, generator = parse_rule(spelling), torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(REQUESTS * DEPTH, VOCABULARY, generator=generator).double()
+    probs = (logits + torch.randn(logits.shape, generator=generator)).softmax(-1)
+    drafted = torch.multinomial(probs, 1, generator=generator).squeeze(1)
+    spent = [used * budget * share for share in (0.0, 0.5, 1.0)]
+    rows = probs if drawn else None
+    found = decided_at_once(rule, logits, rows, drafted, [budget] * REQUESTS, spent, threshold, limit)
+    mask = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill_(0, DIGITS, True)
+    words = Vocabulary(("a",) * VOCABULARY)
+    spending = FittedPolicy(
+        words, Phases(1), Protection("digits", threshold), mask, ImportanceLimit(IMPORTANCE, limit), IMPORTANCE
+    )
+    for request, positions in enumerate(found):
+        own = slice(request * DEPTH, (request + 1) * DEPTH)
+        expected = plan(
+            rule, logits[own].softmax(-1), probs[own] if drawn else None, drafted[own],
+            limit=budget, spent=spent[request], spending=spending,
+        )  # fmt: skip
+        for at, (relaxed, protected, fell_back, nats) in enumerate(positions):
+            assert protected == expected.protected[at]
+            assert nats == pytest.approx(expected.costs[at], abs=1e-9)
+            if nats > 1e-12:  # where nothing is given up, nothing can fall back
+                assert fell_back == expected.fell_back[at]
+                assert relaxed == (not protected and not fell_back)
+
+
+CASES = given(
+    st.integers(0, 10**6),
+    st.sampled_from(RULES),
+    st.sampled_from((0.01, 0.1, 0.5, 3.0)),
+    st.sampled_from((0.0, 0.5, 1.0)),
+    st.sampled_from((0.0, 0.1, 0.3, 0.6, 1.0)),
+    st.sampled_from((0.1, 0.4, 0.7, 1.0)),
+    st.booleans(),
+)
+
+
+@CASES
+def test_a_step_decides_as_the_policy_does(
+    seed: int, spelling: str, budget: float, used: float, threshold: float, limit: float, drawn: bool
+) -> None:
+    check(seed, spelling, budget, used, threshold, limit, drawn)
+
+
+def _admits_the_first_that_does_not_fit(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
+    return admitted(costs, spent, budgets + costs.amax())
+
+
+def _lets_the_rule_judge_everywhere(layout, logits, draft, drafted, totals) -> Tensor:
+    return torch.ones(len(logits), dtype=torch.bool)
+
+
+def check_many() -> None:
+    for seed in range(20):
+        check(seed, RULES[seed % len(RULES)], 0.1, 0.5, 0.3, 0.4, seed % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("admitted", _admits_the_first_that_does_not_fit), ("allowed", _lets_the_rule_judge_everywhere)],
+)
+def test_wrong_steps_are_told_apart(name: str, wrong: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, name, wrong)
+    with pytest.raises(AssertionError):
+        check_many()

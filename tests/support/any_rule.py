@@ -1,0 +1,49 @@
+"""Hypothesis strategies: any rule of a class, by the limits that its knobs declare, and rows of small vocabularies."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import reject
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cactus_decoding.arguments.knobs import Parameter, parameters
+from cactus_decoding.rules import RULES, Rule
+
+
+def values_of(parameter: Parameter, largest: float = math.inf) -> st.SearchStrategy:
+    """Return what a parameter may be, by its own limits, numbers up to a largest one."""
+    knob, kinds = parameter.knob, [st.none()] if parameter.optional else []
+    if parameter.choices:
+        kinds.append(st.sampled_from(parameter.choices))
+    elif parameter.kind is int:
+        most = 10**9 if knob.le is None else int(knob.le)
+        kinds.append(st.integers(int(knob.ge or 0), int(min(most, largest))))
+    else:
+        low, high = (knob.ge if knob.gt is None else knob.gt), (knob.le if knob.lt is None else knob.lt)
+        finite = None if min(high or math.inf, largest) == math.inf else min(high or math.inf, largest)
+        infinite = high is None and largest == math.inf
+        kinds.append(st.floats(low, finite, allow_nan=False, allow_infinity=infinite, exclude_min=knob.gt is not None))
+        kinds.append(st.integers(math.ceil(low) + (knob.gt == low), int(min(high or 1000, 1000, largest))))  # 1 for 1.0
+    return st.one_of(kinds)
+
+
+@st.composite
+def rules_of(draw: st.DrawFn, name: str, largest: float = math.inf) -> Rule:
+    """Return a rule of a class, with any values that go together."""
+    given = {each.name: draw(values_of(each, largest)) for each in parameters(RULES[name])}
+    try:
+        return RULES[name](**given)
+    except ValueError:
+        reject()  # each is allowed by itself
+
+
+@st.composite
+def pairs_of_rows(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """Return a target's and a draft's row, ``[1, vocabulary]`` in float64, tokens of probability 0 among them."""
+    vocabulary = draw(st.integers(1, 5))
+    weights = st.lists(st.sampled_from([0, 1, 2, 3, 50, 10_000]), min_size=vocabulary, max_size=vocabulary).filter(any)
+    target, draft = (torch.tensor([draw(weights)], dtype=torch.float64) for _ in range(2))
+    return target / target.sum(), draft / draft.sum()

@@ -1,0 +1,143 @@
+"""What the package's policy decides about the positions of a chain, one after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.policy.budget import Budget
+from cactus_decoding.policy.decide import Decision, Policy, PolicyState, Why, affords
+from cactus_decoding.policy.phases import PhaseState
+from cactus_decoding.policy.position import Position
+from cactus_decoding.rules import Lossless
+from cactus_decoding.types import AcceptanceRule, Proposal, StepRows, Verdict
+
+
+def as_given(rows: Tensor, token_ids: list[int]) -> Tensor:
+    """Return probabilities as they are."""
+    return rows
+
+
+def chain_rows(target: Tensor, draft: Tensor | None, drafted: Sequence[int]) -> StepRows:
+    """Return the rows of a step that proposes a chain, from its probabilities; behind it the last row again."""
+    rows = torch.cat([target, target[-1:]]) if len(target) == len(drafted) else target
+    return StepRows(rows, list(drafted), Proposal(list(drafted), draft), as_given, as_given)
+
+
+class Allowed:
+    """A spending policy that says beforehand where a rule may judge."""
+
+    def __init__(self, where: Tensor) -> None:
+        self._where = where.tolist()
+
+    def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
+        return rule if self._where[position.node + 1] else None
+
+    def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
+        return PhaseState()
+
+    def after(self, state: PhaseState, token_ids: Sequence[int]) -> PhaseState:
+        return state
+
+
+class JudgedHere:
+    """Asks each position's own judge: the rule that emits, for rows that are enumerated all at once.
+
+    Each position may be asked about several tokens, in rows that follow each other.
+    """
+
+    def __init__(self, positions: Sequence[Position], decisions: Sequence[Decision]) -> None:
+        self.rules = [each.rule for each in decisions]
+        self._judges = [position.judge(rule) for position, rule in zip(positions, self.rules, strict=True)]
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        numbers = [
+            self._at(i, len(target_probs)).judge(row, None if draft_probs is None else draft_probs[i], token_ids[i])
+            for i, row in enumerate(target_probs)
+        ]
+        return Verdict(*(torch.stack(each) for each in zip(*numbers, strict=True)))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        return torch.stack([self._at(i, len(target_probs)).recovery_target(row) for i, row in enumerate(target_probs)])
+
+    def _at(self, row: int, rows: int) -> AcceptanceRule:
+        return self._judges[row * len(self._judges) // rows]
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        return None
+
+
+class Plan(NamedTuple):
+    """What was decided about each position, had those before it been kept."""
+
+    rule: JudgedHere
+    costs: list[float]
+    fell_back: list[bool]
+    protected: list[bool]
+    decisions: list[Decision]
+
+    @property
+    def lossless(self) -> bool:
+        return all(isinstance(rule, Lossless) for rule in self.rule.rules)
+
+
+def plan(
+    rule: AcceptanceRule,
+    target: Tensor,
+    draft: Tensor | None,
+    drafted: Tensor,
+    *,
+    limit: float | None = None,
+    spent: float = 0.0,
+    relaxable: Tensor | None = None,
+    spending=None,
+) -> Plan:
+    """Ask about the positions of a chain; without a limit nobody measures."""
+    spending = Allowed(relaxable) if relaxable is not None else spending
+    policy = Policy(rule, None if limit is None else Budget(nats=limit), spending)
+    state = policy.begin()._replace(spent=spent)
+    rows, tokens = chain_rows(target, draft, drafted.tolist()), drafted.tolist()
+    positions, decisions = [Position(rows, node - 1) for node in range(len(tokens))], list[Decision]()
+    for position, token in zip(positions, tokens, strict=True):
+        decisions.append(policy.decide(state, position))
+        state = policy.after(state, decisions[-1], token)
+    whys = [each.why for each in decisions]
+    return Plan(
+        JudgedHere(positions, decisions),
+        [each.cost for each in decisions],
+        [why is Why.FELL_BACK for why in whys],
+        [why is Why.PROTECTED for why in whys],
+        decisions,
+    )
+
+
+def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
+    """Say which of some positions, one after another, can be afforded."""
+    admitted = []
+    for cost in costs:
+        admitted.append(affords(PolicyState(Lossless(), limit, spent), cost))
+        spent += cost if admitted[-1] else 0.0
+    return admitted
+
+
+def charge(
+    state: PolicyState, costs: Sequence[float], fell_back: Sequence[bool], num_accepted: int
+) -> tuple[PolicyState, list[float]]:
+    """Charge the accepted positions and the first that was rejected: return the state and what each of them cost."""
+    decisions = [
+        Decision(state.rule, cost, Why.FELL_BACK if over else Why.ALLOWED)
+        for cost, over in zip(costs[: num_accepted + 1], fell_back[: num_accepted + 1], strict=True)
+    ]
+    policy = Policy(state.rule, Budget(nats=state.limit))
+    return policy.end_step(state, decisions, [0] * (num_accepted + 1)), [each.nats for each in decisions]
+
+
+def budget_state(
+    rule: AcceptanceRule | None = None, limit: float = math.inf, expected_tokens: int | None = None
+) -> PolicyState:
+    """Return the state of a response that has spent nothing."""
+    return Policy(rule or Lossless(), Budget(nats=limit, expected_tokens=expected_tokens)).begin()
