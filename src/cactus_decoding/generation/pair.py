@@ -21,6 +21,7 @@ from cactus_decoding.models.loading import check_model_name, load_cached, load_t
 from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.types import Drafter, DraftLength
+from cactus_decoding.types.drafting import check_drafter
 from cactus_decoding.zoo import BUNDLED
 
 
@@ -44,6 +45,9 @@ class Pair:
         drafter: where proposals come from.
         tokenizer: of the target.
         bundled: whether the target is the bundled one, which knows word problems only.
+
+    Raises:
+        TypeError: for a drafter that is none, such as a model.
     """
 
     target: BaseCachedModel
@@ -51,6 +55,9 @@ class Pair:
     tokenizer: Tokenizer
     bundled: bool = False
     _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_drafter(self.drafter)
 
     def reserve(self) -> Reservation:
         """Have the pair for one response, whose tokens are in both models' caches, until it is given up or lost.

@@ -20,6 +20,7 @@ from cactus_decoding.policy.spending import SPENDING, SpendingPolicy, spending_p
 from cactus_decoding.rules import Lossless, as_rule, recorded_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
+from cactus_decoding.types.drafting import check_drafter
 from cactus_decoding.verification.declarations import VERIFICATIONS
 from cactus_decoding.verification.schemes import check_relaxed_target
 from cactus_decoding.verification.walk import Verifier
@@ -230,9 +231,7 @@ class Request:
 
     def check_drafter(self, drafter: Drafter) -> None:
         """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
-        if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-            name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
-            raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")
+        check_drafter(drafter)
         if self.tree is not None and not drafter.grows_trees:
             raise ValueError(
                 f"a {type(drafter).__name__} proposes chains only, but tree is {self.tree}: give "

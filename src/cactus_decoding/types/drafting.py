@@ -103,3 +103,10 @@ class Drafter(Protocol):
             TypeError: for one that keeps more than a model's cache and cannot be doubled.
         """
         raise TypeError(f"a {type(self).__name__} cannot be shared by two responses at once")
+
+
+def check_drafter(drafter: object) -> None:
+    """Raise `TypeError` for what is no drafter, such as a model that should have been given to one."""
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
+        raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")
