@@ -141,6 +141,7 @@ def test_an_interruption_outside_imports_is_an_exception_that_work_can_see(capfd
         cli._leave_imports(signal.SIGINT, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("closed", "code", "words"),
     [("<&-", 2, "standard input is closed"), (">&-", 0, ""), ("2>&-", 0, "")],

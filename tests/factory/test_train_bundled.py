@@ -72,6 +72,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(work, tmp_path, cap
     assert "draft: the training had been finished before" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_progress_is_shown_before_anything_that_takes_time(tmp_path):
     command = [sys.executable, "-m", "factory.train_bundled", "--output", str(tmp_path / "new"), "--role", "draft"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)

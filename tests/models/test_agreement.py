@@ -103,6 +103,7 @@ for model in (llama.LlamaForCausalLM(llama.LlamaConfig(**sizes)), qwen2.Qwen2For
 """
 
 
+@pytest.mark.slow
 def test_what_was_replaced_before_the_import_is_noticed():
     run = subprocess.run([sys.executable, "-c", BEFORE_IMPORT], capture_output=True, text=True, check=True)
     for line in run.stdout.splitlines():

@@ -22,6 +22,7 @@ def run(folder: Path, *arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_picture_and_pages_are_rendered_from_the_result_file(tmp_path: Path) -> None:
     run(tmp_path, "--only-render")
     for page in PAGES:

@@ -160,6 +160,7 @@ def test_a_response_is_one_of_the_outcomes(answer: int | None, text: str, expect
     assert is_refusal(text) == (expected in "fR")
 
 
+@pytest.mark.slow
 def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     assert_rendered("studies.constraints.run", PAGE, tmp_path, picture=PICTURE)
 

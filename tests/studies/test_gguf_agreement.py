@@ -16,6 +16,7 @@ PAGE = ROOT / "docs/studies/tables/laptop.md"
 run = partial(run_script, "studies.laptop.gguf_agreement")
 
 
+@pytest.mark.slow
 def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     assert_rendered("studies.laptop.gguf_agreement", PAGE, tmp_path)
 

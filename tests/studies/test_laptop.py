@@ -16,6 +16,7 @@ STUDIES = {"benchmark": PAGE, "overhead": TABLES, "self_speculation": TABLES}
 RESULTS = ROOT / "studies" / "laptop" / "results"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_table_on_the_page_is_rendered_from_its_result_file(study: str, tmp_path: Path) -> None:
     assert_rendered(f"studies.laptop.{study}", STUDIES[study], tmp_path)
@@ -23,6 +24,7 @@ def test_the_table_on_the_page_is_rendered_from_its_result_file(study: str, tmp_
     assert json.loads(path.read_text() if path.exists() else read_packed(path))["provenance"]["commit"]
 
 
+@pytest.mark.slow
 def test_llama_cpps_own_programs_must_be_named() -> None:
     for study, option in (("benchmark", "--llama-server"), ("self_speculation", "--llama-quantize")):
         done = run_script(f"studies.laptop.{study}")

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
@@ -133,6 +134,7 @@ def test_blocks_accept_no_less_on_a_thousand_random_pairs() -> None:
 # --- the sampler: false-alarm probability 1e-6 a test, fixed generators ---
 
 DRAWS = 20_000
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def drawn_outcomes(rule: str, generator: torch.Generator, *, jointly: bool = True) -> torch.Tensor:
@@ -158,7 +160,7 @@ def law_of_outcomes(rule: str) -> torch.Tensor:
     return law
 
 
-@pytest.mark.parametrize("rule", ["lossless", "clamped:width=0.7", "ensemble:weight=0.3"])
+@pytest.mark.parametrize("rule", [slow("lossless"), "clamped:width=0.7", slow("ensemble:weight=0.3")])
 def test_sampled_outcomes_have_the_enumerated_law(rule: str) -> None:
     assert FALSE_ALARM <= 1e-6
     assert not rejects(drawn_outcomes(rule, torch.Generator().manual_seed(16)), law_of_outcomes(rule))
@@ -167,9 +169,9 @@ def test_sampled_outcomes_have_the_enumerated_law(rule: str) -> None:
 @pytest.mark.parametrize(
     ("drawn", "expected", "jointly"),
     [
-        ("clamped:width=0.7", "lossless", True),
+        slow("clamped:width=0.7", "lossless", True),
         ("clamped:width=0.735", "clamped:width=0.4", True),
-        ("lossless",) * 2 + (False,),
+        slow("lossless", "lossless", False),
     ],
 )
 def test_other_outcomes_are_told_apart(drawn: str, expected: str, jointly: bool) -> None:

@@ -60,6 +60,7 @@ def test_rows_lose_their_smallest_probabilities_only() -> None:
     assert sparse(torch.tensor([0.5, 1e-7, 0.25, 0.2499999])) == [[0, 2, 3], [0.5, 0.25, 0.25]]
 
 
+@pytest.mark.slow
 def test_without_the_token_a_greedy_answer_is_the_lossless_one(pair: Pair, tmp_path: Path) -> None:
     asked = Collection(Request.from_dict({"temperature": 0, "seed": 0}))
     with kept(tmp_path / "a") as journal:
