@@ -80,7 +80,9 @@ def test_without_the_token_a_greedy_answer_is_the_lossless_one(pair: Pair, tmp_p
     assert tempered > 2
 
 
-def test_entries_are_the_same_at_once_in_parts_and_after_a_kill(pair: Pair, tmp_path: Path, monkeypatch) -> None:
+def test_entries_are_the_same_at_once_in_parts_and_after_a_kill(tmp_path: Path, monkeypatch) -> None:
+    # A batch of another size adds up in another order: in float64 that is far below the six digits that are kept.
+    pair = load_pair(dtype="float64")
     with kept(tmp_path / "a") as journal:
         at_once = collect(pair, TASK, ASKED, journal, "x")
     assert all(len(entry["positions"]) <= 3 for entry in at_once)
