@@ -36,7 +36,9 @@ def check_bundled(
             show_default="bundled",
         ),
     ] = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = 6,
+    num_speculative_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Tokens that the draft proposes per step.")
+    ] = 6,
     seed: Annotated[int, typer.Option(min=0, max=2**32, metavar="S", help="Of the problems and of the answers.")] = 0,
     json_file: Annotated[
         Path | None,

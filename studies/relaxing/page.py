@@ -11,8 +11,7 @@ import numpy as np
 from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
-from cactus_decoding.evaluation.reporting.report import number
-from cactus_decoding.evaluation.reporting.report_text import escape
+from cactus_decoding.evaluation.reporting.report import escape, number
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, grouped, summarise
 from cactus_decoding.files.writing import write_atomically

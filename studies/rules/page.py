@@ -8,15 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.evaluation.intervals import Interval, bootstrapped, paired_difference, resampled_sums
+from cactus_decoding.evaluation.intervals import (
+    Interval,
+    bootstrapped,
+    clustered_proportion,
+    paired_difference,
+    resampled_sums,
+)
 from cactus_decoding.evaluation.reporting import charts
-from cactus_decoding.evaluation.reporting.report import name_of, number, sigma_band
-from cactus_decoding.evaluation.reporting.report_text import escape
+from cactus_decoding.evaluation.reporting.report import escape, name_of, number
 from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, summarise
 from cactus_decoding.files.writing import write_atomically
 from studies.pages import StudyPage, picture_folder
 from studies.stored import read_results
 
+ONE_SIGMA = 0.158655
+"""Of a normal distribution this much lies above one standard deviation."""
 QUALITY = (
     ("score", "score", 3),
     ("score_difference", "score − best lossless", 3),
@@ -64,6 +71,15 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
         for name, svg in pictures.items():
             write_atomically(picture_folder(page, "rules") / f"{sampling}-{name}.svg", svg)
     pages.write()
+
+
+def sigma_band(summaries: Sequence[RunSummary]) -> Interval | None:
+    """Return the target's own score and the ends of its exact 68 % interval; None where it was not measured alone."""
+    for summary in summaries:
+        score = summary.metrics["score"]
+        if summary.config.num_speculative_tokens == 0 and score is not None:
+            return clustered_proportion(summary.group.columns["right"], len(summary.group.results), tail=ONE_SIGMA)
+    return None
 
 
 def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[RunSummary], dict[str, list[RunSummary]]]:

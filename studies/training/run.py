@@ -28,6 +28,7 @@ from transformers import LlamaForCausalLM
 from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.evaluation.expected import steps_taken
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult
 from cactus_decoding.files.provenance import provenance
@@ -38,8 +39,7 @@ from cactus_decoding.training.acceptance.sampling import sample
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 from cactus_decoding.training.acceptance.training import train_draft
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.importance.continuations import Branch, continue_alone
-from cactus_decoding.training.steps import steps_taken
+from cactus_decoding.training.importance.collecting import Branch, continue_alone
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.constraints.stories import ANSWERABLE, constrained_stories
 from studies.relaxing.run import SAMPLINGS, answer, longest

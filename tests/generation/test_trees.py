@@ -28,7 +28,7 @@ from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.training.diagnosis.recording import check_request
+from cactus_decoding.training.diagnosis.probe import check_request
 from cactus_decoding.training.importance.collecting import Collection
 from cactus_decoding.types import Proposal
 from cactus_decoding.zoo.word_problems import word_problems

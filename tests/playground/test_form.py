@@ -9,8 +9,7 @@ from dataclasses import fields, replace
 import pytest
 
 from cactus_decoding import RULES, parse_rule
-from cactus_decoding.playground.form import form, rule
-from cactus_decoding.playground.limits import Limits
+from cactus_decoding.playground.form import Limits, form, rule
 
 
 @pytest.mark.parametrize("name", RULES)

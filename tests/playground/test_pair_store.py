@@ -8,7 +8,7 @@ import pytest
 from support.playground_server import QUESTION, asked, running, tokens
 
 from cactus_decoding import stream
-from cactus_decoding.playground.pair_store import KEPT, PairStore
+from cactus_decoding.playground.runs import KEPT, PairStore
 from cactus_decoding.zoo.word_problems import format_prompt
 
 PROMPT = format_prompt(QUESTION)
@@ -32,7 +32,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
 
 def test_named_pairs_are_loaded_once_and_few_are_kept(monkeypatch):
     loaded = []
-    monkeypatch.setattr("cactus_decoding.playground.pair_store.load_pair", lambda *names: loaded.append(names) or names)
+    monkeypatch.setattr("cactus_decoding.playground.runs.load_pair", lambda *names: loaded.append(names) or names)
     pairs = PairStore()
     for name in (None, "a", "b", "a", None, "c", "a", "b"):
         pairs.get(name, None if name is None else "ngram")

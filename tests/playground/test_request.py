@@ -7,9 +7,7 @@ from support.playground_server import asked
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Budget, generate, load_pair, zoo
-from cactus_decoding.playground.form import form
-from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.request import read_request
+from cactus_decoding.playground.form import Limits, form, read_request
 from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import as_prompt, extract_answer
 

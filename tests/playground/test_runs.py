@@ -6,8 +6,7 @@ import pytest
 from support.playground_server import QUESTION, asked, tokens
 
 from cactus_decoding import stream
-from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.request import read_request
+from cactus_decoding.playground.form import Limits, read_request
 from cactus_decoding.playground.runs import Runs
 from cactus_decoding.zoo.word_problems import format_prompt
 

@@ -8,7 +8,7 @@ import pytest
 from support.playground_server import QUESTION, asked
 
 from cactus_decoding import Request
-from cactus_decoding.playground.session import Session
+from cactus_decoding.playground.runs import Session
 from cactus_decoding.tracing import PositionRows, stream_trace, to_json, what_if
 from cactus_decoding.zoo.word_problems import format_prompt
 

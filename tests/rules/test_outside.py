@@ -13,9 +13,7 @@ import torch
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.integrations.vllm.request import request_of
-from cactus_decoding.playground.form import form
-from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.request import read_request
+from cactus_decoding.playground.form import Limits, form, read_request
 from cactus_decoding.rules import names, outside, recorded_rule
 
 MODULE = """

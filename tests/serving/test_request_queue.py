@@ -6,7 +6,7 @@ import anyio
 import pytest
 from support.playground_server import asked, running
 
-from cactus_decoding.playground.limits import Limits
+from cactus_decoding.playground.form import Limits
 from cactus_decoding.serving.request_queue import RequestQueue
 
 

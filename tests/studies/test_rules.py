@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
 import pytest
+from support.result_files import made, several
 from support.scripts import ROOT, assert_rendered, copied_page, run_script
+
+from cactus_decoding.evaluation.runs.summary import summarise
+from studies.rules.page import sigma_band
 
 PAGE, RESULTS = ROOT / "docs" / "studies" / "rules.md", ROOT / "studies" / "rules" / "results"
 
@@ -31,3 +36,14 @@ def test_a_small_study_runs_to_its_tables_and_pictures(tmp_path: Path) -> None:
     before = (folder / "plain.jsonl.gz").read_bytes()
     assert run(*given).returncode == 0
     assert (folder / "plain.jsonl.gz").read_bytes() == before, "nothing is answered twice"
+
+
+def test_the_band_is_one_standard_error_of_the_target_alone():
+    rows = summarise(several())
+    band = sigma_band(rows)
+    share = rows[0].metrics["score"].value
+    sigma = math.sqrt(share * (1 - share) / 60)
+    assert (band.value, band.low, band.high) == pytest.approx((share, share - sigma, share + sigma), abs=0.02)
+    (alone,) = summarise([made("lossless", 0, problems=12, right=1.1)])
+    assert sigma_band([alone]).low == pytest.approx(0.158655 ** (1 / 12), abs=1e-9)  # not of width zero
+    assert sigma_band(rows[1:]) is None

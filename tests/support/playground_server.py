@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cactus_decoding.playground.limits import Limits
+from cactus_decoding.playground.form import Limits
 from cactus_decoding.playground.server import Playground
 from cactus_decoding.serving.guards import LOOPBACK_NAMES
 from cactus_decoding.serving.starting import listen, server_of

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cactus_decoding.tracing import read_trace, to_json
-from cactus_decoding.tracing.codec import position_from
+from cactus_decoding.tracing.file import position_from
 
 
 def test_a_position_survives_json_with_its_infinities(trace):

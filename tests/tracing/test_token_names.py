@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.traces import PROMPT
 
 from cactus_decoding.tracing import trace_response
-from cactus_decoding.tracing.token_names import TokenNames
+from cactus_decoding.tracing.positions import TokenNames
 
 
 def test_special_tokens_are_called_by_their_name(bundled):

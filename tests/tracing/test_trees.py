@@ -11,7 +11,7 @@ from support.tiny_pair import tiny_pair
 from support.traces import PROMPT
 
 from cactus_decoding import Fate, Request, audit, load_pair, stream
-from cactus_decoding.evaluation.engines.auditing import AuditedCosts
+from cactus_decoding.evaluation.engines.engine import AuditedCosts
 from cactus_decoding.tracing import Trace, trace_response, what_if
 
 WAYS = {

@@ -17,11 +17,10 @@ from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.training import adaptation as adaptation_module
-from cactus_decoding.training import interruptions
 from cactus_decoding.training.acceptance.data import TokenSequence
 from cactus_decoding.training.acceptance.row_cache import likeliest
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.replay import Text
+from cactus_decoding.training.adapted_folder import Text
 from cactus_decoding.zoo.word_problems import word_problems
 
 PROMPTS = [each.prompt for each in islice(word_problems("train"), 60)]
@@ -128,7 +127,7 @@ def test_steps_take_no_more_than_their_share_of_the_time(monkeypatch) -> None:
 
 def signalled(run: Callable[[], object], strike: int = 0) -> int:
     """Run something, press Ctrl-C at the given one of the lines of adaptation that it passes; return how many."""
-    files = (adaptation_module.__file__, interruptions.__file__)
+    files = (adaptation_module.__file__,)
     return lines_of(run, files, strike, lambda: signal.raise_signal(signal.SIGINT))
 
 

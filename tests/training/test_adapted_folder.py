@@ -15,8 +15,7 @@ from cactus_decoding.files.writing import part_of
 from cactus_decoding.models.loading import load_model, load_tokenizer
 from cactus_decoding.training.acceptance.data import TokenSequence
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.adapted_folder import AdaptedFolder, Record
-from cactus_decoding.training.replay import Text
+from cactus_decoding.training.adapted_folder import AdaptedFolder, Record, Text
 
 SLOW_SECONDS = 100.0
 """As if a response had taken so long: there is time for any step."""

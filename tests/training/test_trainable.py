@@ -8,9 +8,9 @@ from support.tiny_pair import tiny_pair
 from cactus_decoding import Pair, Request
 from cactus_decoding.drafting.early_exit import EarlyExit
 from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.training.acceptance.material import draft_model
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.diagnosis.recording import record
-from cactus_decoding.training.trainable import draft_model
+from cactus_decoding.training.diagnosis.probe import record
 
 
 def test_a_draft_in_which_the_targets_weights_are_is_refused_wherever_it_would_be_trained() -> None:

@@ -20,8 +20,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for a failed check, 2 for a mistake, 130 for Ctrl-C.
 
-    Args:
-        arguments: if None, those of the command line; the process should then end.
+    Without arguments it takes those of the command line, and the process should then end.
     """
     before = signal.getsignal(signal.SIGINT)
     # where Ctrl-C is ignored, as in the background, or is another's business, it stays so

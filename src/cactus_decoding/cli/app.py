@@ -22,11 +22,8 @@ from cactus_decoding.cli import (
     learn_importance,
     plan,
     play,
-    report,
-    rules,
+    reading,
     serve,
-    show,
-    trace,
     train_draft,
 )
 from cactus_decoding.cli.generate import ASK
@@ -42,22 +39,22 @@ app = Application(
 )
 USE, MEASURE, LEARN = "Use", "Measure", "Learn"
 app.command("generate", epilog=generate.EXAMPLES, rich_help_panel=USE)(generate.generate)
-app.command("trace", epilog=trace.EXAMPLES, rich_help_panel=USE)(trace.trace)
+app.command("trace", epilog=reading.TRACE_EXAMPLES, rich_help_panel=USE)(reading.trace)
 app.command("play", epilog=play.EXAMPLES, rich_help_panel=USE)(play.play)
 app.command("demo", epilog=demo.EXAMPLES, rich_help_panel=USE)(demo.demo)
 app.command("serve", epilog=serve.EXAMPLES, context_settings=serve.SETTINGS, rich_help_panel=USE)(serve.serve)
-app.command("rules", rich_help_panel=USE)(rules.rules)
+app.command("rules", rich_help_panel=USE)(reading.rules)
 app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.evaluate)
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
 app.command("plan", epilog=plan.EXAMPLES, rich_help_panel=MEASURE)(plan.plan)
-app.command("report", epilog=report.EXAMPLES, rich_help_panel=MEASURE)(report.report)
+app.command("report", epilog=reading.REPORT_EXAMPLES, rich_help_panel=MEASURE)(reading.report)
 app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(
     learn_importance.learn_importance
 )
-app.command("show", epilog=show.EXAMPLES, rich_help_panel=LEARN)(show.show)
+app.command("show", epilog=reading.SHOW_EXAMPLES, rich_help_panel=LEARN)(reading.show)
 
 
 def _show_version(wanted: bool) -> None:
@@ -85,13 +82,7 @@ def cactus(
 
 
 def run(arguments: Sequence[str] | None = None, application: typer.Typer = app, name: str = "cactus") -> int:
-    """Run a command and return its exit code; Ctrl-C is the caller's business.
-
-    Args:
-        arguments: those of the command line, if None.
-        application: its commands.
-        name: how it is called.
-    """
+    """Run a command and return its exit code; Ctrl-C is the caller's business."""
     for stream in ("stdout", "stderr"):  # None where they were closed before we began
         if getattr(sys, stream) is None:
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives

@@ -16,7 +16,6 @@ from cactus_decoding.cli.display import number
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.intervals import Interval
     from cactus_decoding.training.diagnosis.diagnosis import Diagnosis
 
 EXAMPLES = (
@@ -93,11 +92,10 @@ def diagnose(
     from cactus_decoding.generation.pair import check_names
     from cactus_decoding.policy.spending import SpendingPolicy
     from cactus_decoding.rules import Lossless
-    from cactus_decoding.training.diagnosis.advice import advice
+    from cactus_decoding.training.acceptance.material import draft_model
+    from cactus_decoding.training.diagnosis.diagnosis import advice
     from cactus_decoding.training.diagnosis.diagnosis import diagnose as diagnosed
-    from cactus_decoding.training.diagnosis.probe import FOLDS, Probe
-    from cactus_decoding.training.diagnosis.recording import check_request, record
-    from cactus_decoding.training.trainable import draft_model
+    from cactus_decoding.training.diagnosis.probe import FOLDS, Probe, check_request, record
     from cactus_decoding.zoo import full_name
 
     relaxed = Request.from_dict(settings | {"seed": seed})
@@ -147,11 +145,6 @@ def _promises(found: Diagnosis) -> Table:
     for name in ("", "acceptance", "tokens a step", "length", "time per token"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for each in found.promises:
-        table.add_row(each.name, number(each.acceptance, 3), _spelled(each.tokens_per_step),
-                      str(each.num_speculative_tokens), _spelled(each.time))  # fmt: skip
+        table.add_row(each.name, number(each.acceptance, 3), each.tokens_per_step.shown(2, "–"),
+                      str(each.num_speculative_tokens), each.time.shown(2, "–"))  # fmt: skip
     return table
-
-
-def _spelled(interval: Interval) -> str:
-    value, low, high = (f"{each:.2f}" for each in interval)
-    return f"{value} ({low}–{high})" if interval.told else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from cactus_decoding.cli import options
+from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
+    from cactus_decoding.evaluation.engines.engine import Engine
     from cactus_decoding.evaluation.run_config import RunConfig
     from cactus_decoding.evaluation.runs.results import RunResult
-    from cactus_decoding.evaluation.runs.runner import LoadEngine
     from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
@@ -32,7 +32,6 @@ EXAMPLES = (
     "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
 )
 WHAT, MODELS = "What is asked", "Models"
-INTERRUPTED = 130
 Value = TypeVar("Value")
 
 
@@ -151,12 +150,11 @@ def evaluate(
     rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.arguments.settings import settings_of
-    from cactus_decoding.evaluation.engines.loading import check_reads, load_engine
+    from cactus_decoding.evaluation.engines.engine import check_reads, load_engine
     from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.evaluation.intervals import check_installed
     from cactus_decoding.evaluation.run_config import grid, proposing, protecting
-    from cactus_decoding.evaluation.runs.journal import journal_of
-    from cactus_decoding.evaluation.runs.results import opened
+    from cactus_decoding.evaluation.runs.results import journal_of, opened
     from cactus_decoding.evaluation.runs.runner import pending, run
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
@@ -214,11 +212,13 @@ def evaluate(
         todo = pending(configs, file.results)
         if len(todo) < len(configs):
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
-        load: LoadEngine = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
+        load: Callable[[str], Engine] = partial(
+            load_engine, engine, target, audited=audit, engine_arguments=engine_args
+        )
         adaptation, done = None, count(1)
         try:
             if adapt is not None and todo:
-                from cactus_decoding.evaluation.engines.transformers import TransformersEngine
+                from cactus_decoding.evaluation.engines.engine import TransformersEngine
                 from cactus_decoding.training.adaptation import DraftAdaptation
 
                 adaptation = DraftAdaptation.load(adapt, target, *begins)
@@ -251,8 +251,8 @@ def _rescore(
     source: Path, out: Path, task: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, every_metric: bool
 ) -> None:
     """Write a result file with the texts of another one scored anew."""
-    from cactus_decoding.evaluation.runs.rescoring import rescored
     from cactus_decoding.evaluation.runs.results import opened, read_results
+    from cactus_decoding.evaluation.runs.runner import rescored
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.files.writing import check_writable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -241,16 +240,8 @@ def table_of(points: list[Point], title: str) -> Table:
         curve = point.family, point.relaxation.spending
         rule = f"{point.rule} (limit)" if point.family == "limit" else escape(str(point.relaxation))
         wider = (f"{point.kept_by_children[count - 1].value:.4f}" for count in widths)
-        numbers = (interval(point.acceptance), *wider, interval(point.kl), interval(point.tv))
-        table.add_row(rule, *numbers, f"{point.max_log_ratio:.2f}", f"{point.tokens_per_step[-1].value:.2f}")
+        acceptance, kl, tv = (each.shown(4, "–") for each in (point.acceptance, point.kl, point.tv))
+        table.add_row(
+            rule, acceptance, *wider, kl, tv, f"{point.max_log_ratio:.2f}", f"{point.tokens_per_step[-1].value:.2f}"
+        )
     return table
-
-
-def interval(estimate: tuple[float, float, float]) -> str:
-    """Write a number with its interval, if it has one.
-
-    >>> interval((0.5, 0.25, 0.75)), interval((0.5, float("nan"), float("nan")))
-    ('0.5000 (0.2500–0.7500)', '0.5000')
-    """
-    value, low, high = estimate
-    return f"{value:.4f}" if math.isnan(low) else f"{value:.4f} ({low:.4f}–{high:.4f})"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cactus_decoding.cli import options
+from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import counting
 
 EXAMPLES = (
@@ -19,7 +19,6 @@ EXAMPLES = (
     "cactus generate '…' --rule clamped:width=3 --importance importance.safetensors"
 )
 WHAT, MODELS = "What is asked", "Models"
-INTERRUPTED = 130
 
 
 @options.request_options("num_speculative_tokens", "sampling", "max_new_tokens")
@@ -71,13 +70,13 @@ def learn_importance(
     command resumes where a kill left off. Needs the extra 'importance'.
     """
     from cactus_decoding import Request
-    from cactus_decoding.evaluation.runs.journal import Journal, journal_of
+    from cactus_decoding.evaluation.runs.results import Journal, journal_of
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.generate import check_prompt
     from cactus_decoding.generation.pair import check_names, load_pair
-    from cactus_decoding.training.importance import collecting, fitting, learning
+    from cactus_decoding.training.importance import collecting, fitting
     from cactus_decoding.zoo import full_name
 
     asked = collecting.Collection(Request.from_dict(settings | {"seed": seed}), continuations, max_positions)
@@ -85,7 +84,7 @@ def learn_importance(
     journal_file = journal_of(out)
     check_writable(out, journal_file, inputs=[file_of(task)])
     check_names(target, draft)
-    learning.check_number_of_problems(problems)
+    fitting.check_number_of_problems(problems)
     chosen = parse_task(task, problems)
     collecting.check_task(task, chosen)
     fitting.check_installed()
@@ -104,7 +103,7 @@ def learn_importance(
             key = f"{about['commit']} {target} {draft}"
             entries = collecting.collect(pair, chosen, asked, journal, key, report, batch=batch)
         with console.status("Fitting"):
-            importance, found = learning.learn(pair, entries, names | asked.as_dict(), about)
+            importance, found = fitting.learn(pair, entries, names | asked.as_dict(), about)
         importance.save(out)
         finished = [collecting.key_of(key, asked, problem) for problem in chosen.problems]
     except KeyboardInterrupt:
@@ -112,5 +111,5 @@ def learn_importance(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         journal.finish(finished)
-    typer.echo(learning.summary(found))
+    typer.echo(fitting.summary(found))
     typer.echo(f"wrote {out}: 'cactus show {out}' names the tokens that matter most")

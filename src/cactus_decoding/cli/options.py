@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING
 from pathlib import Path
@@ -28,9 +28,6 @@ SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Runnin
 Settings = dict[str, Any]
 """What the options of a request say, by the names that `Request.from_dict` takes."""
 
-NumSpeculativeTokens = Annotated[
-    int, typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=RUNNING)
-]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -54,7 +51,7 @@ _BESIDES = {
 """What help adds where a setting may be given several times."""
 
 
-def _option(name: str, setting: Parameter, panel: str | None) -> inspect.Parameter:
+def _option(name: str, setting: Parameter, panel: str | None, *, ranged: bool = True) -> inspect.Parameter:
     """Return the option of a setting: what it is without stands for a part that there need not be."""
     absent = setting.default in (MISSING, None)
     metavar = setting.knob.metavar or _METAVARS[setting.kind]
@@ -64,13 +61,13 @@ def _option(name: str, setting: Parameter, panel: str | None) -> inspect.Paramet
     if setting.default == ():
         kind, default, shown = list[str], None, setting.knob.shown
     elif setting.kind is not bool and (absent or name in _OPTIONAL):
-        shown = setting.knob.shown if absent else f"{setting.default:g}"
+        shown = (setting.knob.shown or False) if absent else f"{setting.default:g}"
         default = None
     kind = kind | None if default is None else kind
     flag = [_FLAGS.get(name, f"--{name.replace('_', '-')}")] if setting.kind is bool or name in _FLAGS else []
     made = typer.Option(
         *flag, help=setting.knob.doc.replace("``", ""), metavar=metavar, show_default=shown, rich_help_panel=panel,
-        **{} if panel == SAMPLING and setting.kind is float else _range(setting.knob),
+        **_range(setting.knob) if ranged and not (panel == SAMPLING and setting.kind is float) else {},
     )  # fmt: skip
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
@@ -100,12 +97,8 @@ def request_options(
     The command is called with ``settings``, what these options say: one request by `as_request`, or several by
     ``Request.from_dict(settings | {...})``.
 
-    Args:
-        groups: which options, in this order: the names of `PARTS`, ``policy`` for those of protection, importance and
-            phases, or a setting's own name.
-        without: settings of these that the command lacks.
-        several: those that may be given several times, and are lists.
-        defaults: other defaults than the usual ones.
+    Groups are the names of `PARTS`, ``policy`` for those of protection, importance and phases, or a setting's own name;
+    settings ``without`` are left out of them, ``several`` are lists, and ``defaults`` other ones than the usual.
 
     Example:
         >>> @request_options("answer", seed=3)
@@ -117,24 +110,42 @@ def request_options(
     chosen = [_many(_OPTIONS[name]) if name in several else _OPTIONS[name] for name in names]
     chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
+    def check(settings: Settings, others: Settings) -> None:
+        if "stop" in settings:
+            settings["stop"] = tuple(settings["stop"] or ())
+        for name, value in settings.items():
+            _check_text(name, value)
+            _check_value(name, value)
+        for rule in (settings.get("rule"), others.get("rule")):
+            for text in [rule] if isinstance(rule, str) else rule or ():
+                (check_declared if text.partition(":")[0].strip() in RULES else parse_rule)(text)
+        if settings.get("importance") is not None:
+            from cactus_decoding.policy.importance import read_importance
+
+            read_importance(settings["importance"])  # before models are loaded
+
+    return _adding(chosen, check)
+
+
+def options_of(described: type[Any], panels: Mapping[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command options of a dataclass, by names in panels of help, in the place of its parameter ``settings``."""
+    known = settings_of(described)
+    named = [(panel, name) for panel, names in panels.items() for name in names.split()]
+    return _adding([_option(name, known[name], panel, ranged=False) for panel, name in named], lambda *_: None)
+
+
+def _adding(
+    chosen: Sequence[inspect.Parameter], check: Callable[[Settings, Settings], None]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command options in the place of its parameter ``settings``; ``check`` sees these and the others first."""
+
     def extend(command: Callable[..., Any]) -> Callable[..., Any]:
         def extended(**arguments: Any) -> Any:
             settings = {option.name: arguments.pop(option.name) for option in chosen}
-            if "stop" in settings:
-                settings["stop"] = tuple(settings["stop"] or ())
-            for name, value in settings.items():
-                _check_text(name, value)
-                _check_value(name, value)
-            for rule in (settings.get("rule"), arguments.get("rule")):
-                for text in [rule] if isinstance(rule, str) else rule or ():
-                    (check_declared if text.partition(":")[0].strip() in RULES else parse_rule)(text)
-            if settings.get("importance") is not None:
-                from cactus_decoding.policy.importance import read_importance
-
-                read_importance(settings["importance"])  # before models are loaded
+            check(settings, arguments)
             return command(settings=settings, **arguments)
 
-        hints, parameters = get_type_hints(command, include_extras=True), []
+        hints, parameters = get_type_hints(command, include_extras=True), list[inspect.Parameter]()
         for name, parameter in inspect.signature(command).parameters.items():
             own = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
             parameters += chosen if name == "settings" else [own]
@@ -238,12 +249,10 @@ def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
 
 
 def prepare(threads: int | None, *, small: bool) -> None:
-    """Set the number of CPU threads, and keep the libraries' own progress bars and log lines out of the output.
+    """Set the CPU threads, and keep the libraries' own progress bars and log lines out of the output.
 
-    Args:
-        threads: how many; None leaves it to torch, but takes one where ``small`` says that the models gain nothing from
-            more (on a busy machine, threads that wait for each other made the bundled pair 20 times slower).
-        small: whether only small models will run.
+    None leaves their number to torch, but takes one where only ``small`` models run, which gain nothing from more (on a
+    busy machine, threads that wait for each other made the bundled pair 20 times slower).
     """
     import torch
     from transformers.utils import logging

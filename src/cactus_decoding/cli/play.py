@@ -76,7 +76,7 @@ def play(
 
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
-        from cactus_decoding.playground.limits import Limits
+        from cactus_decoding.playground.form import Limits
         from cactus_decoding.playground.server import Playground, serve
         from cactus_decoding.serving.guards import is_loopback
         from cactus_decoding.serving.starting import listen

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cactus_decoding.cli import options
+from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.training.acceptance.losses import LOSS_CLASSES
+from cactus_decoding.training.acceptance.settings import TrainingSettings, check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +28,15 @@ EXAMPLES = (
     "--data prompts.jsonl --bfloat16 --output ./trained"
 )
 START, LEARNED, HOW = "Where the draft starts (one of three)", "What it learns from", "How it learns"
-INTERRUPTED = 130
+PANELS = {
+    START: "draft layers width first_layers",
+    LEARNED: "problems max_new_tokens max_length held_out on_policy refresh_every",
+    HOW: "loss filter steps batch gradient_accumulation learning_rate evaluate_every num_speculative_tokens bfloat16",
+    options.RUNNING: "cache seed",
+}
 
 
+@options.options_of(TrainingSettings, PANELS)
 def train_draft(
     *,
     target: Annotated[str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.")],
@@ -46,92 +52,7 @@ def train_draft(
         typer.Option(metavar="DIR", rich_help_panel=options.OUTPUT,
                      help="The trained draft: a Hugging Face folder with a model card. It grows in DIR.cactus-part."),
     ],
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", rich_help_panel=START, show_default=False,
-                     help="A draft with the target's tokenizer: a local path, a hub name, or bundled:worded."),
-    ] = None,
-    layers: Annotated[
-        int | None,
-        typer.Option(metavar="N", rich_help_panel=START, show_default=False,
-                     help="A new draft of N layers with the target's architecture and tokenizer, and --width."),
-    ] = None,
-    width: Annotated[
-        int | None,
-        typer.Option(metavar="N", rich_help_panel=START, show_default=False, help="Of the new draft's hidden states."),
-    ] = None,
-    first_layers: Annotated[
-        int | None,
-        typer.Option(metavar="N", rich_help_panel=START, show_default=False, help="The target's own first N layers."),
-    ] = None,
-    problems: Annotated[
-        int | None,
-        typer.Option(metavar="N", rich_help_panel=LEARNED, show_default="all; 500 word problems",
-                     help="Take the first N."),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=LEARNED, help="Of an answer that the target or the draft gives.")
-    ] = 256,
-    max_length: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=LEARNED, help="Tokens of a sequence; longer ones are cut.")
-    ] = 1024,
-    held_out: Annotated[
-        int,
-        typer.Option(metavar="N", rich_help_panel=LEARNED,
-                     help="Documents that choose the best checkpoint, and as many that measure the result; at most a "
-                     "tenth of all each."),
-    ] = 64,
-    on_policy: Annotated[
-        float,
-        typer.Option(metavar="SHARE", rich_help_panel=LEARNED,
-                     help="Share of the sequences that the draft itself continues, and the target's rows judge."),
-    ] = 0.0,
-    refresh_every: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=LEARNED, help="Steps after which the draft continues anew.")
-    ] = 50,
-    loss: Annotated[
-        str,
-        typer.Option(metavar="LOSS", rich_help_panel=HOW,
-                     help=f"One of {', '.join(LOSS_CLASSES.values())}, which names a rule behind it, as in "
-                     "relaxed:clamped:width=3."),
-    ] = "lk",
-    filter: Annotated[
-        str | None,
-        typer.Option(metavar="FILTER", rich_help_panel=HOW, show_default="none",
-                     help="Which tokens count, such as adaspec:keep=0.4, which distils a reference draft first."),
-    ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", rich_help_panel=HOW, help="Of the optimiser.")] = 1000,
-    batch: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=HOW, help="Sequences a step, of each process.")
-    ] = 16,
-    gradient_accumulation: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=HOW, help="Batches a step.")
-    ] = 1,
-    learning_rate: Annotated[
-        float,
-        typer.Option(metavar="RATE", rich_help_panel=HOW,
-                     help="Of AdamW: reached after 5 % of the steps, then along a cosine to zero."),
-    ] = 2e-4,
-    evaluate_every: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=HOW, help="Steps between evaluations and checkpoints.")
-    ] = 100,
-    num_speculative_tokens: Annotated[
-        int,
-        typer.Option(metavar="N", rich_help_panel=HOW,
-                     help="Proposals per step, of the acceptance length that chooses the best checkpoint."),
-    ] = 6,
-    bfloat16: Annotated[
-        bool, typer.Option("--bfloat16", rich_help_panel=HOW, help="Forward passes in bfloat16; weights in float32.")
-    ] = False,
-    cache: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", rich_help_panel=options.RUNNING, show_default="none",
-                     help="Keep the target's rows here: the 64 likeliest tokens of each and the mass of the rest, "
-                     "which makes divergences a little too small."),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(metavar="S", rich_help_panel=options.RUNNING, help="Of everything random.")
-    ] = 0,
+    settings: options.Settings,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Train a draft so that its target, or a relaxed rule, accepts more of it; say by how much.
@@ -140,42 +61,15 @@ def train_draft(
     longest expected steps on held-out documents. The same command resumes where a kill left off. Needs the extra
     'train'.
     """
-    from cactus_decoding.training.acceptance.installed import check_installed
-    from cactus_decoding.training.acceptance.settings import TrainingSettings
-
-    settings = TrainingSettings(
-        target=target,
-        data=data,
-        loss=loss,
-        draft=draft,
-        layers=layers,
-        width=width,
-        first_layers=first_layers,
-        filter=filter,
-        on_policy=on_policy,
-        refresh_every=refresh_every,
-        problems=problems,
-        max_new_tokens=max_new_tokens,
-        max_length=max_length,
-        held_out=held_out,
-        steps=steps,
-        batch_size=batch,
-        gradient_accumulation=gradient_accumulation,
-        learning_rate=learning_rate,
-        evaluate_every=evaluate_every,
-        num_speculative_tokens=num_speculative_tokens,
-        bfloat16=bfloat16,
-        cache=cache,
-        seed=seed,
-    )
+    wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     check_installed()
     options.prepare(threads, small=target == "bundled")
     from cactus_decoding.files.writing import part_of
     from cactus_decoding.training.acceptance.training import train_draft as train
 
     try:
-        with _Stages() as report:
-            folder = train(settings, output, report)
+        with _stages() as report:
+            folder = train(wanted, output, report)
     except KeyboardInterrupt:
         typer.echo(f"cactus: interrupted; what is done is in {part_of(output)}: the same command goes on", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -199,22 +93,17 @@ def _spelled(value: float, low: float | None, high: float | None) -> str:
     return f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f}–{high:.2f})"
 
 
-class _Stages:
-    """Shows one count of progress after another."""
+@contextmanager
+def _stages() -> Iterator[Callable[[str, int, int, str], None]]:
+    """Yield what shows one count of progress after another."""
+    shown: dict[str, Callable[..., None]] = {}
+    with ExitStack() as opened:
 
-    def __init__(self) -> None:
-        self._stage = ""
-        self._open = ExitStack()
-        self._show: Callable[..., None] = lambda done, remark: None
+        def report(stage: str, done: int, total: int, remark: str) -> None:
+            if stage not in shown:
+                opened.close()
+                shown.clear()
+                shown[stage] = opened.enter_context(counting(stage, total))
+            shown[stage](done, remark)
 
-    def __enter__(self) -> Callable[[str, int, int, str], None]:
-        return self._report
-
-    def __exit__(self, *error: Any) -> None:
-        self._open.close()
-
-    def _report(self, stage: str, done: int, total: int, remark: str) -> None:
-        if stage != self._stage:
-            self._open.close()
-            self._stage, self._show = stage, self._open.enter_context(counting(stage, total))
-        self._show(done, remark)
+        yield report

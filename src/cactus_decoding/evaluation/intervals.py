@@ -37,14 +37,22 @@ class Interval(NamedTuple):
         """Whether there is an interval: without one, the sample is too small, or the value is known by definition."""
         return not math.isnan(self.low)
 
+    def shown(self, digits: int, to: str = " to ", scale: float = 1.0) -> str:
+        """Return the value, scaled, and the ends in brackets where there are any.
+
+        Example:
+            >>> Interval(0.5, 0.25, 0.75).shown(2), Interval(0.5, math.nan, math.nan).shown(4)
+            ('0.50 (0.25 to 0.75)', '0.5000')
+        """
+        value, low, high = (f"{scale * each:.{digits}f}" for each in self)
+        return f"{value} ({low}{to}{high})" if self.told else value
+
 
 def proportion(right: float, answers: float, tail: float = TAIL) -> Interval:
     """Return a proportion with its exact interval, which covers the truth at least as often as it says.
 
-    Args:
-        right: successes; need not be whole where ``answers`` is an effective number.
-        answers: trials, above 0.
-        tail: probability that the truth may lie beyond each end.
+    Successes need not be whole where ``answers`` is an effective number; ``tail`` is the probability that the truth may
+    lie beyond each end.
 
     Source: Clopper and Pearson, Biometrika 26 (1934).
 
@@ -66,10 +74,7 @@ def clustered_proportion(shares: Numbers, per_problem: int, tail: float = TAIL) 
     the variance of the mean over problems relative to that of as many independent answers. It is kept between 1 and
     ``per_problem``; where all problems are alike, they count for one answer each.
 
-    Args:
-        shares: of right answers to each problem, ``[problems]``.
-        per_problem: answers to each.
-        tail: probability that the truth may lie beyond each end.
+    ``shares`` are those of right answers to each problem, ``[problems]``, ``per_problem`` answers each.
 
     Source: Korn and Graubard, Survey Methodology 24 (1998).
 
@@ -96,9 +101,7 @@ def paired_difference(differences: Numbers, per_problem: int = 1) -> Interval:
     where r is minus the correlation of the two, :math:`\sqrt{gl / ((1 - g)(1 - l))}` with one problem more of each. The
     upper end mirrors it. Where n problems all agree the ends are ±(1 - 0.025**(1/n)).
 
-    Args:
-        differences: of each problem's scores, in [-1, 1], ``[problems]``.
-        per_problem: answers to each problem under each setting.
+    ``differences`` are those of each problem's scores, in [-1, 1], ``[problems]``.
 
     Source: Newcombe, Statistics in Medicine 17 (1998), 2635; Zou and Donner, Statistics in Medicine 27 (2008).
 
@@ -200,10 +203,7 @@ def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
 
     There is none where too few were sampled, or where all of them tell the same: what no draw varies may still vary.
 
-    Args:
-        value: of the sample itself.
-        resampled: of each resample; those that are not finite are left out.
-        sampled: how many problems (or timings) the sample has.
+    Resampled values that are not finite are left out; ``sampled`` is how many problems (or timings) the sample has.
 
     Example:
         >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 12)

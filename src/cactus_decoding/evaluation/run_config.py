@@ -29,13 +29,8 @@ _NOT_OF_A_RUN = ("max_shift", "stop")
 class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
-    Attributes:
-        task: name of the task.
-        target: path or name of the verifying model, or ``bundled``.
-        draft: the proposing model's likewise, such as ``bundled:worded``, ``ngram``, or ``early_exit:layers=3``.
-        engine: what decodes; for a GGUF file, ``transformers`` becomes ``llama-cpp``.
-        problems: how many are answered.
-        request: what is asked of every answer; its seed gives, with a problem's place, the seed of its answer.
+    For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The request's seed gives, with a problem's place,
+    the seed of its answer.
 
     Example:
         >>> config = RunConfig("word_problems", "bundled", "ngram", request=Request("cactus:delta=1.0"))
@@ -59,11 +54,9 @@ class RunConfig:
             object.__setattr__(self, "engine", "llama-cpp")
 
     def __eq__(self, other: object) -> bool:
-        """Say whether the other says the same."""
         return isinstance(other, RunConfig) and self.key == other.key
 
     def __hash__(self) -> int:
-        """Return the same for what is equal."""
         return hash(self.key)
 
     def as_dict(self) -> dict[str, Any]:
@@ -197,20 +190,9 @@ def grid(
     With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
     rule spends nothing, so it gets no budget and no policy.
 
-    Args:
-        target: of all runs.
-        engine: of all runs.
-        settings: what their requests share, by the flat names of `Request.from_dict`.
-        tasks: names, and how many problems each has.
-        drafts: models that propose.
-        rules: spellings.
-        lengths: proposals per step, or behind ``tree:`` shapes of trees; each is asked for by `proposing`.
-        seeds: of the answers.
-        protect: which tokens each rule protects, one after another, None for none; if it is None, what settings say.
-
-    Raises:
-        TypeError: for a setting of the wrong type or an unknown name.
-        ValueError: for settings that do not go together.
+    ``settings`` are what the requests share, by the flat names of `Request.from_dict`; ``tasks`` says how many problems
+    each has; each length is asked for by `proposing`; and ``protect`` is which tokens each rule protects, one after
+    another, None for none (and for all of it, what the settings say).
 
     Example:
         >>> runs = grid("bundled", "transformers", {}, tasks={"word_problems": 5}, drafts=["ngram"],

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 class Score:
     """Right answers among all, and what they took.
 
-    Attributes:
-        right: answers that are the problem's.
-        answers: problems tried.
-        metrics: counts of all the responses together.
-
     Example:
         >>> [round(end, 3) for end in Score(right=17, answers=20).interval]
         [0.621, 0.968]

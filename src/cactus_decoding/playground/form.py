@@ -1,23 +1,153 @@
-"""What the page offers: derived from the registries of rules, draft lengths and protected tokens, and from examples."""
+"""What the page offers, and from the page's JSON to checked requests: every mistake is a sentence, before any work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from cactus_decoding import zoo
+from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
-from cactus_decoding.playground.limits import Limits
+from cactus_decoding.generation.request import Request
 from cactus_decoding.policy.budget import Budget
-from cactus_decoding.policy.protection import PATTERNS, Protection
-from cactus_decoding.rules import RULES, Rule, parse_rule
+from cactus_decoding.policy.protection import PATTERNS, Protection, named_sets
+from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.rules import RULES, Lossless, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
 from cactus_decoding.rules.names import name_of
 from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verification.declarations import VERIFICATIONS
 from cactus_decoding.zoo.settings import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper limits that keep one visitor from taking the server away from the others.
+
+    ``prompt_characters`` and ``new_tokens`` are lengths of a prompt and an answer, ``proposals`` tokens of a step,
+    ``waiting`` visitors in the queue, and ``runs`` finished ones that are kept for what-if questions and downloads.
+    """
+
+    prompt_characters: int = 8000
+    new_tokens: int = 512
+    proposals: int = 64
+    waiting: int = 20
+    runs: int = 24
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            check_integer(name, value, 1)
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of a request: a character takes at most 12 bytes in JSON, and everything beside the prompt is small."""
+        return 16 * 1024 + 12 * self.prompt_characters
+
+
+MAX_RULES = 2
+_MAX_SEED = 2**32 - 1
+"""A browser's numbers are exact up to 2^53."""
+_OWN = ("prompt", "rules", "target", "draft", "chat")
+"""What the page sends beside what `Request.from_dict` takes."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a visitor asks for: one prompt and seed, under one rule or two.
+
+    The requests are alike but for the rule, and for budget and spending policy where it spends nothing. ``chat`` says
+    whether the prompt is put by the target's chat template, where it has one.
+    """
+
+    prompt: str
+    requests: tuple[Request, ...]
+    target: str | None = None
+    draft: str | None = None
+    chat: bool = True
+
+
+def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> RunRequest:
+    """Check what the page sent: prompt, chat, rules, target and draft, and what `Request.from_dict` takes.
+
+    The fields of a `Budget` are an object of their own. ``models`` says whether visitors may name models.
+
+    Example:
+        >>> asked = read_request({"prompt": "Hi", "rules": ["lossless"], "seed": 3}, Limits(), models=False)
+        >>> asked.requests[0].seed
+        3
+    """
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError("the prompt is empty: write a question or a text to continue")
+    if len(prompt) > limits.prompt_characters:
+        raise ValueError(f"the prompt has {len(prompt)} characters; allowed are {limits.prompt_characters}")
+    seed = body.get("seed")
+    seed = secrets.randbelow(_MAX_SEED) if seed is None else seed
+    check_integer("seed", seed, 0, _MAX_SEED)
+    chat = body.get("chat", True)
+    if not isinstance(chat, bool):
+        raise TypeError(f"chat must be true or false, but is {chat!r}")
+    target, draft = (_model_name(role, body.get(role), models) for role in ("target", "draft"))
+    budget = body.get("budget")
+    shared = {name: value for name, value in body.items() if name not in _OWN} | {
+        "budget": Budget(**budget) if isinstance(budget, dict) else budget,
+        "seed": seed,
+    }
+    # each rule has a draft length of its own, which may learn from the answer
+    requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
+    # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
+    return RunRequest(prompt.encode(errors="replace").decode(), requests, target, draft, chat)
+
+
+def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
+    if not models and values.get("importance") is not None:
+        raise ValueError("this server does not read files by name, so importance must be left out")
+    if isinstance(values["rule"], Lossless):
+        values["budget"] = None  # of which it spends nothing
+    request = Request.from_file(values)  # links may be of an older version
+    if not models:
+        _check_named(request.spending)
+    if isinstance(request.rule, Lossless):
+        request = replace(request, spending=SpendingPolicy())  # nothing to keep away
+    check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
+    length, tree = request.num_speculative_tokens, request.tree
+    # of a tree every token counts, not only those that follow one another
+    name, proposals = ("num_speculative_tokens", length.max_draft_tokens) if tree is None else ("tree", tree.max_nodes)
+    if proposals > limits.proposals:
+        raise ValueError(f"{name} must be at most {limits.proposals} on this server, but is {proposals}")
+    return request
+
+
+def _check_named(spending: SpendingPolicy) -> None:
+    """Raise `ValueError` for a regular expression, which could take the server's time without end."""
+    pattern = "" if spending.protection is None else spending.protection.pattern
+    if pattern and named_sets(pattern) is None:
+        raise ValueError(
+            f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"
+        )
+
+
+def _rules(given: object) -> list[AcceptanceRule]:
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_RULES:
+        raise ValueError(f"rules must be a list of one or two spellings, but is {given!r}")
+    return [parse_rule(spelling, importing=False) for spelling in given]
+
+
+def _model_name(role: str, given: object, models: bool) -> str | None:
+    if given in (None, ""):
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"{role} must be a model's name or path, but is {given!r}")
+    ours = role == "draft" and (given.strip() == "ngram" or zoo.draft_path(given.strip()) is not None)
+    if not models and not ours:
+        raise ValueError(f"this server does not load models by name, so {role} must be left empty")
+    return given.strip()
+
 
 TREES = ("static=3.2.1", "best_first", "adaptive")
 """Trees that the page proposes; others can be written."""
@@ -28,13 +158,7 @@ _FINEST, _WIDEST = 0.02, 20.0
 
 
 def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = ()) -> dict[str, Any]:
-    """Return everything that the page needs to draw itself, for JSON.
-
-    Args:
-        limits: upper limits, which the page states before the server has to refuse.
-        models: whether visitors may name models.
-        rules: those from outside that they may choose beside the package's.
-    """
+    """Return everything that the page needs to draw itself, for JSON: the package's rules and those of the server."""
     return {
         "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
         "sampling": knobs(SamplingParams),

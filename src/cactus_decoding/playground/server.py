@@ -1,12 +1,15 @@
-"""Addresses of the playground, and how its server starts."""
+"""Addresses of the playground, a run as a stream of events, and how the server starts."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
@@ -17,18 +20,60 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
-from cactus_decoding.playground import request as asked
-from cactus_decoding.playground.events import events, lines
-from cactus_decoding.playground.form import form
-from cactus_decoding.playground.limits import Limits
-from cactus_decoding.playground.pair_store import PairStore
-from cactus_decoding.playground.runs import Runs, UnknownRunError
+from cactus_decoding.playground.form import Limits, RunRequest, form, read_request
+from cactus_decoding.playground.runs import PairStore, Runs, UnknownRunError
 from cactus_decoding.rules import Rule
 from cactus_decoding.serving.guards import BadRequestError, Guards, names_of, read_json
 from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.serving.starting import address_of, server_of
 from cactus_decoding.serving.streams import StreamedResponse
 from cactus_decoding.tracing.page import PAGE as SHARED
+
+Events = AsyncGenerator[Mapping[str, Any], None]
+
+
+async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: RunRequest) -> Events:
+    """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
+
+    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
+    its ``sessions``), ``step`` (with ``session``, new ``positions``, the ``trees`` that steps
+    proposed, by the step's number, and the ``metrics`` so far), ``ended`` (with
+    ``session`` and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last.
+    """
+    with queue.join() as place:  # only here: an answer that is never begun must not hold a place
+        try:
+            async for ahead in place.ahead():
+                yield {"event": "queued", "ahead": ahead}
+            if not pairs.has(request.target, request.draft):
+                yield {"event": "loading"}
+            pair = await run_sync(pairs.get, request.target, request.draft)
+            run = await run_sync(runs.begin, pair, request)
+            yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
+            going = dict(enumerate(run.sessions))
+            while going and not run.stopped:
+                for index, session in list(going.items()):
+                    step = await run_sync(session.step)
+                    if step is None:
+                        del going[index]
+                        yield {"event": "ended", "session": index, **session.end()}
+                    else:
+                        yield {"event": "step", "session": index, **step}
+            for index, session in going.items():
+                yield {"event": "ended", "session": index, **session.end(stopped=True)}
+            yield {"event": "finished"}
+        except (ValueError, TypeError) as error:
+            yield {"event": "error", "message": " ".join(str(error).split())}
+        except Exception as error:  # a sentence for the visitor, the details for whoever runs the server
+            logging.getLogger(__name__).exception("a run failed")
+            yield {"event": "error", "message": f"the server failed at this: {type(error).__name__}"}
+
+
+async def lines(source: Events) -> AsyncGenerator[bytes]:
+    """Yield events as lines of JSON."""
+    async with aclosing(source):
+        async for event in source:
+            yield as_json(event).encode() + b"\n"
+
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -62,7 +107,7 @@ class Playground:
     async def generate(self, request: Request) -> ASGIApp | Response:
         """Check what is asked, queue for it, and answer with events."""
         body = await read_json(request, self.limits.body_bytes)
-        wanted = asked.read_request(body, self.limits, models=self.models)
+        wanted = read_request(body, self.limits, models=self.models)
         self.queue.check_open()
         return StreamedResponse(
             lines(events(self.queue, self.pairs, self.runs, wanted)), "application/x-ndjson; charset=utf-8"
@@ -71,7 +116,7 @@ class Playground:
     async def check(self, request: Request) -> Response:
         """Say whether a run could be asked for in this way, without running it."""
         body = await read_json(request, self.limits.body_bytes)
-        asked.read_request(body, self.limits, models=self.models)
+        read_request(body, self.limits, models=self.models)
         return JSONResponse({})
 
     async def stop(self, request: Request) -> Response:
@@ -125,14 +170,9 @@ class Playground:
 def serve(
     playground: Playground, host: str, listening: socket.socket, *, browser: bool, announce: Callable[[str], None]
 ) -> None:
-    """Serve until Ctrl-C.
+    """Serve until Ctrl-C, on a socket from `listen`; from loopback only under a loopback name.
 
-    Args:
-        playground: what to serve.
-        host: address that is listened on; from loopback only requests under a loopback name are answered.
-        listening: from `listen`.
-        browser: whether to open the page.
-        announce: takes the page's address once the models are there.
+    ``announce`` takes the page's address once the models are there.
     """
     address = address_of(host, listening)
     announce(address)

@@ -1,7 +1,6 @@
 """See what happened: every position of a response, what both models and the rule thought there, and what it cost."""
 
-from cactus_decoding.tracing.codec import to_json
-from cactus_decoding.tracing.file import read_trace, write_trace, written
+from cactus_decoding.tracing.file import read_trace, to_json, write_trace, written
 from cactus_decoding.tracing.response import TracedResponse, stream_trace, trace_response
 from cactus_decoding.tracing.trace import Candidate, Trace, TracedNode, TracedPosition, TracedStep, TraceHeader
 from cactus_decoding.tracing.what_if import Consequences, PositionRows, what_if

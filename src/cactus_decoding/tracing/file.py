@@ -1,28 +1,195 @@
-"""Trace files: JSON Lines, written while the response grows, and read back."""
+"""Trace files: JSON Lines, written while the response grows, and read back; whatever does not fit is named."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from cactus_decoding.files.jsonl import objects_in, whole_lines
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
 from cactus_decoding.files.reading import read_bytes
-from cactus_decoding.files.writing import as_json, check_writable, part_of, replacing, write_atomically
+from cactus_decoding.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
-from cactus_decoding.tracing.codec import (
-    as_object,
-    build,
-    listed,
-    position_from,
-    to_json,
-    tree_from,
-    tree_to_json,
-)
+from cactus_decoding.sampling.sparse_probs import SparseProbs
 from cactus_decoding.tracing.response import TracedResponse
-from cactus_decoding.tracing.trace import Trace, TracedStep, TraceHeader
+from cactus_decoding.tracing.trace import Candidate, Trace, TracedNode, TracedPosition, TracedStep, TraceHeader
+from cactus_decoding.tracing.what_if import PositionRows
+from cactus_decoding.types import Fate
+
+Record = TypeVar("Record")
+
+NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED)), "rejected", None)
+"""What may have become of a node of a tree."""
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "bool": (bool,),
+    "None": (type(None),),
+    "Fate": (str,),
+    "Mapping[str, Any]": (dict,),
+}
+"""What JSON must hold for a field of a type."""
+
+
+def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
+    """Return a position as JSON knows it, the way `CactusAnswer` in a page and a trace file take it.
+
+    Example:
+        >>> import math
+        >>> position = TracedPosition(0, 0, True, 7, " a", " a", Fate.BONUS, "lossless", residual_scale=math.inf)
+        >>> to_json(position)["residual_scale"]
+        'inf'
+    """
+    value = as_object(position)
+    value["candidates"] = [as_object(candidate) for candidate in position.candidates]
+    del value["rows"]
+    if rows and position.rows is not None:
+        value["rows"] = _rows_to_json(position.rows)
+    return value
+
+
+def position_from(value: object, where: str) -> TracedPosition:
+    """Return the position that an object of a file describes; raise `ValueError` where it is none."""
+    given = {"protected": False} | _object(value, where)  # version 0.1 knew of no policy
+    rows = None if given.get("rows") is None else _rows(given["rows"], where)
+    candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
+    return build(TracedPosition, given, where, candidates=candidates, rows=rows)
+
+
+def tree_to_json(tree: Sequence[TracedNode]) -> list[dict[str, Any]]:
+    """Return the nodes of a step's tree as JSON knows them.
+
+    Example:
+        >>> tree_to_json([TracedNode(7, " a", -1, drawn=True, fate="accepted")])[0]["fate"]
+        'accepted'
+    """
+    return [as_object(node) for node in tree]
+
+
+def tree_from(value: list[Any], where: str) -> tuple[TracedNode, ...]:
+    """Return the tree that a list of a file describes; raise `ValueError` where it is none."""
+    nodes = tuple(build(TracedNode, one, f"{where}, node {place}") for place, one in enumerate(value))
+    for place, node in enumerate(nodes):
+        if not -1 <= node.parent < place:
+            raise ValueError(f"{where}, node {place}: its parent must stand before it, but is {node.parent}")
+        if node.fate not in NODE_FATES:
+            fates = ", ".join(fate for fate in NODE_FATES if fate)
+            raise ValueError(f"{where}, node {place}: 'fate' must be one of {fates} or null, but is {node.fate!r}")
+    return nodes
+
+
+def as_object(record: Any) -> dict[str, Any]:
+    """Return a dataclass's fields; infinite numbers become texts and NaN null."""
+    return {field.name: plain(getattr(record, field.name)) for field in fields(record)}
+
+
+def build(record: type[Record], value: object, where: str, **ready: Any) -> Record:
+    """Return a dataclass from an object of a file; ``ready`` are fields that have their value already."""
+    given = _object(value, where)
+    known = {field.name: str(field.type) for field in fields(record)}  # type: ignore[arg-type]
+    unknown = set(given) - set(known)
+    if unknown:
+        raise ValueError(f"{where}: {', '.join(map(repr, sorted(unknown)))} is no field of a {record.__name__}")
+    found = dict(ready)
+    for name, kind in known.items():
+        if name not in found:
+            if name not in given:
+                raise ValueError(f"{where}: {name!r} is missing")
+            found[name] = _converted(name, given[name], kind, where)
+    return record(**found)
+
+
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: there must be an object, but it is {str(value)[:40]!r}")
+    return value
+
+
+def _converted(name: str, value: Any, kind: str, where: str) -> Any:
+    kinds = kind.split(" | ")
+    if "float" in kinds and isinstance(value, str) and value in INFINITIES:
+        return INFINITIES[value]
+    allowed = tuple(type_ for each in kinds for type_ in _KINDS[each])
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise ValueError(f"{where}: {name!r} must be {kind}, but is {str(value)[:40]!r}")
+    if "Fate" in kinds:
+        if value not in [str(fate) for fate in Fate]:
+            raise ValueError(f"{where}: {name!r} must be one of {', '.join(Fate)}, but is {value!r}")
+        return Fate(str(value))
+    return float(value) if "float" in kinds and isinstance(value, int) and "int" not in kinds else value
+
+
+def listed(value: dict[str, Any], name: str, where: str) -> list[Any]:
+    """Return a field that must be a list."""
+    if not isinstance(value.get(name), list):
+        raise ValueError(f"{where}: {name!r} must be a list, but is {str(value.get(name))[:40]!r}")
+    return list(value[name])
+
+
+# --- rows: bytes in base64, so that every bit survives ---
+
+
+def _rows_to_json(rows: PositionRows) -> dict[str, Any]:
+    kept = {"target": rows.target, "draft": rows.draft, "untempered": rows.untempered}
+    value: dict[str, Any] = {name: None if row is None else _row_to_json(row) for name, row in kept.items()}
+    if rows.fixed_token_ids:
+        value |= {"fixed_token_ids": list(rows.fixed_token_ids), "drawn": rows.drawn}
+    return {"drafted_id": rows.drafted_id} | value
+
+
+def _row_to_json(row: SparseProbs) -> dict[str, Any]:
+    token_ids = None if row.token_ids is None else _to_text(row.token_ids)
+    dtype = str(row.probs.dtype).removeprefix("torch.")
+    return {"vocabulary": row.vocabulary, "dtype": dtype, "values": _to_text(row.probs), "token_ids": token_ids}
+
+
+def _rows(value: Any, where: str) -> PositionRows:
+    try:
+        rows = {name: None if value[name] is None else _row(value[name]) for name in ("target", "draft", "untempered")}
+        drafted = int(value["drafted_id"])
+        if rows["target"] is None or not 0 <= drafted < rows["target"].vocabulary:
+            raise ValueError("no target row")
+        fixed = tuple(int(token_id) for token_id in value.get("fixed_token_ids", []))  # chains have none
+        if not all(0 <= token_id < rows["target"].vocabulary for token_id in fixed):
+            raise ValueError("a fixed token is out of range")
+        return PositionRows(
+            drafted, rows["target"], rows["draft"], rows["untempered"], fixed, bool(value.get("drawn", True))
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: the rows are damaged ({error})") from None
+
+
+def _row(value: dict[str, Any]) -> SparseProbs:
+    values = _from_text(value["values"], _DTYPES[value["dtype"]])
+    token_ids = None if value["token_ids"] is None else _from_text(value["token_ids"], torch.int32)
+    vocabulary = int(value["vocabulary"])
+    if len(values) != (vocabulary if token_ids is None else len(token_ids)):
+        raise ValueError("the length is wrong")
+    if token_ids is not None and len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < vocabulary:
+        raise ValueError("a token is out of range")
+    return SparseProbs(vocabulary, values, token_ids)
+
+
+def _to_text(tensor: Tensor) -> str:
+    array = tensor.numpy()
+    return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def _from_text(text: str, dtype: torch.dtype) -> Tensor:
+    kind = {torch.float32: "<f4", torch.float64: "<f8", torch.int32: "<i4"}[dtype]
+    array = np.frombuffer(base64.b64decode(text, validate=True), dtype=kind)
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+
 
 SCHEMA = 1
 

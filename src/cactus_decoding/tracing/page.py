@@ -14,7 +14,7 @@ from cactus_decoding.files.templates import page_templates
 from cactus_decoding.generation.request import Request
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.tracing.codec import to_json, tree_to_json
+from cactus_decoding.tracing.file import to_json, tree_to_json
 from cactus_decoding.tracing.trace import Trace, TraceHeader
 from cactus_decoding.types import judges_untempered
 
@@ -34,11 +34,7 @@ _START = """
 
 
 def to_html(trace: Trace) -> str:
-    """Return the page: the text with its tokens, a card for each of them, pictures, settings and metrics.
-
-    Raises:
-        ValueError: where Jinja2 is not installed.
-    """
+    """Return the page: the text with its tokens, a card for each of them, pictures, settings and metrics."""
     script = "".join((PAGE / name).read_text(encoding="utf-8") for name in ("tree.js", "answer.js")) + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (

@@ -48,7 +48,6 @@ class TracedResponse(Iterator[TracedStep]):
         self._reader = reader
 
     def __next__(self) -> TracedStep:
-        """Take one step."""
         before = self.response.metrics.seconds
         outcome = next(self.response)
         positions = self._reader.read(outcome)
@@ -125,7 +124,8 @@ def stream_trace(
         request = replace(request, seed=secrets.randbelow(2**32))
     vocabulary = pair.target.vocabulary_size
     response = stream(pair, prompt, request)
-    header = TraceHeader(prompt, target or _target_name(pair), draft or _draft_name(pair), request, vocabulary)
+    names = target or ("bundled" if pair.bundled else pair.target.name), draft or _draft_name(pair)
+    header = TraceHeader(prompt, *names, request, vocabulary)
     arguments = {name: value for name, value in header.as_dict().items() if name not in ("prompt", "provenance")}
     header = replace(header, provenance=provenance(plain(arguments)))
     keep = vocabulary <= LARGE_VOCABULARY if keep_rows is None else keep_rows
@@ -149,10 +149,6 @@ def trace_response(pair: Pair, prompt: str, request: Request | None = None, **se
     for _ in steps:
         pass
     return steps.trace
-
-
-def _target_name(pair: Pair) -> str:
-    return "bundled" if pair.bundled else pair.target.name
 
 
 def _draft_name(pair: Pair) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,12 +24,43 @@ from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached
 from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
 from cactus_decoding.training.acceptance.losses import parse_loss
+from cactus_decoding.training.acceptance.material import draft_model
 from cactus_decoding.training.acceptance.row_cache import coarse, likeliest
-from cactus_decoding.training.adapted_folder import AdaptedFolder, Record, name_of
-from cactus_decoding.training.interruptions import interruptions_held
-from cactus_decoding.training.replay import Replay, Text
-from cactus_decoding.training.trainable import draft_model
+from cactus_decoding.training.adapted_folder import AdaptedFolder, Record, Replay, Text, name_of
 from cactus_decoding.types import Outcome
+
+
+@contextmanager
+def interruptions_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is done.
+
+    Only the main thread is ever interrupted, so that in another one there is nothing to hold back; nor is there where
+    Ctrl-C ends the process, or is ignored.
+
+    Example:
+        >>> done = []
+        >>> try:
+        ...     with interruptions_held():
+        ...         signal.raise_signal(signal.SIGINT)
+        ...         done.append("the whole")
+        ... except KeyboardInterrupt:
+        ...     done.append("interrupted")
+        >>> done
+        ['the whole', 'interrupted']
+    """
+    before: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    caught: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *given: caught.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if caught:
+            before(*caught[0])
+
 
 SLOWEST = 8
 """Steps are timed over so many of the last ones."""
@@ -127,11 +161,8 @@ class DraftAdaptation:
         whatever precision its configuration asks for: smaller steps than that has room for add up over processes. How
         much time all of them took stands beside them; the optimizer's moments and remembered responses are lost.
 
-        Args:
-            folder: one that is new, empty, or was begun before.
-            target: as in `load_pair`, as is
-            draft: for a folder that was begun before, what it began as a copy of, or None.
-            settings: those of the class.
+        Target and draft are as in `load_pair`; for a folder that was begun before, ``draft`` is what it began as a copy
+        of, or None.
 
         Raises:
             OSError: for a folder that cannot be written.

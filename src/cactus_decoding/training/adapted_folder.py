@@ -1,17 +1,19 @@
-"""The folder of a draft that is trained while it serves: its weights, how long they took, and one process at a time."""
+"""What a draft keeps that is trained while it serves: responses to learn from, and its folder."""
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -22,26 +24,77 @@ from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_folder, lock, part_of, write_atomically
+from cactus_decoding.training.acceptance.data import TokenSequence
 from cactus_decoding.training.acceptance.saving import naming
+
+
+class Text(NamedTuple):
+    """A response to learn from, with the target's likeliest tokens at each of its own, ``[response, top]``."""
+
+    sequence: TokenSequence
+    top_ids: Tensor
+    top_log_probs: Tensor
+
+    def cut(self, positions: int) -> Text:
+        """Return a text of at most so many tokens, 2 or more.
+
+        Left out are the response's end, down to half of the positions, and then the prompt's beginning: the rows that
+        are learned were computed after all that stands before them.
+
+        Example:
+            >>> import torch
+            >>> Text(TokenSequence([1, 2, 3, 4, 5, 6], 3), torch.ones(3, 1), torch.ones(3, 1)).cut(4).sequence
+            TokenSequence(token_ids=[2, 3, 4, 5], prompt_length=2)
+        """
+        (token_ids, prompt), ids, log_probs = self
+        kept = min(len(token_ids) - prompt, max(positions - prompt, positions // 2))
+        start = max(prompt + kept - positions, 0)
+        return Text(TokenSequence(token_ids[start : prompt + kept], prompt - start), ids[:kept], log_probs[:kept])
+
+
+class Replay:
+    """The latest responses.
+
+    A step sees at most ``batch`` of the ``size`` texts that are remembered, with at most ``positions`` rows, padding
+    included: texts times the longest one's tokens.
+    """
+
+    def __init__(self, size: int, batch: int, positions: int, seed: int) -> None:
+        self.texts: deque[Text] = deque(maxlen=size)
+        self._batch, self._positions, self._random = batch, positions, random.Random(seed)
+
+    def add(self, text: Text, window: int | None) -> None:
+        """Remember a text, cut where it alone has more positions than there is room for, or the draft's window has."""
+        self.texts.append(text.cut(self._positions if window is None else min(self._positions, window)))
+
+    def choose(self, tokens: float | None) -> list[Text]:
+        """Return the latest text and others drawn from the earlier ones: as many as have so many tokens, and room.
+
+        None stands for a number that nobody knows: the latest one alone.
+        """
+        earlier = list(self.texts)[:-1]
+        order = [self.texts[-1], *self._random.sample(earlier, min(len(earlier), self._batch - 1))]
+        if tokens is None:
+            return order[:1]
+        chosen: list[Text] = []
+        longest = 0
+        for each in order:
+            length = len(each.sequence.token_ids)
+            tokens, longest = tokens - length, max(longest, length)
+            if tokens < 0 or (len(chosen) + 1) * longest > self._positions:
+                break
+            chosen.append(each)
+        return chosen
+
 
 _RECORD, _LOCK, _SAVING = "adaptation.json", "adaptation.lock", ".saving"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is remembered of all processes that adapted a draft.
+    """What all processes that adapted a draft have done, ``draft`` being what the folder began as a copy of.
 
-    Attributes:
-        draft: what the folder began as a copy of.
-        steps: how many were taken.
-        seconds: that they and their savings took.
-        response_seconds: that responses took.
-        saving_seconds: that the last saving took.
-        seconds_per_token: of the last steps.
-
-    Raises:
-        TypeError: for a value of another type.
-        ValueError: for one out of range.
+    Times are seconds: of steps and their savings, of responses, of the last saving, and per token of the last steps.
     """
 
     draft: str
@@ -74,17 +127,8 @@ class AdaptedFolder:
 
     A folder that is new grows beside its place, and is there once it is whole.
 
-    Args:
-        path: one that is new, empty, or was begun before.
-        draft: what it begins as a copy of; None for whatever it began as.
-
-    Attributes:
-        path: the folder, without links.
-        record: of what was done before; None of a folder that is new.
-
-    Raises:
-        OSError: where it cannot be written.
-        ValueError: likewise; for a folder of another kind or with another draft, or one that another process holds.
+    ``draft`` is what it begins as a copy of, None for whatever it began as; ``record`` is of what was done before, None
+    of a folder that is new.
     """
 
     def __init__(self, path: str | Path, draft: str | None = None) -> None:

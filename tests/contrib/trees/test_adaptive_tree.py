@@ -9,8 +9,7 @@ from support.tiny_models import tiny_llama
 from support.tree_worlds import Taken, World
 
 from cactus_decoding import AdaptiveTree, DraftLength, ModelDrafter, NgramDrafter
-from cactus_decoding.contrib.trees.chances import Chances
-from cactus_decoding.contrib.trees.ways import WayChooser
+from cactus_decoding.contrib.trees.adaptive_tree import Chances, WayChooser
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.models.cached import CachedModel
 

@@ -9,8 +9,7 @@ import pytest
 
 from cactus_decoding import Budget, Request, SamplingParams, generate, load_pair, stream
 from cactus_decoding.auditing import audit
-from cactus_decoding.evaluation.engines.auditing import AuditedCosts
-from cactus_decoding.evaluation.engines.transformers import TransformersEngine
+from cactus_decoding.evaluation.engines.engine import AuditedCosts, TransformersEngine
 from cactus_decoding.rules import Lossless
 from cactus_decoding.zoo.word_problems import word_problems
 

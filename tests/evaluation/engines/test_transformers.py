@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cactus_decoding import Request, load_pair
-from cactus_decoding.evaluation.engines.transformers import TransformersEngine
+from cactus_decoding.evaluation.engines.engine import TransformersEngine
 from cactus_decoding.zoo.word_problems import word_problems
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")

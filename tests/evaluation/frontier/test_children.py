@@ -11,9 +11,8 @@ from support.tree_enumeration import TREE_SCHEMES, steps, uniform_shape
 from torch import Tensor
 
 from cactus_decoding import parse_rule
-from cactus_decoding.evaluation.frontier.children import chance_kept
 from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.evaluation.frontier.frontier import Frontier, frontier
+from cactus_decoding.evaluation.frontier.frontier import Frontier, chance_kept, frontier
 from cactus_decoding.policy.spending import spending_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 

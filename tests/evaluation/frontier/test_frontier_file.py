@@ -9,8 +9,7 @@ import pytest
 from support.recorded_rows import some_rows
 
 from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
-from cactus_decoding.evaluation.frontier.frontier_file import read_frontier
+from cactus_decoding.evaluation.frontier.frontier import as_result, frontier, read_frontier
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cactus_decoding.evaluation.frontier.packed_rows import join, pack
+from cactus_decoding.evaluation.frontier.recorded_rows import join, pack
 
 
 def test_stores_join_whatever_their_form():

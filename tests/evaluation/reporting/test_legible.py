@@ -10,8 +10,7 @@ from support.code_blocks import ROOT
 from support.legible import illegible, overlapping_texts
 from support.result_files import made, several
 
-from cactus_decoding.evaluation.reporting.report import Report, make_report
-from cactus_decoding.evaluation.reporting.report_text import to_html
+from cactus_decoding.evaluation.reporting.report import Report, make_report, to_html
 
 pytestmark = pytest.mark.slow
 PICTURES = sorted(path for path in (ROOT / "docs").rglob("*.svg") if "assets" not in path.parts)

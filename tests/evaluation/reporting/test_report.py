@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import pytest
 from support.result_files import NASTY, made, several, write
 
-from cactus_decoding.evaluation.reporting.report import COLUMNS, make_report, number, read_all, sigma_band
-from cactus_decoding.evaluation.reporting.report_text import to_html, to_markdown
+from cactus_decoding.evaluation.reporting.report import (
+    COLUMNS,
+    make_report,
+    number,
+    read_all,
+    to_html,
+    to_markdown,
+)
 from cactus_decoding.evaluation.runs.summary import NAMES, summarise
 
 
@@ -28,17 +32,6 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     assert page.count("<th scope=row".replace("=row", '="row"')) == len(rows)
     assert "(best lossless)" in page
     assert all(line.count("|") == table.splitlines()[4].count("|") for line in table.splitlines() if line[:1] == "|")
-
-
-def test_the_band_is_one_standard_error_of_the_target_alone():
-    rows = summarise(several())
-    band = sigma_band(rows)
-    share = rows[0].metrics["score"].value
-    sigma = math.sqrt(share * (1 - share) / 60)
-    assert (band.value, band.low, band.high) == pytest.approx((share, share - sigma, share + sigma), abs=0.02)
-    (alone,) = summarise([made("lossless", 0, problems=12, right=1.1)])
-    assert sigma_band([alone]).low == pytest.approx(0.158655 ** (1 / 12), abs=1e-9)  # not of width zero
-    assert sigma_band(rows[1:]) is None
 
 
 def test_the_first_picture_has_the_interval_of_all_numbers():

@@ -12,8 +12,7 @@ from support.result_files import NASTY, several
 
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import as_result, frontier
-from cactus_decoding.evaluation.reporting.report import make_report
-from cactus_decoding.evaluation.reporting.report_text import to_html
+from cactus_decoding.evaluation.reporting.report import make_report, to_html
 
 
 def frontier_file(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 
-from cactus_decoding.evaluation.runs.journal import Journal, journal_of
+from cactus_decoding.evaluation.runs.results import Journal, journal_of
 
 
 def entry(place: int) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cactus_decoding.evaluation.tasks.extractors import EXTRACTORS, extractor
+from cactus_decoding.evaluation.tasks.task import EXTRACTORS, extractor
 
 
 def test_extractors_find_nothing_in_nothing():

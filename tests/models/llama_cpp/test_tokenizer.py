@@ -14,7 +14,7 @@ from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.policy.vocabulary import Vocabulary
-from cactus_decoding.tracing.token_names import TokenNames
+from cactus_decoding.tracing.positions import TokenNames
 from cactus_decoding.types import Fate
 from cactus_decoding.zoo.word_problems import word_problems
 

@@ -7,8 +7,7 @@ import torch
 from support.chi_square import rejects
 from support.tiny_models import tiny_llama
 
-from cactus_decoding.training.acceptance.answers import answer, read_answers
-from cactus_decoding.training.acceptance.sampling import sample
+from cactus_decoding.training.acceptance.sampling import answer, read_answers, sample
 
 STOP = 3
 PROMPTS = [[1, 2, 4], [5], [6, 1, 1, 2, 7]]

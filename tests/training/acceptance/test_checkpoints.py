@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cactus_decoding.training.acceptance.checkpoints import last_whole
+from cactus_decoding.training.acceptance.fitting import last_whole
 
 
 def test_the_last_whole_checkpoint_is_gone_on_from_and_later_ones_are_removed(tmp_path):

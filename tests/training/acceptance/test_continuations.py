@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.tiny_models import tiny_llama
 
-from cactus_decoding.training.acceptance.continuations import Continuations
 from cactus_decoding.training.acceptance.data import TokenSequence, collate
+from cactus_decoding.training.acceptance.sampling import Continuations
 
 SEQUENCES = [TokenSequence([1, 2, 3, 4, 5], 2), TokenSequence([6, 7, 1, 1], 0)]
 PROMPTS = ([1, 2], [6, 7])

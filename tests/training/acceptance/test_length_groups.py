@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from cactus_decoding.training.acceptance.length_groups import LengthGroups
+from cactus_decoding.training.acceptance.trainer import LengthGroups
 
 LENGTHS = random.Random(0).choices(range(20, 200), k=251)
 

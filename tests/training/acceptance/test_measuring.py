@@ -11,10 +11,9 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import audit
 from cactus_decoding.training import TrainingSettings
-from cactus_decoding.training.acceptance.card import card, licence_of
 from cactus_decoding.training.acceptance.data import DataSplit, Document, TokenSequence
 from cactus_decoding.training.acceptance.material import Material
-from cactus_decoding.training.acceptance.measuring import measure
+from cactus_decoding.training.acceptance.training import card, licence_of, measure
 
 RULES = ["lossless", "clamped:width=1.0", "cactus:delta=0.5"]
 SEQUENCES = [TokenSequence([1 + i % 7, 2, 3, 4 + i % 3, 5, 6][: 4 + i % 3], i % 3) for i in range(12)]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cactus_decoding.training import TrainingSettings
-from cactus_decoding.training.acceptance.filters import AdaSpec, parse_filter
+from cactus_decoding.training.acceptance.settings import AdaSpec, parse_filter
 
 GIVEN = {"target": "bundled", "data": "a.jsonl", "draft": "bundled:worded"}
 

@@ -20,7 +20,7 @@ from cactus_decoding import Request, generate, load_pair
 from cactus_decoding.files.writing import part_of
 from cactus_decoding.training import TrainingSettings, train_draft
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
-from cactus_decoding.training.acceptance.unfinished import occupied
+from cactus_decoding.training.acceptance.saving import occupied
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 TESTS = Path(__file__).resolve().parents[2]

@@ -11,10 +11,8 @@ import torch
 
 from cactus_decoding import Request, audit, load_pair
 from cactus_decoding.policy.spending import SpendingPolicy
-from cactus_decoding.training.diagnosis.advice import advice
-from cactus_decoding.training.diagnosis.diagnosis import Diagnosis, diagnose
-from cactus_decoding.training.diagnosis.probe import MOST_TOKENS, Outcomes, Probe
-from cactus_decoding.training.diagnosis.recording import Recorded, check_request, record
+from cactus_decoding.training.diagnosis.diagnosis import Diagnosis, advice, diagnose
+from cactus_decoding.training.diagnosis.probe import MOST_TOKENS, Outcomes, Probe, Recorded, check_request, record
 from cactus_decoding.zoo.word_problems import word_problems
 
 HALF = 2e-3

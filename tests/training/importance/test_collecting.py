@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cactus_decoding import Pair, Request, load_pair, stream
-from cactus_decoding.evaluation.runs.journal import Journal
+from cactus_decoding.evaluation.runs.results import Journal
 from cactus_decoding.evaluation.tasks.sources import parse_task
 from cactus_decoding.training.importance import collecting
 from cactus_decoding.training.importance.collecting import Collection, check_task, collect, falls, rejections, sparse

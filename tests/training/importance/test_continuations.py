@@ -8,7 +8,7 @@ from support.chi_square import rejects
 from support.tiny_pair import tiny_pair
 
 from cactus_decoding import Pair, SamplingParams, generate, load_pair
-from cactus_decoding.training.importance.continuations import Branch, continue_alone, race
+from cactus_decoding.training.importance.collecting import Branch, continue_alone, race
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -10,8 +10,14 @@ from sklearn.metrics import roc_auc_score
 from support.importances import random_importance
 
 from cactus_decoding.policy.vocabulary import Vocabulary
-from cactus_decoding.training.importance.fitting import Examples, auc_with_interval, examples_of, fit
-from cactus_decoding.training.importance.learning import check_number_of_problems, summary
+from cactus_decoding.training.importance.fitting import (
+    Examples,
+    auc_with_interval,
+    check_number_of_problems,
+    examples_of,
+    fit,
+    summary,
+)
 
 WORDS = Vocabulary(tuple(f" w{i}" for i in range(12)))
 

@@ -14,13 +14,9 @@ from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped
 
 @dataclass(frozen=True)
 class SharesAtSize:
-    """What shares of a rule's knob come to while so many requests are under way.
+    """What shares of a rule's knob come to while ``size`` requests are under way, in seconds per output token.
 
-    Attributes:
-        size: how many.
-        seconds: per output token, by share.
-        chosen: the share that is needed.
-        within: whether it keeps the limit.
+    ``chosen`` is the share that is needed, and ``within`` whether it keeps the limit.
     """
 
     size: int
@@ -41,9 +37,7 @@ def shares_at_sizes(times: Mapping[tuple[int, float], Numbers], limit: float) ->
 
     A share keeps it if the upper end of its 95 % interval does, or its median where the timings are too few to tell.
 
-    Args:
-        times: seconds per output token, ``[rounds]``, by number of requests and share.
-        limit: the most that a token may take, in seconds.
+    Times are seconds per output token, ``[rounds]``, by number of requests and share; the limit is in seconds.
 
     Example:
         >>> times = {(1, 0.0): [1.0], (1, 1.0): [0.5], (8, 0.0): [3.0], (8, 1.0): [2.0]}
@@ -52,16 +46,15 @@ def shares_at_sizes(times: Mapping[tuple[int, float], Numbers], limit: float) ->
     """
     found = []
     for size in sorted({size for size, _ in times}):
-        seconds = {share: _median(values) for (here, share), values in sorted(times.items()) if here == size}
+        seconds = {
+            share: bootstrapped(float(np.median(values)), resampled_medians(values[:, None])[:, 0], len(values))
+            for (here, share), values in sorted(times.items())
+            if here == size
+        }
         kept = [share for share, each in seconds.items() if (each.high if each.told else each.value) <= limit]
         fastest = min(seconds, key=lambda share: seconds[share].value)
         found.append(SharesAtSize(size, seconds, min(kept, default=fastest), bool(kept)))
     return found
-
-
-def _median(values: Numbers) -> Interval:
-    resampled = resampled_medians(values[:, None])[:, 0]
-    return bootstrapped(float(np.median(values)), resampled, len(values))
 
 
 def load_table(chosen: list[SharesAtSize]) -> list[list[float]]:

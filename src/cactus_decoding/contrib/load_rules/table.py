@@ -19,9 +19,8 @@ class LoadRule:
     The number is known before a step's tokens are drafted, and has nothing to do with which they are: what a rule, a
     budget or a policy guarantees holds of the scaled rule, and so of the request's own.
 
-    Attributes:
-        rows: the smallest and the largest number of requests, and the share in [0, 1]. They follow each other from 1
-            on, and beyond the last one its share stays.
+    Rows have the smallest and the largest number of requests, and the share in [0, 1]; they follow each other from 1
+    on, and beyond the last one its share stays.
 
     Example:
         >>> from cactus_decoding import Cactus
@@ -34,12 +33,7 @@ class LoadRule:
 
     @classmethod
     def parse(cls, given: object) -> LoadRule:
-        """Return the table of plain lists.
-
-        Raises:
-            TypeError: for values of the wrong type.
-            ValueError: for a row that does not follow the one before it, or a share that is none.
-        """
+        """Return the table of plain lists."""
         if isinstance(given, str) or not isinstance(given, Sequence) or not given:
             raise TypeError(f"load_rule must be rows such as [[1, 4, 0.25], [5, 64, 1.0]], but is {shown(given)}")
         rows, expected = list[tuple[int, int, float]](), 1
@@ -61,11 +55,7 @@ class LoadRule:
         return next((share for _, last, share in self.rows if batch_size <= last), self.rows[-1][2])
 
     def rule(self, rule: Rule, batch_size: int) -> Rule | None:
-        """Return what judges a request's tokens in a step of so many requests; None for the lossless test.
-
-        Raises:
-            ValueError: for a rule without a knob of which 0 is lossless.
-        """
+        """Return what judges a request's tokens in a step of so many requests; None for the lossless test."""
         share = self.share(batch_size)
         return _scaled(rule, share) if share > 0 else None
 

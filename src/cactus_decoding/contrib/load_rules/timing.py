@@ -26,17 +26,8 @@ SizeAndShare = tuple[int, float]
 class VllmUnderLoad:
     """A running engine of vLLM that answers many requests at once; end it with `close`.
 
-    Args:
-        target: path or hub name.
-        draft: likewise, or ``ngram``.
-        num_speculative_tokens: 1 or more.
-        size: the most requests at once.
-        engine_arguments: further ones, as a JSON object.
-        draft_sampling: ``greedy`` or ``probabilistic``, as the server's.
-        rule: what requests will ask for; one from outside the package is imported where the engine starts.
-
-    Raises:
-        ValueError: where vLLM or the models are missing, or for arguments that vLLM's engine does not take.
+    At most ``size`` requests are answered at once; a ``rule`` from outside the package, which they will ask for, is
+    imported where the engine starts.
     """
 
     def __init__(
@@ -67,11 +58,8 @@ class VllmUnderLoad:
 
         For every answer that ends another one begins, until twice as many have ended; the rest is aborted.
 
-        Args:
-            prompts: taken in turn.
-            asked: keys of each request, such as ``acceptance_rule``.
-            size: how many requests are under way.
-            max_tokens: of each answer, which it has whether it ends before or not.
+        Prompts are taken in turn, and an answer has ``max_tokens`` whether it ends before or not; ``asked`` are keys of
+        each request, such as ``acceptance_rule``.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -118,18 +106,8 @@ def time_load(
     In a round everything is timed once, and each begins with another one, so that what slows the machine down for a
     while strikes all of them.
 
-    Args:
-        engine: it answers.
-        rule: the request's own.
-        prompts: taken in turn.
-        sizes: numbers of requests under way.
-        shares: of the rule's knob, 0 for lossless.
-        rounds: how often each is timed.
-        max_tokens: of an answer.
-        report: called with how many are timed.
-
-    Raises:
-        ValueError: for a rule that vLLM cannot follow, or without a knob of which 0 is lossless.
+    ``rule`` is the request's own, of whose knob the shares are, 0 for lossless; ``report`` is called with how many are
+    timed.
     """
     check_scalable(rule, LOAD_KEY)
     request_of({RULE_KEY: str(rule)})

@@ -52,23 +52,14 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class ReplicaCosts:
-    """What a replica's work takes.
-
-    Attributes:
-        steps: seconds of a step, by the number of proposals; 0 is decoding without a draft.
-        prompt: seconds that reading one prompt adds to a step.
-    """
+    """Seconds of a replica's step by the number of proposals, 0 without a draft, and what a prompt adds to one."""
 
     steps: Mapping[int, StepTimes]
     prompt: float = 0.0
 
 
 def read_costs(path: Path) -> ReplicaCosts:
-    """Return measured costs from a JSON file: ``{"steps": {"8": {"1": 0.012, "16": 0.031}}, "prompt": 0.004}``.
-
-    Raises:
-        ValueError: for a file of another shape, which is named.
-    """
+    """Return measured costs from a JSON file: ``{"steps": {"8": {"1": 0.012, "16": 0.031}}, "prompt": 0.004}``."""
     content = parse_json(read_bytes(path), path)
     if not isinstance(content, dict) or not isinstance(content.get("steps"), dict) or not content["steps"]:
         raise ValueError(f"{path}: costs are written as {_SHAPE}")
@@ -145,16 +136,10 @@ class Paper:
     efficiency: Annotated[float, Knob("share of the limits that is reached", gt=0, le=1)] = 0.6
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_knobs(self)
 
     def costs(self, lengths: Collection[int], *, max_batch: int) -> ReplicaCosts:
-        """Return the costs of steps of some draft lengths.
-
-        Args:
-            lengths: numbers of proposals.
-            max_batch: the largest batch that is asked about.
-        """
+        """Return the costs of steps of some numbers of proposals, up to a batch size."""
         sizes = sorted({*(2**power for power in range(max_batch.bit_length())), max_batch})
         reading = 2 * self.prompt * (self.target + self.draft) / GPUS[self.gpu].operations / self.efficiency
         steps = {length: StepTimes({size: self._step(length, size) for size in sizes}) for length in lengths}
@@ -182,12 +167,7 @@ def costs_file(text: str) -> Path | None:
 
 
 def parse_costs(text: str, lengths: Collection[int], *, max_batch: int) -> ReplicaCosts:
-    """Return the costs that a text names: a JSON file of measured ones, or ``paper:gpu=…,target=…``.
-
-    Raises:
-        OSError: for a file that cannot be read.
-        ValueError: for one of another shape, and for a wrong spelling.
-    """
+    """Return the costs that a text names: a JSON file of measured ones, or ``paper:gpu=…,target=…``."""
     if (path := costs_file(text)) is not None:
         return read_costs(path)
     return parse("costs", text, {"paper": Paper}).costs(lengths, max_batch=max_batch)

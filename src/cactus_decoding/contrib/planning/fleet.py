@@ -23,13 +23,10 @@ WARM_UP = 0.2
 
 @dataclass(frozen=True)
 class Workload:
-    """What arrives.
+    """What arrives: ``count`` requests, ``rate`` a second at random times (a Poisson process).
 
-    Attributes:
-        rate: requests a second, at random times (a Poisson process).
-        steps: that answers take, ``[answers]``; each request takes one of them at random.
-        count: requests in all.
-        seed: of times and answers; fleets with equal seeds are compared on the same requests.
+    Each takes the steps of one of the answers, ``[answers]``, at random; fleets with equal seeds are compared on the
+    same requests.
     """
 
     rate: float
@@ -52,12 +49,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Served:
-    """What a fleet did.
+    """What a fleet did, in seconds from arrival to the last token, of every request after the warm-up.
 
-    Attributes:
-        latencies: seconds from arrival to the last token, of every request after the warm-up.
-        busy: share of the replicas' time in which they computed, from the warm-up's end to the last arrival.
-        batch: mean number of requests that shared a step, in that time.
+    Until the last arrival, ``busy`` is the share of the replicas' time in which they computed, and ``batch`` the mean
+    number of requests that shared a step.
     """
 
     latencies: NDArray[np.float64]
@@ -137,12 +132,7 @@ def simulate(workload: Workload, times: StepTimes, *, replicas: int, max_batch: 
     A request goes to the less loaded of two random replicas ("power of two choices", Mitzenmacher 2001), waits there
     for a place in the batch, and takes its steps with whoever else is there.
 
-    Args:
-        workload: requests and their steps.
-        times: of a step, by batch size.
-        replicas: engines.
-        max_batch: requests that share a step at most.
-        prompt: seconds that a joining request adds to its first step.
+    ``times`` are of a step, by batch size; ``prompt`` is seconds that a joining request adds to its first step.
 
     Example:
         >>> workload = Workload(rate=0.001, steps=np.array([10]), count=10)  # each request is alone

@@ -11,13 +11,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def plan_picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
-    """Return a curve for each run as SVG: the replicas that keep the goal, or a fixed fleet's latency.
-
-    Args:
-        found: from `plan`.
-        goal: whose share of answers the latency is about.
-        fixed: whether the number of replicas was given.
-    """
+    """Return a curve for each run as SVG: the replicas that keep the goal, or the latency of a fixed number."""
     figure = new_figure()
     panel = figure.subplots()
     runs: dict[str, list[Planned]] = {}

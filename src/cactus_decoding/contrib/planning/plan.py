@@ -33,7 +33,6 @@ class Goal:
     share: Annotated[float, Knob("of the answers", gt=0, lt=1)] = 0.95
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_knobs(self)
 
     def is_kept(self, latencies: NDArray[np.floating[Any]]) -> bool:
@@ -43,13 +42,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What does not depend on rule and draft length.
-
-    Attributes:
-        costs: of steps and prompts.
-        max_batch: requests that share a replica's step at most.
-        seed: of arrivals.
-    """
+    """What does not depend on rule and draft length: costs, requests that share a step at most, and a seed."""
 
     costs: ReplicaCosts
     max_batch: int
@@ -58,14 +51,10 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Planned:
-    """One run at one rate.
+    """One run at one rate, requests a second, and the replicas that it takes.
 
-    Attributes:
-        summary: of the run.
-        rate: requests a second.
-        replicas: that it takes; None where not even one for each simulated request keeps the goal.
-        served: what they do.
-        capacity: requests a second that one replica answers at most.
+    They are None where not even one for each simulated request keeps the goal; ``capacity`` is the requests a second
+    that one answers at most.
     """
 
     summary: RunSummary
@@ -118,11 +107,7 @@ def step_times(config: RunConfig, costs: ReplicaCosts) -> StepTimes | None:
 
 
 def planned_runs(summaries: Sequence[RunSummary], costs: ReplicaCosts) -> tuple[list[RunSummary], list[RunConfig]]:
-    """Return the runs whose steps' times are known, and the others.
-
-    Raises:
-        ValueError: where there are none.
-    """
+    """Return the runs whose steps' times are known, and the others."""
     known = [each for each in summaries if step_times(each.config, costs) is not None]
     if not known:
         lengths = ", ".join(str(length) for length in sorted(costs.steps))
@@ -140,18 +125,10 @@ def plan(
     replicas: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Planned]:
-    """Return, for each rate, what each run would take, the fewest replicas first.
+    """Return, for each rate, what each run of `planned_runs` would take, the fewest replicas that keep a goal first.
 
-    Args:
-        summaries: of runs whose steps' times are known (`planned_runs`).
-        fleet: what a replica is.
-        rates: requests a second.
-        goal: that the fewest replicas keep.
-        replicas: a fixed number, whose latencies are worked out instead.
-        report: called with how many runs are done.
-
-    Raises:
-        ValueError: for a run whose steps' times are not known.
+    The latencies of a fixed number of replicas are worked out instead, if one is given; ``report`` is called with how
+    many runs are done.
     """
     found = []
     for number, (rate, summary) in enumerate(product(rates, summaries), 1):
@@ -194,13 +171,9 @@ def _planned(summary: RunSummary, fleet: Fleet, rate: float, goal: Goal, replica
 def fewest(
     served: Callable[[int], Served], good: Callable[[Served], bool], least: int, most: int
 ) -> tuple[int, Served] | None:
-    """Return the fewest replicas whose service is good, by doubling and halving, and what they do; None if none is.
+    """Return the fewest replicas, of ``least`` to ``most``, whose service is good, and what they do; None if none is.
 
-    Args:
-        served: what so many replicas do; more of them do better.
-        good: whether that is good enough.
-        least: number to begin with; fewer are too few.
-        most: number to end with.
+    More of them do better: they are found by doubling and halving.
     """
     low, high = least - 1, least  # low is too few
     while not good(result := served(high)):

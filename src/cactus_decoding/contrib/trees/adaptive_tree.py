@@ -10,13 +10,118 @@ from typing import Annotated
 from torch import Tensor
 
 from cactus_decoding.arguments.knobs import Knob
-from cactus_decoding.contrib.trees.chances import Chances
+from cactus_decoding.contrib.trees.best_first import PricedTree
 from cactus_decoding.contrib.trees.priced_growth import KeepChances, Placed, PricedGrowth
-from cactus_decoding.contrib.trees.priced_tree import PricedTree
-from cactus_decoding.contrib.trees.ways import WayChooser
 from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.lengths.costs import StepCosts, given_costs
 from cactus_decoding.types import ROOT
+
+_BUCKETS = 10
+_MEMORY = 0.998
+"""The share of its weight that an observation keeps from one of its kind to the next."""
+_PRIOR_WEIGHT = 4.0
+
+
+class Chances:
+    """Running rates of acceptance, one for each tenth of the draft's probability.
+
+    They begin with the guess that a token is kept as often as the draft is sure of it.
+
+    Example:
+        >>> chances = Chances()
+        >>> round(chances.of(0.93), 2)
+        0.95
+        >>> chances.learn(0.93, kept=False)
+        >>> chances.of(0.93) < 0.8
+        True
+    """
+
+    def __init__(self) -> None:
+        self._rates = [((i + 0.5) / _BUCKETS * _PRIOR_WEIGHT, _PRIOR_WEIGHT) for i in range(_BUCKETS)]
+
+    def of(self, probability: float) -> float:
+        """Return how likely a token of some probability is kept."""
+        kept, seen = self._rates[min(int(_BUCKETS * probability), _BUCKETS - 1)]
+        return kept / seen
+
+    def learn(self, probability: float, *, kept: bool) -> None:
+        """Hear what became of one."""
+        place = min(int(_BUCKETS * probability), _BUCKETS - 1)
+        before, seen = self._rates[place]
+        self._rates[place] = (_MEMORY * before + kept, _MEMORY * seen + 1)
+
+
+_FAST, _SLOW = 0.995, 0.998
+"""The share of its weight that an observation keeps: of what steps promise and take, and of what promises are worth."""
+_AT_FIRST = 8
+"""Steps of each way before any is preferred."""
+_DOUBT = 0.6
+"""How far a mean of n steps may be off: this over the root of n, as a part of it."""
+_CLOSE, _FAR = 8, 200
+"""One step in so many goes to another way: where it may be the better one, and where it hardly can."""
+
+
+@dataclass
+class _Record:
+    tried: int = 0
+    steps: float = 0.0
+    expected: float = 0.0
+    seconds: float = 0.0
+    emitted: float = 10.0  # as if some steps had kept their promise
+    promised: float = 10.0
+    last: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second: what steps promised, which varies less than what they brought, put right by the latter."""
+        return self.expected / self.seconds * self.emitted / self.promised if self.seconds else 0.0
+
+
+class WayChooser:
+    """Chooses one of several ways for each step; the first is preferred where two are as good."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._records = {name: _Record() for name in names}
+        self._step = 0
+
+    def choose(self) -> str:
+        """Return the way of the next step."""
+        self._step += 1
+        least = min(self._records, key=lambda name: self._records[name].tried)
+        if self._records[least].tried < _AT_FIRST:
+            return self._take(least)
+        best = self.best
+        for name, record in self._records.items():
+            if name == best:
+                continue
+            may_win = record.rate * (1 + _DOUBT / record.steps**0.5) > self._records[best].rate
+            if self._step - record.last >= (_CLOSE if may_win else _FAR):
+                return self._take(name)
+        return self._take(best)
+
+    @property
+    def best(self) -> str:
+        """The way that has emitted the most tokens per second."""
+        return max(self._records, key=lambda name: self._records[name].rate)
+
+    def rate(self, name: str) -> float:
+        """Return the tokens per second of a way; 0 while nothing is known."""
+        return self._records[name].rate
+
+    def learn(self, name: str, promised: float, emitted: int, seconds: float) -> None:
+        """Hear how many tokens a step promised and brought, and what it took."""
+        record = self._records[name]
+        record.tried += 1
+        record.steps = _FAST * record.steps + 1
+        record.expected = _FAST * record.expected + promised
+        record.seconds = _FAST * record.seconds + seconds
+        record.promised = _SLOW * record.promised + promised
+        record.emitted = _SLOW * record.emitted + emitted
+
+    def _take(self, name: str) -> str:
+        self._records[name].last = self._step
+        return name
+
 
 NO_DRAFT, CHAIN, BRANCHES = "no draft", "chain", "branches"
 """The ways of drafting that are compared."""
@@ -51,14 +156,7 @@ class AdaptiveTree(PricedTree):
     the same, a seed gives the same tokens again only on a new object that was given both costs; the law of the tokens
     is the rule's in any case.
 
-    Args:
-        nodes: tokens in all at most, 1 or more.
-        depth: levels at most.
-        width: children of one token at most that are its likeliest tokens.
-        drawn: whether a further one may be drawn, 0 or 1.
-        lookup: how many of the tokens may be copied from where the text repeats itself, beside a draft model's.
-        draft_cost: time of a draft forward over that of a target forward on one token; None measures.
-        token_cost: time by which each proposal lengthens a target forward, in the same unit; None measures.
+    Both costs are given in passes of the target on one token, or are measured.
 
     Raises:
         ValueError: for a parameter out of range, or only one of the two costs.

@@ -1,13 +1,58 @@
-"""A tree that grows where the draft is likely to be right."""
+"""A tree that grows where the draft is likely to be right, and what it shares with others that grow by price."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.contrib.trees.priced_growth import KeepChances, PricedGrowth
-from cactus_decoding.contrib.trees.priced_tree import PricedTree
+from cactus_decoding.drafting.lengths.base import TreeShape
+
+
+class PricedTree(TreeShape):
+    """A tree whose levels get the children that are worth more than a price; see `PricedGrowth`."""
+
+    name: ClassVar[str]
+    nodes: int
+    depth: int
+    width: int
+    drawn: int
+    lookup: int
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        if not self.width and not self.drawn:
+            raise ValueError("a tree needs children: width and drawn must not both be 0")
+
+    def __str__(self) -> str:
+        """Return the text that `as_tree` turns into one that has learnt nothing yet."""
+        return spell(self.name, self).replace(":", ",")
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """How deep it may be."""
+        return min(self.depth, self.nodes)
+
+    @property
+    def max_nodes(self) -> int:
+        """How many tokens it may have."""
+        return self.nodes
+
+    @property
+    def max_drawn(self) -> int:
+        """How many children of a token may be drawn."""
+        return self.drawn
+
+    @property
+    def num_looked_up(self) -> int:
+        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
+        return min(self.lookup, self.nodes)
+
+    def max_children(self, depth: int) -> int:
+        """Return how many children a token may have."""
+        return self.width + self.drawn
 
 
 @dataclass(frozen=True)
@@ -23,17 +68,8 @@ class BestFirstTree(PricedTree):
     behind it does look at its row. With the whole tree's tokens ranked in the end, as EAGLE-2 (arXiv 2406.16858) does
     where nothing is drawn, siblings would be dropped for what was drawn, and lossless would no longer be lossless.
 
-    Attributes:
-        nodes: tokens in all at most.
-        depth: levels at most, each of which takes the draft one pass.
-        width: children of one token at most that are its likeliest tokens.
-        drawn: whether a further one may be drawn, 0 or 1.
-        acceptance: how likely a drawn token is thought to be kept.
-        lookup: how many of the tokens may be copied from where the text repeats itself.
-
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for one out of range.
+        TypeError, ValueError: for a parameter of the wrong type, or out of range.
 
     Example:
         >>> import torch
@@ -56,11 +92,10 @@ class BestFirstTree(PricedTree):
     def grow(self, limit: int) -> PricedGrowth:
         """Begin the tree of a step, of up to ``limit`` levels."""
         judge = KeepChances(
-            self.width, self.drawn, lambda probability: probability, lambda _: self.acceptance, _of_looked_up
+            self.width,
+            self.drawn,
+            of_fixed=lambda probability: probability,
+            of_drawn=lambda _: self.acceptance,
+            of_given=lambda probability: (1 + probability) / 2,  # which the text has repeated too
         )
         return PricedGrowth(judge, self.nodes, min(limit, self.max_draft_tokens), self.acceptance)
-
-
-def _of_looked_up(probability: float) -> float:
-    """Return how likely a token is thought to be kept that the draft gives a probability and the text has repeated."""
-    return (1 + probability) / 2

@@ -1,4 +1,4 @@
-"""Grows a tree by what its tokens are likely to bring."""
+"""What tokens of a tree are worth beyond their price, and trees that grow by it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,131 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cactus_decoding.contrib.trees.pricing import OpenNode, affordable
 from cactus_decoding.drafting.lengths.base import Split
 from cactus_decoding.types import ROOT
+
+_STEP = 1.3
+"""By how much a price is raised or lowered at first while the right one is sought."""
+_LEAST = 1e-4
+"""The lowest price."""
+
+
+class OpenNode(NamedTuple):
+    """A token that may get children, and how likely it is reached and kept.
+
+    Of the likeliest tokens behind it, ``fixed`` says how likely each is kept, and ``drawn`` how likely a drawn one is
+    beside the first 0, 1, 2, ... of them; it is empty if none may be drawn.
+    """
+
+    reach: float
+    fixed: Sequence[float]
+    drawn: Sequence[float]
+
+    def values(self, split: Split) -> list[float]:
+        """Return how likely each of some children is reached and kept."""
+        fixed = [self.reach * chance for chance in self.fixed[: split.fixed]]
+        return [*fixed, self.reach * self.drawn[split.fixed]] if split.drawn else fixed
+
+
+class Priced(NamedTuple):
+    """The children of a token that are worth most at a price.
+
+    ``gain`` is what they and those that may follow are worth beyond it, ``total`` how many these are together.
+    """
+
+    split: Split
+    gain: float
+    total: int
+
+
+_NOTHING = Priced(Split(0, 0), 0.0, 0)
+
+
+def worth(value: float, price: float, going_on: float, levels: int) -> tuple[float, int]:
+    r"""Return what a token and those that may follow it are worth beyond their price, and how many are worth it.
+
+    .. math:: \sum_{j = 0}^{levels} (value \cdot going\_on^j - price)_+
+
+    What follows is not known yet, so it is guessed to be a chain in which each token is kept with the same chance.
+
+    What is guessed is behind a token that is reached and kept with probability ``value``: one more is kept with
+    ``going_on``, up to so many levels. The price is in kept tokens.
+
+    Example:
+        >>> worth(0.5, 0.2, 0.5, 3)  # 0.5 and 0.25 are worth more than 0.2
+        (0.35, 2)
+    """
+    gain, count = 0.0, 0
+    while count <= levels and value > price:
+        gain += value - price
+        count += 1
+        value *= going_on
+    return gain, count
+
+
+def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) -> Priced:
+    """Return the children of a token that gain most at a price, in kept tokens; see `worth`.
+
+    Example:
+        >>> candidate = OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])
+        >>> best_split(candidate, 0.15, 0.9, 0).split  # the likeliest, and one of the others
+        Split(fixed=1, drawn=1)
+        >>> best_split(candidate, 0.45, 0.9, 0).split
+        Split(fixed=0, drawn=1)
+    """
+    reach, fixed, drawn = candidate
+    best, gain, count = _NOTHING, 0.0, 0
+    for number in range(len(fixed) + 1):
+        if number:
+            more, further = worth(reach * fixed[number - 1], price, going_on, levels)
+            if not further:
+                break
+            gain, count = gain + more, count + further
+            if gain > best.gain:
+                best = Priced(Split(number, 0), gain, count)
+        if number < len(drawn):
+            more, further = worth(reach * drawn[number], price, going_on, levels)
+            if gain + more > best.gain:
+                best = Priced(Split(number, 1), gain + more, count + further)
+    return best
+
+
+def affordable(
+    candidates: Sequence[OpenNode], left: int, going_on: float, levels: int, begin: float, least: float = _LEAST
+) -> tuple[float, list[Split]]:
+    """Return the lowest price at which no more tokens are worth it than are left, and the children at that price.
+
+    Of the tokens of a level these are the children; ``left`` counts what follows them too. The search begins at
+    ``begin``, and ``least`` is the lowest price to look at.
+
+    Example:
+        >>> candidates = [OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])]
+        >>> [affordable(candidates, left, 0.9, 0, 0.1)[1] for left in (1, 2, 3)]
+        [[Split(fixed=0, drawn=1)], [Split(fixed=1, drawn=1)], [Split(fixed=2, drawn=1)]]
+    """
+    price, low, high = max(begin, least), 0.0, 1.0
+    fitting, splits = 1.0, [_NOTHING.split] * len(candidates)
+    while True:
+        priced = [best_split(each, price, going_on, levels) for each in candidates]
+        total = sum(each.total for each in priced)
+        if total <= left:
+            high, fitting, splits = price, price, [each.split for each in priced]
+            if total == left or price <= least:
+                break
+            price = max((low + price) / 2 if low else price / _STEP, least)
+        else:
+            low, price = price, min(price * _STEP, (price + high) / 2)
+        if high - low < 0.02 * high:
+            break
+    return fitting, splits
 
 
 class KeepChances(NamedTuple):
     """Says how likely the children of a token are kept.
 
-    Attributes:
-        width: how many of its likeliest tokens may be its children.
-        drawn: whether a further one may be drawn, 0 or 1.
-        of_fixed: how likely a fixed child is kept, by its probability in the draft's row.
-        of_drawn: how likely a drawn one is kept where no fixed child is, by the probability of the likeliest token
-            beside those.
-        of_given: how likely a child is kept that was looked up, by its probability in the draft's row.
+    ``width`` of its likeliest tokens may be its children, and ``drawn`` more, 0 or 1. A fixed child and one that was
+    looked up are judged by their probability in the draft's row; a drawn one, where no fixed child is kept, by that of
+    the likeliest token beside those.
     """
 
     width: int
@@ -45,10 +155,7 @@ class KeepChances(NamedTuple):
 class Placed(NamedTuple):
     """The children of a token: their places in the proposal, and how sure the draft was of each.
 
-    Attributes:
-        fixed: place and probability of each fixed child.
-        drawn: place of the drawn one, and the probability of the likeliest token beside the fixed ones; None if none.
-        given: place and probability of each that was looked up.
+    Of a drawn one that is the probability of the likeliest token beside the fixed ones; ``given`` were looked up.
     """
 
     fixed: list[tuple[int, float]]
@@ -61,18 +168,9 @@ class PricedGrowth:
 
     A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn.
 
-    Attributes:
-        passes: how many levels the draft has read.
-        expected: how many of the tokens so far are expected to be kept.
-        placed: the children of the text, at -1, and of the tokens by their places.
-
-    Args:
-        judge: how likely children are kept.
-        nodes: tokens in all at most.
-        levels: how many there may be.
-        going_on: how likely one more token is kept behind another.
-        price: of one token at least, in kept tokens.
-        price_of_level: likewise of a pass of the draft.
+    Of ``nodes`` tokens and so many levels at most, ``passes`` have been read and ``expected`` tokens are expected to be
+    kept; ``placed`` has the children of the text, at -1, and of the tokens by their places. One more token is kept
+    behind another with probability ``going_on``; prices, of one token and of a pass of the draft, are in kept tokens.
     """
 
     def __init__(
@@ -157,9 +255,6 @@ class PricedGrowth:
 
 def likeliest(logits: Tensor, count: int) -> list[list[float]]:
     """Return the greatest probabilities of each row, before temperature and cuts, one fewer than all at most.
-
-    Raises:
-        ValueError: for logits that give none.
 
     Example:
         >>> import torch

@@ -1,26 +1,80 @@
-"""What answers problems, and what an answer is."""
+"""What answers problems, engines by name, what an answer is, and what it cost."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from itertools import groupby
+from typing import Protocol
 
-from cactus_decoding.evaluation.engines.auditing import AuditedCosts
+from cactus_decoding.arguments.checks import check_choice
+from cactus_decoding.generation.generate import Response, check_prompt, generate, stream
 from cactus_decoding.generation.metrics import Metrics
+from cactus_decoding.generation.pair import Pair, load_pair
+from cactus_decoding.generation.request import Request
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.policy.position import Position
+from cactus_decoding.rules import Lossless
+from cactus_decoding.types import AcceptanceRule, Outcome, Visit, judges_untempered
 
-if TYPE_CHECKING:
-    from cactus_decoding.generation.request import Request
+
+@dataclass
+class AuditedCosts:
+    """Exact costs of the visited positions: the accepted ones and those of a first rejection.
+
+    Whatever lies behind a rejection was never emitted, and a bonus token comes from the target itself. Where a budget
+    fell back to the lossless rule, a position costs nothing. What a budget charged is taken as it was charged. The nats
+    of `RelaxedGreedy` are the log-probability given up.
+
+    ``metered`` counts the positions, ``nats`` and ``tv`` are sums over them of KL(output || target) and of total
+    variations, and ``max_log_ratio`` is the largest log-likelihood ratio among them, in nats.
+
+    Example:
+        >>> from cactus_decoding import load_pair, stream
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> costs = AuditedCosts()
+        >>> for outcome in stream(load_pair(), EXAMPLES[0].prompt, rule="cactus:delta=1", seed=0):
+        ...     costs.add(outcome)
+        >>> 0 < costs.tv < costs.metered
+        True
+    """
+
+    metered: int = 0
+    nats: float = 0.0
+    tv: float = 0.0
+    max_log_ratio: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """Add what a step's visited positions cost."""
+        self.metered += len(outcome.visits)
+        for rule, visits in groupby(outcome.visits, key=lambda visit: visit.rule):
+            if not isinstance(rule, Lossless):
+                self._add(rule, list(visits))
+
+    def _add(self, rule: AcceptanceRule, visits: list[Visit]) -> None:
+        """Add positions that one rule judged."""
+        charged = [visit.nats for visit in visits if visit.nats is not None]
+        if judges_untempered(rule):  # at temperature 0 another token is another distribution altogether
+            nats, tv = charged, [float(cost > 0) for cost in charged]
+            largest = [math.inf if moved else 0.0 for moved in tv]
+        else:
+            results = [Position(visit.rows, visit.rows.proposal.parents[visit.node]).audit(rule) for visit in visits]
+            nats = charged or [max(each.kl.item(), 0.0) for each in results]  # rounding takes a KL of 0 below 0
+            tv = [each.tv.item() for each in results]
+            largest = [max(each.max_log_ratio.item(), 0.0) for each in results]
+        for cost in nats:  # one by one, as they were charged: the same rounding
+            self.nats += cost
+        self.tv += sum(tv)
+        self.max_log_ratio = max(self.max_log_ratio, *largest)
 
 
 @dataclass(frozen=True)
 class Problem:
     """One thing that is asked.
 
-    Attributes:
-        id: its name within the task.
-        prompt: the text that a model is given.
-        answer: what a right answer comes to, after extraction; None where there is no right or wrong.
-        group: the difficulty, or the category.
+    After extraction a right answer comes to ``answer``, None where there is no right or wrong; the group is a
+    difficulty or a category.
     """
 
     id: str
@@ -33,13 +87,8 @@ class Problem:
 class Answer:
     """A finished response.
 
-    Attributes:
-        text: without special tokens.
-        finish_reason: ``stop`` or ``length``.
-        metrics: counts, and wall time without the audit's.
-        audited: exact costs; None where nobody audited.
-        relaxed_known: whether ``metrics.relaxed`` was counted.
-        token_ids: the tokens of the answer, as the model wrote them.
+    The text lacks special tokens, the wall time of the metrics the audit's; ``audited`` is None where nobody audited,
+    and ``relaxed_known`` says whether ``metrics.relaxed`` was counted.
     """
 
     text: str
@@ -55,16 +104,81 @@ class Engine(Protocol):
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for a request that it cannot serve, before any work."""
-        ...
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for a prompt that does not fit, before any work."""
-        ...
 
     def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt."""
-        ...
 
     def close(self) -> None:
         """Give back what it holds beyond Python objects; the next answer takes it again."""
-        ...
+
+
+ENGINES = ("transformers", "llama-cpp", "vllm")
+"""What reads the target; the first two are the package's own loop, over models of Hugging Face and GGUF files."""
+
+
+def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arguments: str | None = None) -> Engine:
+    """Return the engine of a name with its models loaded.
+
+    Target and draft are named as in `load_pair`; ``audited`` answers carry their exact costs, which those of vLLM never
+    do; ``engine_arguments`` are vLLM's, as a JSON object.
+    """
+    check_choice("engine", name, ENGINES)
+    if name == "vllm":
+        from cactus_decoding.evaluation.engines.vllm import VllmEngine, located
+
+        return VllmEngine(*located(target, draft, engine_arguments))
+    if engine_arguments is not None:
+        raise ValueError(f"--engine-args is for --engine vllm, but the engine is {name!r}")
+    check_reads(name, target)
+    return TransformersEngine(load_pair(target, draft), audited=audited)
+
+
+def check_reads(name: str, target: str) -> None:
+    """Raise `ValueError` for an engine that does not read a target of that name."""
+    check_choice("engine", name, ENGINES)
+    if name == "llama-cpp" and parse_gguf(target) is None:
+        raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")
+
+
+class TransformersEngine:
+    """One pair, one response at a time.
+
+    ``watch`` sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
+    """
+
+    def __init__(
+        self, pair: Pair, *, audited: bool = True, watch: Callable[[Response], Iterator[Outcome]] = iter
+    ) -> None:
+        self._pair, self._audited, self._watch = pair, audited, watch
+        # the first passes of a process are slow
+        generate(pair, "Question:", num_speculative_tokens=2, max_new_tokens=8, seed=0)
+
+    def check(self, request: Request) -> None:
+        """Raise `ValueError` where the drafter does not go with the way to verify."""
+        request.check_drafter(self._pair.drafter)
+
+    def check_prompt(self, prompt: str, request: Request) -> None:
+        """Raise `ValueError` for an empty prompt, or one that leaves no room in a context window."""
+        check_prompt(self._pair, prompt, request)
+
+    def answer(self, prompt: str, request: Request) -> Answer:
+        """Answer one prompt, as if it were the first: what an earlier answer left cached would cut this one's time."""
+        self._pair.drafter.reset()
+        audited = AuditedCosts() if self._audited else None
+        response = stream(self._pair, prompt, request)
+        for outcome in self._watch(response):
+            if audited is not None:
+                audited.add(outcome)
+        return Answer(
+            response.text,
+            response.finish_reason or "length",
+            response.metrics,
+            audited,
+            token_ids=tuple(response.token_ids),
+        )
+
+    def close(self) -> None:
+        """Do nothing: all that this engine holds are Python objects."""

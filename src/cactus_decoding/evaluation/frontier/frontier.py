@@ -9,19 +9,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.auditing import audit
-from cactus_decoding.evaluation.expected import expected_kept, laid_out
-from cactus_decoding.evaluation.frontier.children import chance_kept
-from cactus_decoding.evaluation.frontier.packed_rows import chunks
-from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
+from cactus_decoding.auditing import audit, audit_beside
+from cactus_decoding.divergences.rows import without
+from cactus_decoding.evaluation.expected import expected_tokens
+from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, chunks
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, Relaxation
 from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.files.jsonl import number_of, parse_json
+from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import plain
 from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
@@ -39,18 +41,11 @@ _LOSSLESS = Lossless()
 class Point:
     """A relaxation, and what follows from it at the recorded positions; the intervals are over problems.
 
-    Attributes:
-        relaxation: the rule and where it may relax.
-        family: its family; ``lossless`` and ``limit`` are points of their own.
-        knob: the family's parameter.
-        acceptance: probability that the proposal is accepted, per visited position.
-        kl: KL(emitted || target) in nats, per visited position.
-        tv: total variation, per visited position.
-        max_log_ratio: the largest log of emitted over target probability at any visited position, in nats.
-        tokens_per_step: expected tokens of a step with 1, 2, … proposals, from the recorded steps' beginnings.
-        kept_by_children: probability that one of 1, 2, … children of a tree's node is kept by `match`, per visited
-            position: the draft's likeliest tokens but for one that is drawn. Empty where nobody asked.
-        kept_by_fixed_children: the same where none is drawn.
+    Acceptance, KL(emitted || target) in nats and total variation are per visited position, ``max_log_ratio`` is the
+    largest at any; ``tokens_per_step`` are those expected of 1, 2, … proposals, from the recorded steps' beginnings,
+    and ``kept_by_children`` is the probability that one of 1, 2, … children of a tree's node is kept by `match`: the
+    draft's likeliest tokens but for one that is drawn (or none, ``kept_by_fixed_children``). It is empty where nobody
+    asked. ``lossless`` and ``limit`` are families of their own.
     """
 
     relaxation: Relaxation
@@ -101,9 +96,6 @@ class Frontier:
         """Return what follows from a rule where it may relax, exactly: nothing is sampled.
 
         Up to ``max_children`` children of a tree's node are looked at.
-
-        Raises:
-            ValueError: for a policy that rows alone do not decide.
         """
         rule = parse_rule(rule) if isinstance(rule, str) else rule
         rows, problems = self.rows, self.rows.problems
@@ -157,9 +149,6 @@ class Frontier:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
 
         Rows keep every bit of float32 probabilities, whether packed or not, so that nothing is lost.
-
-        Raises:
-            ValueError: for what is not protection, or where tokens' texts are not known.
         """
         if spending != SpendingPolicy(spending.protection):
             raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {spending}")
@@ -213,33 +202,6 @@ def chance_of_acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor, dr
     return (relaxed_prob / draft.gather(-1, drafted).double()).clamp(max=1).squeeze(-1)
 
 
-def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
-    r"""Return the expected tokens of each step, given what was drafted, for 1, 2, … proposals, ``[steps, proposals]``.
-
-    .. math:: 1 + \sum_{j \le k} \prod_{i \le j} a_i
-
-    less the last token where an accepted proposal ends the response. Only the proposals were drawn: the draws of the
-    acceptance tests are summed over.
-
-    Args:
-        accepted: each proposal's chance of acceptance, ``[proposals]``.
-        step: the step it belongs to, ascending.
-        ends: whether a step's last proposal would end the response, ``[steps]``.
-
-    Example:
-        >>> step, ends = torch.tensor([0, 0]), torch.tensor([False])
-        >>> expected_tokens(torch.tensor([0.5, 0.5]), step, ends).tolist()
-        [[1.5, 1.75]]
-    """
-    chances = laid_out(accepted, step, len(ends))  # 0 behind the step's last proposal
-    counts = torch.bincount(step.long(), minlength=len(ends))
-    if not chances.shape[1]:  # no step proposes anything
-        return torch.ones(len(ends), 1, dtype=torch.float64)
-    last = (counts - 1).clamp(min=0).unsqueeze(1)
-    over = ends.unsqueeze(1) & (torch.arange(chances.shape[1]) >= last) & (counts > 0).unsqueeze(1)
-    return 1 + expected_kept(chances) - torch.where(over, chances.cumprod(-1).gather(1, last), 0.0)
-
-
 def frontier(
     rows: RecordedRows,
     families: Sequence[Family],
@@ -282,3 +244,69 @@ def as_result(points: Sequence[Point], rows: RecordedRows, provenance: Mapping[s
         "recorded": dict(rows.provenance),
         "provenance": dict(provenance),
     }
+
+
+def chance_kept(rule: AcceptanceRule, target: Tensor, draft: Tensor, count: int, *, drawn: bool) -> Tensor:
+    """Return the probability that one of some children of a node is kept by `match`, ``[rows]``.
+
+    They are the draft's likeliest tokens, of which the last makes way for one that is drawn from what the draft's row
+    holds besides, if one is drawn. A row that holds fewer tokens has fewer children.
+
+    Target and draft are rows ``[rows, vocabulary]`` in float64.
+
+    Example:
+        >>> from cactus_decoding.rules import Lossless
+        >>> q, p = torch.tensor([[0.5, 0.3, 0.2]]).double(), torch.tensor([[0.6, 0.4, 0.0]]).double()
+        >>> [round(chance_kept(Lossless(), q, p, count, drawn=False).item(), 3) for count in (1, 2, 3)]
+        [0.5, 0.8, 0.8]
+        >>> [round(chance_kept(Lossless(), q, p, count, drawn=True).item(), 3) for count in (1, 2)]
+        [0.8, 0.8]
+    """
+    held = (draft > 0).sum(-1).clamp(max=count - drawn)
+    kept = torch.zeros(len(draft), dtype=torch.float64)
+    for num_fixed in held.unique().tolist():
+        rows = held == num_fixed
+        kept[rows] = _kept_beside(rule, target[rows], draft[rows], num_fixed, drawn=drawn)
+    return kept
+
+
+def _kept_beside(rule: AcceptanceRule, target: Tensor, draft: Tensor, num_fixed: int, *, drawn: bool) -> Tensor:
+    fixed = draft.topk(num_fixed, dim=-1).indices
+    law = without(draft, fixed) if drawn else torch.zeros_like(draft)
+    if num_fixed:  # where nothing is left to draw, the first is the one that is judged
+        first = torch.zeros_like(law).scatter(-1, fixed[:, :1], 1.0)
+        law = torch.where(law.sum(-1, keepdim=True) > 0, law, first)
+    return audit_beside(rule, target, draft, law, fixed).acceptance
+
+
+SCHEMA, KIND = 1, "frontier"
+
+
+def read_frontier(path: str | Path) -> dict[str, Any]:
+    """Return what a result file of `cactus frontier` holds."""
+    value = parse_json(read_bytes(path), path)
+    if not isinstance(value, dict) or value.get("kind") != KIND:
+        raise ValueError(f"{path}: this is not a result of cactus frontier")
+    if value.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema is {value.get('schema')!r}, but this version reads schema {SCHEMA}")
+    missing = [name for name in ("settings", "visited", "problems", "points", "provenance") if name not in value]
+    if missing:
+        raise ValueError(f"{path}: the result of cactus frontier lacks {', '.join(missing)}")
+    for number, point in enumerate(value["points"]):
+        if not _is_point(point):
+            raise ValueError(f"{path}: point {number} is not a point of a frontier")
+    if [point["family"] for point in value["points"][:2]] != ["lossless", "limit"]:
+        raise ValueError(f"{path}: the first two points must be the lossless one and the limit")
+    return value
+
+
+def _is_point(point: object) -> bool:
+    if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
+        return False
+    if not isinstance(point.get("protect", ""), str):  # files of version 0.1, and what protects nothing, lack it
+        return False
+    try:
+        numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]
+    except (KeyError, TypeError, ValueError):
+        return False
+    return all(len(interval) == 3 for interval in numbers)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cactus_decoding.evaluation.frontier.packed_rows import PackedRows, join, pack
-from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, step_of_proposals
+from cactus_decoding.evaluation.frontier.recorded_rows import PackedRows, RecordedRows, join, pack, step_of_proposals
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
@@ -97,9 +96,6 @@ def record_rows(
     """Return the rows of lossless steps on prompts, until enough positions have been visited.
 
     Problem i is answered with the request's seed + i. Recording stops early where the rows take ``memory`` bytes.
-
-    Raises:
-        ValueError: at temperature 0, for another rule, for block verification, or where no position was visited.
     """
     if request.sampling.temperature == 0:
         raise ValueError(

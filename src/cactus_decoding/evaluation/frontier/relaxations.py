@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cactus_decoding import zoo
-from cactus_decoding.evaluation.tasks.extractors import number
-from cactus_decoding.evaluation.tasks.task import Task
+from cactus_decoding.evaluation.tasks.task import Task, number
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.loading import load_tokenizer, only_cached
 from cactus_decoding.models.tokenizers import Tokenizer
@@ -21,11 +20,7 @@ NONE = "none"
 
 
 class Relaxation(NamedTuple):
-    """A rule and where it may relax.
-
-    Attributes:
-        rule: its spelling.
-        spending: the policy; elsewhere the lossless rule decides.
+    """A rule's spelling and the policy that says where it may relax: elsewhere the lossless rule decides.
 
     Example:
         >>> str(Relaxation("clamped:width=3.0", spending_policy("digits")))
@@ -36,7 +31,6 @@ class Relaxation(NamedTuple):
     spending: SpendingPolicy = EVERYWHERE
 
     def __str__(self) -> str:
-        """The rule and the policy, for people."""
         return f"{self.rule} {self.spending}".rstrip()
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,12 +50,7 @@ def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
 def parse_policies(protect: Sequence[str], **protection: Any) -> list[SpendingPolicy]:
     """Return a policy for each set of protected tokens, each once; ``none`` protects nothing.
 
-    Args:
-        protect: the sets.
-        protection: what else is said of `Protection`, by the names of a request's settings.
-
-    Raises:
-        ValueError: for a pattern that is none, or a threshold where nothing is protected.
+    ``protection`` is what else is said of `Protection`, by the names of a request's settings.
 
     Example:
         >>> [str(policy) for policy in parse_policies(["none", "digits"])]
@@ -81,11 +70,7 @@ def answers_are_numbers(task: Task) -> bool:
 
 
 def tokenizer_of(target: str) -> Tokenizer:
-    """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``.
-
-    Raises:
-        ValueError: if it cannot be loaded.
-    """
+    """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``."""
     if target == zoo.BUNDLED:
         return load_tokenizer("target", zoo.path("target"))
     return load_tokenizer("target", target, local=only_cached("target", target))

@@ -33,16 +33,8 @@ def time_steps(
     for a while strikes all of them; every round begins with another one. The first step, which reads the prompt, is
     left out.
 
-    Args:
-        pair: the models.
-        prompts: one for each round.
-        timed: what is timed.
-        request: what else is asked of the answers; its seed is the first one's.
-        steps: that are timed of each answer, at most.
-        report: called with how many answers are given.
-
-    Raises:
-        ValueError: where a prompt's answers are too short to time a step.
+    ``prompts`` has one for each round, ``request`` what else is asked of the answers (its seed is the first one's), and
+    at most ``steps`` of each answer are timed; ``report`` is called with how many are given.
     """
     times: dict[RelaxationAtLength, list[float]] = {each: [] for each in timed}
     generate(pair, prompts[0], num_speculative_tokens=2, max_new_tokens=8, seed=0)  # a process's first passes are slow

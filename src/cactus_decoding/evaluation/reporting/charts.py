@@ -69,7 +69,7 @@ def length_picture(summaries: Sequence[RunSummary]) -> str:
     panel = figure.subplots()
     panel.axvline(1, color=GREY, lw=1)
     for place, summary in enumerate(shown):
-        value = _interval(summary, "length_ratio")
+        value = summary.known("length_ratio")
         look = style_of(summary.config.rule).keywords() | {"linestyle": "none"}
         panel.errorbar(value.value, place, xerr=_reach(value), capsize=2, **look)
     panel.set_yticks(range(len(shown)), [plain(summary.config.label) for summary in shown], fontsize=8)
@@ -199,7 +199,7 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
         for kind, line in ((int, dash), (str, "none")):  # a draft length that adapts is on no line between numbers
             part = [summary for summary in ours if isinstance(summary.config.num_speculative_tokens, kind)]
             part.sort(key=lambda summary: places[summary.config.num_speculative_tokens])
-            values = [_interval(summary, metric) for summary in part]
+            values = [summary.known(metric) for summary in part]
             if part:
                 panel.errorbar(
                     [places[summary.config.num_speculative_tokens] + aside for summary in part],
@@ -240,7 +240,7 @@ def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str)
     ]
     seen: set[str] = set()
     for summary in shown:
-        x, y = _interval(summary, across), _interval(summary, up)
+        x, y = summary.known(across), summary.known(up)
         if not (math.isfinite(x.value) and math.isfinite(y.value)):
             continue
         family = family_of(summary.config.rule)
@@ -275,12 +275,6 @@ def _spread(figure: Any, panel: Axes) -> None:
                 break
         else:
             label.remove()
-
-
-def _interval(summary: RunSummary, metric: str) -> Interval:
-    found = summary.metrics[metric]
-    assert found is not None
-    return found
 
 
 def _reach_pair(value: Interval) -> tuple[float, float]:

@@ -102,11 +102,7 @@ def plain(text: str) -> str:
 
 
 def new_figure(size: tuple[float, float] = SIZE) -> Figure:
-    """Return an empty figure, made without any global state of matplotlib.
-
-    Raises:
-        ValueError: where matplotlib is not installed.
-    """
+    """Return an empty figure, made without any global state of matplotlib."""
     with needing("pictures need matplotlib", "report"):
         from matplotlib.figure import Figure as NewFigure
     return NewFigure(figsize=size, layout="constrained", facecolor="white")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.intervals import Interval, clustered_proportion
+from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.pictures import clean
 from cactus_decoding.evaluation.runs.results import RunResult, read_results
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.files.templates import page_templates
 from cactus_decoding.sampling.params import SamplingParams
 
 COLUMNS = (
@@ -40,8 +42,6 @@ COLUMNS = (
 )
 """Metric, heading, digits."""
 _LARGE = 1e6
-ONE_SIGMA = 0.158655
-"""Of a normal distribution this much lies above one standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,7 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """Results of one task and sampling.
-
-    Attributes:
-        title: task and sampling.
-        pairs: summaries of each pair of models, by its name.
-        pictures: in the order that they are shown.
-        notes: what is missing, and why.
-    """
+    """Results of one task and sampling: summaries by pair of models, and notes on what is missing, and why."""
 
     title: str
     pairs: Mapping[str, Sequence[RunSummary]]
@@ -78,13 +71,7 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a page shows.
-
-    Attributes:
-        sections: one for each task and sampling.
-        frontier: the frontier's picture, if there is one.
-        sources: file names with what made them.
-    """
+    """What a page shows: sections, the frontier's picture if there is one, and file names with what made them."""
 
     sections: Sequence[Section]
     frontier: Picture | None = None
@@ -92,12 +79,7 @@ class Report:
 
 
 def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[RunResult]]]:
-    """Return the results of several files.
-
-    Raises:
-        OSError: if one cannot be read.
-        ValueError: for a malformed line, an empty file, or a run that stands in two places; names file and line.
-    """
+    """Return the results of several files."""
     seen: dict[str, Path] = {}
     found = []
     for path in paths:
@@ -119,7 +101,9 @@ def make_report(
     summaries = summarise(result for _, results in files for result in results)
     groups: dict[tuple[Any, ...], list[RunSummary]] = {}
     for summary in summaries:
-        groups.setdefault(_same_question(summary), []).append(summary)
+        config, request = summary.config, summary.config.request
+        same = config.task, config.problems, config.engine, request.max_new_tokens, request.sampling
+        groups.setdefault(same, []).append(summary)
     sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
     picture = None
     if frontier is not None:
@@ -127,11 +111,6 @@ def make_report(
         sources.append((clean(str(path)), _made_by([result["provenance"]])))
         picture = _frontier_of(result)
     return Report([_section(group) for group in groups.values()], picture, sources)
-
-
-def _same_question(summary: RunSummary) -> tuple[Any, ...]:
-    config, request = summary.config, summary.config.request
-    return (config.task, config.problems, config.engine, request.max_new_tokens, request.sampling)
 
 
 def pair_of(summary: RunSummary) -> str:
@@ -198,15 +177,6 @@ def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> l
     return found
 
 
-def sigma_band(summaries: Sequence[RunSummary]) -> Interval | None:
-    """Return the target's own score and the ends of its exact 68 % interval; None where it was not measured alone."""
-    for summary in summaries:
-        score = summary.metrics["score"]
-        if summary.config.num_speculative_tokens == 0 and score is not None:
-            return clustered_proportion(summary.group.columns["right"], len(summary.group.results), tail=ONE_SIGMA)
-    return None
-
-
 def _frontier_of(result: Mapping[str, Any]) -> Picture:
     settings = result["settings"]
     caption = (
@@ -266,3 +236,56 @@ def mark_of(summary: RunSummary) -> str:
     if summary.group is not summary.baseline:
         return ""
     return "best lossless" if summary.best_tree is None else "best lossless chain"
+
+
+EXPLANATION = (
+    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
+    "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
+    "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
+    "same run; where trees were proposed, at its best chain, and its best tree stands beside it. "
+    "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
+    "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
+)
+
+
+def to_html(report: Report) -> str:
+    """Return one page that needs nothing else: no network, no script."""
+    templates = page_templates(Path(__file__).parent)
+    templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
+    return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+
+
+def parts_of(name: str) -> list[str]:
+    """Return a setting's name in parts between which a line may end: never within a number.
+
+    >>> parts_of("cactus:delta=1.0,solver=exact ×10")
+    ['cactus:', 'delta=1.0,', 'solver=exact ×10']
+    """
+    return re.findall(r"[^:,]*[:,]|[^:,]+", name)
+
+
+def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
+    """Return the tables as Markdown."""
+    parts = [EXPLANATION]
+    for section in report.sections:
+        parts.append(heading(escape(section.title)))
+        for name, summaries in section.pairs.items():
+            columns = columns_of(summaries)
+            lines = [f"| {escape(name)} | " + " | ".join(title for _, title, _ in columns) + " |"]
+            lines.append("|---|" + "---:|" * len(columns))
+            for summary in summaries:
+                numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
+                lines.append(f"| {escape(name_of(summary))} | " + " | ".join(numbers) + " |")
+            parts.append("\n".join(lines))
+        parts += [escape(note) for note in section.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    r"""Return text that Markdown shows as it is, inside a table too.
+
+    >>> print(escape("<b>|*x*"))
+    &lt;b&gt;\|\*x\*
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{letter}" if letter in "\\`*_[]|" else letter for letter in text)

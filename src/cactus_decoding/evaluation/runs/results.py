@@ -1,11 +1,11 @@
-"""Result files: JSON Lines, one line a finished run, which survive a kill at any moment."""
+"""Result files: JSON Lines, one line a finished run, and beside them the answers of those that are not finished."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.files.jsonl import number_of, parse_json, whole_lines
+from cactus_decoding.files.jsonl import number_of, objects_in, parse_json, whole_lines
 from cactus_decoding.files.reading import read_bytes
-from cactus_decoding.files.writing import as_json, file_behind, lock
+from cactus_decoding.files.writing import as_json, file_behind, lock, write_atomically
 
 SCHEMA = 1
 COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
@@ -31,11 +31,8 @@ _BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
 class RunResult:
     """A finished run.
 
-    Attributes:
-        config: what it is about.
-        answers: columns, one entry a problem; the audited ones are absent where nobody audited, ``text`` in files of
-            version 0.1, and ``token_ids`` where nobody asked for them.
-        provenance: commit, versions, machine, date, arguments.
+    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, ``text`` in files of
+    version 0.1, and ``token_ids`` where nobody asked for them.
     """
 
     config: RunConfig
@@ -77,12 +74,7 @@ class RunResult:
 
 
 def read_results(path: str | Path) -> list[RunResult]:
-    """Return the finished runs of a result file; a last line that a kill cut off is passed over.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: for a line that is not a run's; says which.
-    """
+    """Return the finished runs of a result file; a last line that a kill cut off is passed over."""
     return _parse(read_bytes(path), path)[0]
 
 
@@ -117,12 +109,7 @@ def _parse_line(value: Any, where: str) -> RunResult:
 
 
 class ResultFile:
-    """A result file that is being written: what is in it, and a way to add to it.
-
-    Attributes:
-        path: where it is.
-        results: its finished runs.
-    """
+    """A result file that is being written: what is in it, and a way to add to it."""
 
     def __init__(self, path: Path, results: list[RunResult], file: IO[bytes]) -> None:
         self.path, self.results = path, results
@@ -157,3 +144,63 @@ def opened(path: Path) -> Iterator[ResultFile]:
             if is_new and not os.fstat(file.fileno()).st_size:  # a mistake leaves nothing behind
                 file_path.unlink(missing_ok=True)
             raise
+
+
+AnswerEntry = dict[str, Any]
+"""An answer's entry in each column of a result."""
+
+
+class Journal:
+    """Answers of unfinished runs.
+
+    An answer counts only for the same run, problems and commit. A last line that a kill cut off is passed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: dict[str, list[AnswerEntry]] = {}
+        data = whole_lines(read_bytes(path)) if path.exists() else b""
+        for _, where, value in objects_in(data, path):
+            if not isinstance(value.get("of"), str) or not isinstance(value.get("row"), dict):
+                raise ValueError(f"{where}: this is not an answer of an unfinished run")
+            self._entries.setdefault(value["of"], []).append(value["row"])
+        self._file = path.open("ab")
+        self._file.truncate(len(data))
+
+    def entries(self, of: str) -> list[AnswerEntry]:
+        """Return the answers of an unfinished run, in the order of its problems."""
+        return [
+            entry | {name: number_of(entry[name], math.inf) for name in AUDITED if name in entry}
+            for entry in self._entries.get(of, [])
+        ]
+
+    def add(self, of: str, entry: AnswerEntry) -> None:
+        """Keep an answer."""
+        self._entries.setdefault(of, []).append(entry)
+        self._file.write(_line(of, entry).encode())
+        self._file.flush()
+
+    def finish(self, finished: Iterable[str]) -> None:
+        """Forget finished runs, and remove the file where nothing is left."""
+        for of in finished:
+            self._entries.pop(of, None)
+        self._file.close()
+        write_atomically(
+            self._path, "".join(_line(of, each) for of, entries in self._entries.items() for each in entries)
+        )
+        if not self._entries:
+            self._path.unlink()
+
+
+def _line(of: str, entry: AnswerEntry) -> str:
+    return as_json({"of": of, "row": entry}) + "\n"
+
+
+def journal_of(results: Path) -> Path:
+    """Return where the journal of a result file is.
+
+    Example:
+        >>> journal_of(Path("results.jsonl")).name
+        'results.jsonl.partial'
+    """
+    return results.with_name(results.name + ".partial")

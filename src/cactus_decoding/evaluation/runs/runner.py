@@ -1,26 +1,26 @@
-"""Answers runs one after another, and keeps each as soon as it is finished."""
+"""Answers runs one after another, and keeps each as soon as it is finished; scores stored answers anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.journal import AnswerEntry, Journal, journal_of
-from cactus_decoding.evaluation.runs.results import AUDITED, COUNTS, ResultFile, RunResult
+from cactus_decoding.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.evaluation.runs.results import (
+    AUDITED,
+    COUNTS,
+    AnswerEntry,
+    Journal,
+    ResultFile,
+    RunResult,
+    journal_of,
+)
 from cactus_decoding.evaluation.tasks.task import Task
-from cactus_decoding.files.provenance import with_engines
-
-
-class LoadEngine(Protocol):
-    """Loads what answers with a draft."""
-
-    def __call__(self, draft: str) -> Engine:
-        """Return an engine with its models loaded."""
-        ...
+from cactus_decoding.files.provenance import commit, with_engines
+from cactus_decoding.generation.request import Request
 
 
 def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
@@ -53,7 +53,7 @@ def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult])
 def run(
     configs: Sequence[RunConfig],
     tasks: Mapping[str, Task],
-    load: LoadEngine,
+    load: Callable[[str], Engine],
     file: ResultFile,
     provenance: Mapping[str, Any],
     report: Callable[[str], None] = lambda remark: None,
@@ -174,3 +174,49 @@ def _entry(problem: Problem, answer: Answer, right: bool | None, token_ids: bool
     if answer.audited is not None:
         entry |= {name: getattr(answer.audited, name) for name in AUDITED}
     return entry
+
+
+class StoredAnswers:
+    """An engine that gives the answers of a finished run, each to the request that has its seed."""
+
+    def __init__(self, result: RunResult) -> None:
+        texts, reasons = result.answers["text"], result.answers["finish_reason"]
+        self._answers = {
+            seed_of(result.config.seed, place): Answer(text, reason)
+            for place, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+        }
+
+    def check(self, request: Request) -> None:
+        """Take every request: it was answered."""
+
+    def check_prompt(self, prompt: str, request: Request) -> None:
+        """Take every prompt likewise."""
+
+    def answer(self, prompt: str, request: Request) -> Answer:
+        """Return the stored answer."""
+        assert request.seed is not None  # a run's requests have one
+        return self._answers[request.seed]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: str) -> Iterator[RunResult]:
+    """Yield the runs with their texts scored by the tasks; everything else is as it was.
+
+    The tasks are by the names that the runs have; the provenance then names ``source``, the file.
+    """
+    for result in results:
+        config, named = result.config, f"{source}: the run of {result.config.rule}"
+        if config.task not in tasks:
+            raise ValueError(f"{named} is of task {config.task!r}: give it as --task or --lm-eval")
+        if any(text is None for text in result.answers.get("text", [None])):
+            raise ValueError(f"{named} holds no texts, as results of version 0.1: its answers cannot be scored anew")
+        task = tasks[config.task]
+        said = about(task, config)
+        if len(task.problems) < config.problems or result.provenance.get("prompts") != said["prompts"]:
+            raise ValueError(f"{named} answers other problems than task {config.task!r} asks")
+        right = [right for _, _, right in task.answer(StoredAnswers(result), config)]
+        rescoring = {"from": source, "commit": commit(), "date": said["date"]}
+        provenance = {**result.provenance, "problems": said["problems"], "rescored": rescoring}
+        yield RunResult(config, {**result.answers, "right": right}, provenance)

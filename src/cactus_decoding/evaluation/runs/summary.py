@@ -26,12 +26,7 @@ Sums = Mapping[str, Numbers]
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs that differ in nothing but their seed.
-
-    Attributes:
-        config: what they share; its seed says nothing.
-        results: of the runs, by seed.
-    """
+    """The runs, by seed, that differ in nothing else; the seed of ``config`` says nothing."""
 
     config: RunConfig
     results: tuple[RunResult, ...]
@@ -69,12 +64,8 @@ class RunGroup:
 class RunSummary:
     """A group of runs and what came out.
 
-    Attributes:
-        group: the runs.
-        baseline: lossless at its own best draft length, a chain's where there is one; None where the file has no such
-            run.
-        best_tree: lossless at its own best tree; None where the file has none.
-        metrics: by name, with intervals; None where a metric needs what the file lacks.
+    The baseline is lossless at its own best draft length, a chain's where there is one, ``best_tree`` lossless at its
+    own best tree, None where the file has no such run; a metric is None where it needs what the file lacks.
     """
 
     group: RunGroup
@@ -91,6 +82,12 @@ class RunSummary:
     def seeds(self) -> list[int]:
         """The seeds that went into it."""
         return [result.config.seed for result in self.group.results]
+
+    def known(self, metric: str) -> Interval:
+        """Return a metric that has a value."""
+        found = self.metrics[metric]
+        assert found is not None
+        return found
 
     def as_dict(self) -> dict[str, object]:
         """Return everything, for JSON."""
@@ -137,18 +134,12 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
 its own best draft length, ``best_tree`` at its own best tree, ``lossless`` is lossless at the group's draft length,
 ``alone`` is the target alone. ``nodes`` are the proposals of trees."""
 
-PROPORTIONS = ("score", "truncated")
-LARGEST = ("max_likelihood_ratio",)
 NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncated")
 """Every metric of a summary."""
 
 
 def grouped(results: Iterable[RunResult]) -> list[RunGroup]:
-    """Return the runs of a file, gathered over seeds, in the order of their first one.
-
-    Raises:
-        ValueError: where the same run stands there twice, or a task's runs hold answers to different problems.
-    """
+    """Return the runs of a file, gathered over seeds, in the order of their first one."""
     gathered: dict[RunConfig, dict[int, RunResult]] = {}
     for result in results:
         shared = gathered.setdefault(result.config.asking(seed=0), {})
@@ -191,11 +182,7 @@ def _fastest(groups: Sequence[RunGroup]) -> RunGroup | None:
 
 
 def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
-    """Return a summary of each group of runs, in the order of the file; the bootstrap's seed is fixed.
-
-    Raises:
-        ValueError: where the same run stands there twice, or a task's runs hold answers to different problems.
-    """
+    """Return a summary of each group of runs, in the order of the file; the bootstrap's seed is fixed."""
     found = grouped(results)
     summaries = []
     for group in found:

@@ -18,12 +18,9 @@ from cactus_decoding.evaluation.tasks.task import Task
 
 @dataclass(frozen=True, eq=False)
 class HarnessTask(Task):
-    """A task of the harness.
+    """A task of the harness, whose ``manager`` finds tasks by name.
 
     An answer is right where the first metric of the task that is 0 or 1 says so; without one there is no score.
-
-    Attributes:
-        manager: the harness's, which finds tasks by name.
     """
 
     manager: Any = None
@@ -64,9 +61,6 @@ def harness_tasks(names: str, include: Path | None, problems: int | None) -> lis
 
     Names are comma-separated; ``include`` is a folder with further definitions; of each task the first ``problems`` are
     asked.
-
-    Raises:
-        ValueError: where the harness is not installed, for an unknown task, or one that does not generate.
     """
     with needing("--lm-eval needs lm-evaluation-harness", "eval"):
         from lm_eval.tasks import TaskManager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cactus_decoding.evaluation.engines.engine import Answer, Engine
-from cactus_decoding.evaluation.engines.loading import load_engine
+from cactus_decoding.evaluation.engines.engine import Answer, Engine, load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.zoo import BUNDLED, full_name
 
@@ -27,8 +26,7 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
     Sampling is the run's: of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are answered
     under the settings that are compared.
 
-    Attributes:
-        answers: by the task's name and the document's number, as they were given.
+    Answers are by the task's name and the document's number.
     """
 
     def __init__(self, engine: Engine, config: RunConfig) -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from cactus_decoding.arguments.checks import check_choice, check_integer
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.evaluation.engines.engine import Problem
-from cactus_decoding.evaluation.tasks.extractors import EXTRACTORS, Extractor, after_hashes, extractor
-from cactus_decoding.evaluation.tasks.task import Task
+from cactus_decoding.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, last_number
 from cactus_decoding.files.jsonl import read_objects, text_of
 from cactus_decoding.zoo.word_problems import format_prompt, word_problems
 
@@ -21,21 +20,9 @@ USUAL_WORD_PROBLEMS = 500
 """How many of the word problems are asked where nobody says: they never end."""
 
 
-class Source(Protocol):
-    """Makes a task."""
-
-    def task(self, limit: int | None) -> Task:
-        """Return the task with its first ``limit`` problems, or all of them."""
-        ...
-
-
 @dataclass(frozen=True)
 class WordProblems:
-    """The bundled word problems, grouped by their number of steps.
-
-    Attributes:
-        split: ``test`` is held out; ``validation`` is for tuning.
-        seed: start of the generator of problems.
+    """The bundled word problems, grouped by their number of steps; those of the split ``test`` are held out.
 
     Example:
         >>> WordProblems().task(1).problems[0].id
@@ -66,9 +53,6 @@ class WordProblems:
 class Gsm8k:
     """GSM8K from its published JSON Lines: objects with a ``question``, and an ``answer`` that ends in ``#### 18``.
 
-    Attributes:
-        path: the file.
-
     Source: Cobbe et al., arXiv 2110.14168.
     """
 
@@ -76,7 +60,9 @@ class Gsm8k:
 
     def task(self, limit: int | None) -> Task:
         """Return the task."""
-        return Task("gsm8k", tuple(islice(self._problems(), limit)), _hashes_or_last_number, stop=("\nQuestion:",))
+        # models that were not trained on the format end in the number without the mark
+        extract = lambda text: after_hashes(text) or last_number(text)  # noqa: E731
+        return Task("gsm8k", tuple(islice(self._problems(), limit)), extract, stop=("\nQuestion:",))
 
     def _problems(self) -> Iterator[Problem]:
         for number, where, value in read_objects(self.path):
@@ -87,19 +73,11 @@ class Gsm8k:
             yield Problem(str(number), format_prompt(question), reference)
 
 
-def _hashes_or_last_number(text: str) -> str | None:
-    """Models that were not trained on the format end in the number without the mark."""
-    return after_hashes(text) or extractor("last_number")(text)
-
-
 @dataclass(frozen=True)
 class SpecBench:
     """Spec-Bench's prompts, grouped by category: for speed and divergence, without a score.
 
     Objects with a ``question_id``, a ``category`` and ``turns``, of which the first is asked.
-
-    Attributes:
-        path: the file.
 
     Source: Xia et al., arXiv 2401.07851.
     """
@@ -191,11 +169,7 @@ def file_of(text: str) -> Path | None:
 
 
 def parse_task(text: str, problems: int | None = None) -> Task:
-    """Return the task that a text spells: a kind, then ``:`` and comma-separated ``parameter=value`` pairs.
-
-    Args:
-        text: the spelling.
-        problems: how many are asked, the first of them; all, if None.
+    """Return the task that a text spells, or its first problems: a kind, then ``:`` and ``parameter=value`` pairs.
 
     Raises:
         OSError: for a file that cannot be read.
@@ -205,8 +179,7 @@ def parse_task(text: str, problems: int | None = None) -> Task:
         >>> parse_task("word_problems:split=validation", 3).problems[2].id
         'validation-0-2'
     """
-    source: Source = parse("task", text, SOURCES)
-    task = source.task(problems)
+    task: Task = parse("task", text, SOURCES).task(problems)
     if not task.problems:
         raise ValueError(f"task {text!r} has no problems")
     if problems is not None and len(task.problems) < problems:
@@ -216,3 +189,21 @@ def parse_task(text: str, problems: int | None = None) -> Task:
         twice = next(each for place, each in enumerate(ids) if each in ids[:place])
         raise ValueError(f"task {text!r} has two problems with the id {twice!r}")
     return task
+
+
+def check_not_held_out(spelling: str) -> None:
+    """Raise `ValueError` for a task of the bundled word problems that is kept for tests.
+
+    Example:
+        >>> check_not_held_out("word_problems:split=train")
+        >>> check_not_held_out("word_problems")
+        Traceback (most recent call last):
+        ValueError: the problems of 'word_problems' are held out for tests: learn from word_problems:split=train, or
+        split=validation
+    """
+    source = parse("task", spelling, SOURCES)
+    if isinstance(source, WordProblems) and source.split == "test":
+        raise ValueError(
+            f"the problems of {spelling!r} are held out for tests: learn from word_problems:split=train, or "
+            "split=validation"
+        )

@@ -1,26 +1,159 @@
-"""What is asked: problems, and how an answer is judged."""
+"""What is asked, how an answer is found in a text, and how it is judged."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import islice
+from types import MappingProxyType
 
+from cactus_decoding.arguments.suggestions import suggestion
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig
+
+Extractor = Callable[[str], str | None]
+
+_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
+_HASHES = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+)")
+_LETTER = re.compile(r"\b([A-J])\b")
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+
+
+def number(text: str) -> str | None:
+    """Return a number in one spelling, or None for what is none.
+
+    Example:
+        >>> number("1,250.50"), number("7.0"), number("seven")
+        ('1250.5', '7', None)
+    """
+    try:
+        value = Decimal(text.replace(",", "").strip())
+    except InvalidOperation:
+        return None
+    if not value.is_finite():
+        return None
+    return str(int(value)) if value == value.to_integral_value() else str(value.normalize())
+
+
+def after_hashes(text: str) -> str | None:
+    r"""Return the number after the first ``####``.
+
+    Example:
+        >>> after_hashes("3 * 4 = 12 legs.\n#### 12")
+        '12'
+    """
+    found = _HASHES.search(text)
+    return number(found.group(1)) if found else None
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number.
+
+    Example:
+        >>> last_number("It costs $1,250, not 1,300.")
+        '1300'
+    """
+    found = _NUMBER.findall(text)
+    return number(found[-1]) if found else None
+
+
+def letter(text: str) -> str | None:
+    """Return the last capital from A to J that stands alone: the answer to a multiple choice.
+
+    Example:
+        >>> letter("Not A, so the answer is (C).")
+        'C'
+    """
+    found = _LETTER.findall(text)
+    return found[-1] if found else None
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what the last ``\boxed{...}`` holds, a number in one spelling.
+
+    Example:
+        >>> boxed(r"so \\boxed{1,000}")
+        '1000'
+    """
+    found = _BOXED.findall(text)
+    return (number(found[-1]) or found[-1].strip()) if found else None
+
+
+def exact(text: str) -> str | None:
+    """Return the whole text without space at its ends.
+
+    Example:
+        >>> exact(" yes ")
+        'yes'
+    """
+    return text.strip() or None
+
+
+def first_line(text: str) -> str | None:
+    r"""Return the first line that is not blank.
+
+    Example:
+        >>> first_line("\n yes\nbecause")
+        'yes'
+    """
+    lines = text.strip().splitlines()
+    return lines[0].strip() if lines else None
+
+
+EXTRACTORS = MappingProxyType(
+    {
+        "hashes": after_hashes,
+        "last_number": last_number,
+        "letter": letter,
+        "boxed": boxed,
+        "exact": exact,
+        "first_line": first_line,
+    }
+)
+"""Every extractor by its name; ``regex`` is another, with a pattern."""
+
+
+def extractor(name: str, pattern: str = "") -> Extractor:
+    """Return the extractor of a name.
+
+    Example:
+        >>> extractor("regex", "= ([0-9]+)")("1 + 1 = 2 and 2 + 2 = 4")
+        '4'
+    """
+    if name != "regex":
+        if name not in EXTRACTORS:
+            known = (*EXTRACTORS, "regex", "none")
+            raise ValueError(f"extract must be one of {', '.join(known)}, but is {name!r}{suggestion(name, known)}")
+        if pattern:
+            raise ValueError(f"a pattern goes with extract=regex only, but extract is {name!r}")
+        return EXTRACTORS[name]
+    if not pattern:
+        raise ValueError("extract=regex needs a pattern, as in extract=regex,pattern=is ([0-9]+)")
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
+
+    def search(text: str) -> str | None:
+        found = list(compiled.finditer(text))
+        if not found:
+            return None
+        groups = found[-1].groups()
+        return (groups[0] if groups else found[-1].group()) or None
+
+    return search
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Problems and how their answers are read.
+    """Problems in order, and how their answers are read.
 
-    Attributes:
-        name: what result files call it.
-        problems: in order.
-        extract: turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
-        stop: strings that end an answer.
+    ``extract`` turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
+    ``stop`` ends an answer.
     """
 
     name: str

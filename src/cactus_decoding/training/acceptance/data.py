@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from cactus_decoding.evaluation.tasks.sources import SOURCES, parse_task
+from cactus_decoding.evaluation.tasks.sources import SOURCES, check_not_held_out, parse_task
 from cactus_decoding.files.jsonl import read_objects, text_of
-from cactus_decoding.training.held_out import check_not_held_out
 from cactus_decoding.zoo.word_problems import format_prompt
 
 IGNORED = -100
@@ -26,24 +25,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Document:
-    """A text to learn from.
-
-    Attributes:
-        prompt: its beginning, which is given and not learned; empty where all is learned.
-        completion: the rest; None where the target is still to write it.
-    """
+    """A prompt, given and not learned, and its completion, None where the target is still to write it."""
 
     prompt: str
     completion: str | None
 
 
 class TokenSequence(NamedTuple):
-    """A document's tokens.
-
-    Attributes:
-        token_ids: of the whole.
-        prompt_length: how many of them are given.
-    """
+    """A document's tokens, of which the first ``prompt_length`` are given."""
 
     token_ids: list[int]
     prompt_length: int
@@ -56,10 +45,6 @@ class TokenSequence(NamedTuple):
 
 def read_documents(data: str, limit: int | None = None) -> list[Document]:
     """Return the documents of a file or a task.
-
-    Raises:
-        OSError: for a file that cannot be read.
-        ValueError: for a malformed line, a task that is held out for tests, or no documents.
 
     Example:
         >>> read_documents("word_problems:split=train", 2)[0].prompt[:9]
@@ -122,9 +107,6 @@ def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataS
     """Return sequences in three parts, drawn by a seed; those of which nothing is learned are left out.
 
     Sequences of one prompt, and equal texts, stay together: no part tells another's answers.
-
-    Raises:
-        ValueError: where fewer than three prompts or texts are left.
 
     Example:
         >>> [len(part) for part in split([TokenSequence([each, 2], 1) for each in range(30)], held_out=64, seed=0)]

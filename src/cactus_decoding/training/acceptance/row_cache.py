@@ -36,15 +36,7 @@ class RowCache:
     acceptance of 0.920 comes out 2e-5 too large; rows of large vocabularies at temperature 1 have heavier tails.
     Evaluations take whole rows.
 
-    Args:
-        folder: where the files are; a folder of its own in it for each target and data.
-        target: whose rows they are.
-        sequences: the texts.
-        top: how many tokens of a row are kept.
-
-    Attributes:
-        folder: where this target's rows of these texts are.
-        vocabulary: how many tokens a row of the target has.
+    A target's rows of some texts have a folder of their own in ``folder``.
     """
 
     def __init__(
@@ -95,12 +87,11 @@ class RowCache:
 
 
 def likeliest(logits: Tensor, top: int = TOP) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens of rows, and the logarithms of their probabilities and of all others' together.
+    """Return the likeliest tokens of rows, ``[rows, top]``, and logarithms of their and of all others' probability.
 
     The others' mass is summed up by itself: what the likeliest leave of 1 is mostly rounding.
 
-    Returns:
-        Token ids, ``[rows, top]``, and logarithms, ``[rows, top + 1]``, on the CPU.
+    The logarithms are ``[rows, top + 1]``; both are on the CPU.
 
     Example:
         >>> ids, log_probs = likeliest(torch.tensor([[0.5, 0.25, 0.25]]).log(), top=2)
@@ -130,13 +121,9 @@ def coarse(
     Where models pad their vocabularies differently, tokens that only one of them has are left out; of a longer target's
     that were not kept, the mass counts as others'.
 
-    Args:
-        top_ids: the likeliest tokens, ``[positions, top]``.
-        top_log_probs: logarithms of q there, and of the mass of all others, ``[positions, top + 1]``.
-        vocabulary: how many tokens a row of the target has.
-        draft_logits: ``[texts, length, vocabulary]``.
-        token_ids: what the texts have at these positions, ``[texts, length]``.
-        mask: which positions count, ``[texts, length]``.
+    Of the likeliest tokens, ``[positions, top]``, the logarithms of q have that of the mass of all others behind them,
+    ``[positions, top + 1]``; ``vocabulary`` is how many tokens a row of the target has, ``draft_logits`` are ``[texts,
+    length, vocabulary]``, and ``mask`` says which of the texts' positions count.
 
     Example:
         >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75, 0.25]]).log(), 4, torch.zeros(1, 1, 5),

@@ -3,12 +3,76 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.knobs import Knob, check_knobs
-from cactus_decoding.training.acceptance.filters import parse_filter
-from cactus_decoding.training.acceptance.losses import parse_loss
+from cactus_decoding.arguments.spelling import parse, spell
+from cactus_decoding.training.acceptance.losses import LOSSES, parse_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cactus_decoding.training.acceptance.losses.base import Rows
+
+Report = Callable[[str, int, int, str], None]
+"""Called with what is being done, how much of it is done, how much there is to do, and a remark."""
+
+
+@dataclass(frozen=True)
+class AdaSpec:
+    """Learns only from tokens that a draft of its size can learn: where a reference draft is much nearer the target.
+
+    The reference is distilled first, by the loss ``kl``, from the same start for as many steps. Then the tokens with
+    the largest KL(q || p) - KL(q || p_ref) of each batch (of each process) count.
+
+    Source: AdaSPEC, arXiv 2510.19779.
+
+    Example:
+        >>> import torch
+        >>> from cactus_decoding.training.acceptance.losses.base import Rows
+        >>> q, p = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]]).log(), torch.zeros(1, 2, 2)
+        >>> draft, reference = (Rows.of(q, each, torch.zeros(1, 2, dtype=torch.long)) for each in (p, q))
+        >>> AdaSpec(keep=0.5).chosen(draft, reference)
+        tensor([0])
+    """
+
+    keep: Annotated[float, Knob("share of a batch's tokens", gt=0, le=1)] = 0.4
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+
+    def chosen(self, draft: Rows, reference: Rows) -> Tensor:
+        """Return the places of the tokens that count, given the draft's and the reference's rows."""
+        gain = draft.kl.detach() - reference.kl
+        return gain.topk(math.ceil(self.keep * len(gain))).indices
+
+    def __str__(self) -> str:
+        """Return the spelling, which `parse_filter` takes."""
+        return spell("adaspec", self)
+
+
+FILTERS = MappingProxyType({"adaspec": AdaSpec})
+"""Every filter by its name."""
+
+
+def parse_filter(text: str) -> AdaSpec:
+    """Return the filter that a text spells.
+
+    Example:
+        >>> parse_filter("adaspec:keep=0.3")
+        AdaSpec(keep=0.3)
+    """
+    return parse("filter", text, FILTERS)
+
+
+def check_installed() -> None:
+    """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
+    with needing("training a draft needs accelerate", "train"):
+        import accelerate  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -16,34 +80,6 @@ class TrainingSettings:
     """How a draft is trained, and from what.
 
     Exactly one of ``draft``, ``layers`` with ``width``, and ``first_layers`` says where it starts.
-
-    Attributes:
-        target: the verifying model: a folder, a name on the hub, or ``bundled``.
-        data: JSON Lines of objects with a ``prompt`` (the target answers it), a ``prompt`` and a ``completion``, or a
-            ``text``; or a task such as ``word_problems:split=train``, whose prompts the target answers.
-        loss: such as ``lk``; see `LOSSES`.
-        draft: the draft to start from: a folder, a name on the hub, or a bundled draft's name.
-        layers: of a new draft with the target's architecture and tokenizer.
-        width: of its hidden states; a multiple of the width of the target's attention heads.
-        first_layers: start from so many of the target's own first layers.
-        filter: such as ``adaspec:keep=0.4``; see `FILTERS`.
-        on_policy: the share of sequences that the draft itself continues, and the target's rows judge.
-        refresh_every: steps after which the draft continues anew.
-        problems: how many of a task's problems or a file's objects are taken, the first; all, if None.
-        max_new_tokens: of an answer that the target or the draft gives.
-        max_length: tokens of a sequence; what is longer is cut.
-        held_out: prompts (or texts) that choose the best checkpoint, and as many others that measure the result; of
-            few a tenth each.
-        steps: of the optimiser.
-        batch_size: sequences a step, of each process.
-        gradient_accumulation: batches a step.
-        learning_rate: of AdamW, reached after 5 % of the steps and brought to zero along a cosine.
-        evaluate_every: steps between evaluations, each of which leaves a checkpoint.
-        num_speculative_tokens: proposals per step, of the acceptance_length that chooses the best checkpoint: that of
-            lossless verification, or of the rule that the loss trains for.
-        bfloat16: whether forward passes are taken in bfloat16 (weights stay in float32).
-        cache: a folder where the target's rows are kept, coarsely; see `RowCache`.
-        seed: of everything random.
 
     Raises:
         TypeError, ValueError: for what is out of range or does not go together.
@@ -53,32 +89,78 @@ class TrainingSettings:
         'lk'
     """
 
-    target: str
-    data: str
-    loss: str = "lk"
-    draft: str | None = None
-    layers: Annotated[int | None, Knob(ge=1)] = None
-    width: Annotated[int | None, Knob(ge=1)] = None
-    first_layers: Annotated[int | None, Knob(ge=1)] = None
-    filter: str | None = None
-    on_policy: Annotated[float, Knob(ge=0, le=1)] = 0.0
-    refresh_every: Annotated[int, Knob(ge=1)] = 50
-    problems: Annotated[int | None, Knob(ge=1)] = None
-    max_new_tokens: Annotated[int, Knob(ge=1)] = 256
-    max_length: Annotated[int, Knob(ge=2)] = 1024
-    held_out: Annotated[int, Knob(ge=1)] = 64
-    steps: Annotated[int, Knob(ge=1)] = 1000
-    batch_size: Annotated[int, Knob(ge=1)] = 16
-    gradient_accumulation: Annotated[int, Knob(ge=1)] = 1
-    learning_rate: Annotated[float, Knob(gt=0, lt=math.inf)] = 2e-4
-    evaluate_every: Annotated[int, Knob(ge=1)] = 100
-    num_speculative_tokens: Annotated[int, Knob(ge=1)] = 6
-    bfloat16: bool = False
-    cache: str | None = None
-    seed: Annotated[int, Knob(ge=0)] = 0
+    target: Annotated[str, Knob("Verifying model: a local path, a hub name, or ``bundled``.")]
+    data: Annotated[str, Knob("JSON Lines of prompts, prompts with completions, or texts; or a task.")]
+    loss: Annotated[
+        str,
+        Knob(
+            f"One of {', '.join(LOSSES)}, which names a rule behind it, as in relaxed:clamped:width=3.", metavar="LOSS"
+        ),
+    ] = "lk"
+    draft: Annotated[
+        str | None,
+        Knob(
+            "A draft with the target's tokenizer: a local path, a hub name, or bundled:worded.",
+            metavar="MODEL",
+            shown="",
+        ),
+    ] = None
+    layers: Annotated[
+        int | None,
+        Knob("A new draft of N layers with the target's architecture and tokenizer, and --width.", ge=1, shown=""),
+    ] = None
+    width: Annotated[int | None, Knob("Of the new draft's hidden states.", ge=1, shown="")] = None
+    first_layers: Annotated[int | None, Knob("The target's own first N layers.", ge=1, shown="")] = None
+    filter: Annotated[
+        str | None,
+        Knob("Which tokens count, such as adaspec:keep=0.4, which distils a reference draft first.", metavar="FILTER"),
+    ] = None
+    on_policy: Annotated[
+        float,
+        Knob(
+            "Share of the sequences that the draft itself continues, and the target's rows judge.",
+            ge=0,
+            le=1,
+            metavar="SHARE",
+        ),
+    ] = 0.0
+    refresh_every: Annotated[int, Knob("Steps after which the draft continues anew.", ge=1)] = 50
+    problems: Annotated[int | None, Knob("Take the first N.", ge=1, shown="all; 500 word problems")] = None
+    max_new_tokens: Annotated[int, Knob("Of an answer that the target or the draft gives.", ge=1)] = 256
+    max_length: Annotated[int, Knob("Tokens of a sequence; longer ones are cut.", ge=2)] = 1024
+    held_out: Annotated[
+        int,
+        Knob(
+            "Documents that choose the best checkpoint, and as many that measure the result; at most a tenth of all "
+            "each.",
+            ge=1,
+        ),
+    ] = 64
+    steps: Annotated[int, Knob("Of the optimiser.", ge=1)] = 1000
+    batch_size: Annotated[int, Knob("Sequences a step, of each process.", ge=1, flat="batch")] = 16
+    gradient_accumulation: Annotated[int, Knob("Batches a step.", ge=1)] = 1
+    learning_rate: Annotated[
+        float,
+        Knob(
+            "Of AdamW: reached after 5 % of the steps, then along a cosine to zero.", gt=0, lt=math.inf, metavar="RATE"
+        ),
+    ] = 2e-4
+    evaluate_every: Annotated[int, Knob("Steps between evaluations and checkpoints.", ge=1)] = 100
+    num_speculative_tokens: Annotated[
+        int, Knob("Proposals per step, of the acceptance length that chooses the best checkpoint.", ge=1)
+    ] = 6
+    bfloat16: Annotated[bool, Knob("Forward passes in bfloat16; weights in float32.")] = False
+    cache: Annotated[
+        str | None,
+        Knob(
+            "Keep the target's rows here: the 64 likeliest tokens of each and the mass of the rest, which makes "
+            "divergences a little too small.",
+            metavar="DIR",
+        ),
+    ] = None
+    seed: Annotated[int, Knob("Of everything random.", ge=0, metavar="S")] = 0
 
     def __post_init__(self) -> None:
-        """Check the settings, each for itself and all together."""
         check_knobs(self)
         object.__setattr__(self, "loss", str(parse_loss(self.loss)))
         if self.filter is not None:

@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 from transformers import PreTrainedModel, Trainer
 
-from cactus_decoding.training.acceptance.continuations import Continuations
+from cactus_decoding.evaluation.expected import steps_of_texts
 from cactus_decoding.training.acceptance.data import IGNORED
-from cactus_decoding.training.acceptance.filters import AdaSpec
-from cactus_decoding.training.acceptance.length_groups import LengthGroups
 from cactus_decoding.training.acceptance.losses.base import Loss, Rows
 from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
+from cactus_decoding.training.acceptance.sampling import Continuations
 from cactus_decoding.training.acceptance.saving import naming
-from cactus_decoding.training.steps import steps_of_texts
+from cactus_decoding.training.acceptance.settings import AdaSpec
+
+_CHUNK = 16
+"""Steps whose sequences are sorted together."""
+
+
+class LengthGroups(Sampler[int]):
+    """Yields places of sequences in an order of its own for each epoch, a pure function of the seed.
+
+    Sequences are drawn without regard to their lengths in chunks of several steps, sorted inside a chunk, and the steps
+    of a chunk are shuffled; so every sequence comes once an epoch, and short and long steps alternate.
+    A step takes ``step`` sequences, those of all batches and processes.
+
+    Example:
+        >>> [sorted(LengthGroups([9, 1, 8, 2], 2, seed=0))]
+        [[0, 1, 2, 3]]
+    """
+
+    def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
+        self._lengths, self._step, self._seed, self._epoch = lengths, step, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of another epoch."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        rng = random.Random(f"{self._seed} {self._epoch}")
+        order = list(range(len(self._lengths)))
+        rng.shuffle(order)
+        for start in range(0, len(order), self._step * _CHUNK):
+            chunk = sorted(order[start : start + self._step * _CHUNK], key=self._lengths.__getitem__)
+            steps = [chunk[i : i + self._step] for i in range(0, len(chunk), self._step)]
+            last = [] if len(steps[-1]) == self._step else steps.pop()  # an incomplete step would shift those after it
+            rng.shuffle(steps)
+            yield from (place for step in [*steps, last] for place in step)
+
 
 METRIC = "acceptance_length"
 """By what the best checkpoint is chosen."""
@@ -29,15 +69,8 @@ class AcceptanceTrainer(Trainer):
     The loss is the mean over the tokens of a step, of all of its batches and processes. Where a filter or the draft's
     own continuations change what counts in a batch, the batch keeps its weight.
 
-    Args:
-        target: the verifying model, on the trainer's device.
-        loss: what is minimised.
-        num_speculative_tokens: proposals per step, of the acceptance length in evaluations.
-        filter: which tokens count, and
-        reference: the reference draft that it needs.
-        continuations: what the draft writes itself.
-        cache: where the target's rows of the training sequences are; they are computed, if None.
-        options: those of transformers' `Trainer`.
+    A filter needs the reference draft. The target's rows of the training sequences are in the cache, or are computed;
+    ``options`` are those of transformers' `Trainer`.
     """
 
     def __init__(
@@ -71,11 +104,7 @@ class AcceptanceTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of a batch, scaled so that the sum over a step's batches is the mean over its tokens.
-
-        Raises:
-            ValueError: where the loss is not finite.
-        """
+        """Return the loss of a batch, scaled so that the sum over a step's batches is the mean over its tokens."""
         counted = (inputs["labels"][:, 1:] != IGNORED).sum()
         indices = inputs.pop("index", None)
         if self.continuations is not None:

@@ -1,31 +1,231 @@
-"""Train a draft for acceptance: the whole way, from a target and data to a model folder."""
+"""Train a draft for acceptance: the whole way, from a target and data to a model folder with a card."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from cactus_decoding import zoo
+from cactus_decoding.auditing import audit_rows
+from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.drafting.registry import parse_drafter
-from cactus_decoding.files.writing import check_folder
+from cactus_decoding.evaluation.expected import steps_of_texts
+from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
+from cactus_decoding.evaluation.intervals import Interval
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, check_folder
 from cactus_decoding.generation.pair import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached
 from cactus_decoding.models.tokenizers import check_same_vocabulary
-from cactus_decoding.training.acceptance.checkpoints import Report
-from cactus_decoding.training.acceptance.data import digest_of, read_documents
+from cactus_decoding.rules import as_rule
+from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate, digest_of, read_documents
 from cactus_decoding.training.acceptance.fitting import arguments, fit
-from cactus_decoding.training.acceptance.installed import check_installed
-from cactus_decoding.training.acceptance.material import Material, longest_of, material_of
-from cactus_decoding.training.acceptance.publishing import write_model
+from cactus_decoding.training.acceptance.losses import parse_loss
+from cactus_decoding.training.acceptance.losses.base import Rows
+from cactus_decoding.training.acceptance.losses.relaxed import Relaxed
+from cactus_decoding.training.acceptance.material import Material, draft_name, longest_of, material_of, start
 from cactus_decoding.training.acceptance.row_cache import RowCache
-from cactus_decoding.training.acceptance.settings import TrainingSettings
-from cactus_decoding.training.acceptance.starts import draft_name, start
-from cactus_decoding.training.acceptance.unfinished import finish, occupied, unfinished_folder
+from cactus_decoding.training.acceptance.saving import finish, naming, occupied, unfinished_folder
+from cactus_decoding.training.acceptance.settings import Report, TrainingSettings, check_installed
+
+_ROWS = 256
+"""Audited at once."""
+
+
+class Acceptance(NamedTuple):
+    """What a rule accepts of a draft: the mean of a position, and tokens over expected steps (`steps_taken`)."""
+
+    rate: Interval
+    length: Interval
+
+
+@torch.no_grad()
+def measure(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    sequences: Sequence[TokenSequence],
+    rules: Sequence[str],
+    num_speculative_tokens: int,
+    report: Callable[[int], None] = lambda done: None,
+) -> dict[str, Acceptance]:
+    """Return what rules accept at the learned positions of some sequences, exactly for each row, at temperature 1.
+
+    The models are on the same device; intervals are over sequences.
+    """
+    draft.eval()
+    sums: list[list[tuple[float, float, int]]] = []
+    for done, sequence in enumerate(sequences, start=1):
+        batch = {name: values.to(target.device) for name, values in collate([sequence]).items()}
+        labels = batch.pop("labels")[:, 1:]
+        logits, theirs = (model(**batch, use_cache=False).logits[:, :-1] for model in (draft, target))
+        rows = Rows.of(theirs, logits, labels.clamp(min=0), labels != IGNORED)
+        q, p = (normalised(probs.double()) for probs in (rows.target_probs, rows.draft_probs))
+        found = []
+        for rule in map(as_rule, rules):
+            parts = zip(q.split(_ROWS), p.split(_ROWS), strict=True)
+            accepted = torch.cat([audit_rows(rule, *part).acceptance for part in parts])
+            steps = steps_of_texts(accepted, rows.mask, num_speculative_tokens)
+            found.append((accepted.sum().item(), steps.sum().item(), len(accepted)))
+        sums.append(found)
+        report(done)
+    accepted, steps, positions = torch.tensor(sums, dtype=torch.float64).unbind(-1)
+    return {
+        rule: Acceptance(
+            ratio_of_sums(accepted[:, place], positions[:, place]), ratio_of_sums(positions[:, place], steps[:, place])
+        )
+        for place, rule in enumerate(rules)
+    }
+
+
+def card(
+    settings: TrainingSettings,
+    *,
+    material: Material,
+    before: Mapping[str, Acceptance],
+    after: Mapping[str, Acceptance],
+    commit: str | None,
+) -> str:
+    """Return the text of README.md."""
+    licence, measured_on = licence_of(material.target_name, material.target), len(material.parts.test)
+    head: dict[str, Any] = {"library_name": "transformers", "tags": ["speculative-decoding", "draft-model"]}
+    if licence is not None:
+        head["license"] = licence
+    recipe = {name: value for name, value in settings.as_dict().items() if value is not None}
+    cells = {rule: (before[rule].length, after[rule].length, after[rule].rate) for rule in after}
+    rows = [f"| `{rule}` | {' | '.join(map(_shown, intervals))} |" for rule, intervals in cells.items()]
+    unknown = "not stated by its model card or configuration: look it up before you publish"
+    stated = f"`{licence}`" if licence else unknown
+    return "\n".join(
+        [
+            "---",
+            *(f"{name}: {json.dumps(value)}" for name, value in head.items()),
+            "---",
+            "",
+            f"# A draft for `{settings.target}`",
+            "",
+            f"Trained with `cactus train-draft` (cactus-decoding, commit {commit or 'unknown'}) to be accepted by its "
+            "target in speculative decoding.",
+            "",
+            f"Tokens over expected steps of {settings.num_speculative_tokens} proposals, and the mean acceptance of a "
+            f"position, at temperature 1, from both models' rows along {measured_on} documents that training did not "
+            "see; in brackets 95 % intervals over documents.",
+            "",
+            "| rule | tokens per step before | after | acceptance after |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"Data: {len(material.documents)} documents, SHA-256 `{material.digest}`. Licence of the target: {stated}.",
+            "",
+            "Recipe:",
+            "",
+            "```json",
+            json.dumps(recipe, indent=2),
+            "```",
+            "",
+        ]
+    )
+
+
+def _shown(interval: Interval) -> str:
+    if not interval.told:
+        return f"{interval.value:.3f} (no interval: too few documents, or all alike)"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def licence_of(name: str | Path, model: PreTrainedModel) -> str | None:
+    """Return the licence that a model's card or configuration states; None where neither does.
+
+    ``name`` is its folder, or its name on the hub, of which only what was fetched before is read.
+    """
+    stated: Any = getattr(model.config, "license", None)
+    file = Path(name) / "README.md"
+    if not file.is_file() and not Path(name).exists():
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(str(name), "README.md")
+        file = Path(found) if isinstance(found, str) else file
+    if file.is_file():
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        head = lines[1 : lines.index("---", 1)] if lines[:1] == ["---"] and "---" in lines[1:] else []
+        stated = next((line.partition(":")[2].strip(" \"'") for line in head if line.startswith("license:")), stated)
+    return str(stated) if stated else None
+
+
+MEASURED = ("lossless", "clamped:width=1.0", "clamped:width=3.0", "cactus:delta=1.0")
+"""Rules whose acceptance a model card tells."""
+
+
+def write_model(
+    folder: Path,
+    best: Path,
+    settings: TrainingSettings,
+    material: Material,
+    logged: Sequence[dict[str, float]],
+    report: Report,
+) -> Path:
+    """Write a plain Hugging Face model with a model card, after measuring it as it is written; return the folder.
+
+    What is in the folder is replaced. The weights of the checkpoint ``best`` are taken, in the precision of the model
+    that training started from.
+    """
+    target = material.target
+    shutil.rmtree(folder, ignore_errors=True)
+    with naming(folder):
+        model = load_model("draft", best, torch.float32, torch.device("cpu"))
+        model.to(_dtype(settings, target)).save_pretrained(folder)
+        material.tokenizer.save_pretrained(folder)
+    loss = parse_loss(settings.loss)
+    rules = list(dict.fromkeys([*MEASURED, *([str(loss.rule)] if isinstance(loss, Relaxed) else [])]))
+    measured: list[dict[str, Acceptance]] = []
+    for stage, draft in (
+        ("Measuring the start", start(settings, target)),
+        ("Measuring the draft", load_model("draft", folder, torch.float32, target.device)),
+    ):
+        found = measure(
+            target,
+            draft,
+            material.parts.test,
+            rules,
+            settings.num_speculative_tokens,
+            lambda done, stage=stage: report(stage, done, len(material.parts.test), ""),  # type: ignore[misc]
+        )
+        measured.append(found)
+    before, after = measured
+    about = provenance(settings.as_dict() | {"data_sha256": material.digest})
+    told = {
+        "provenance": about,
+        "documents": {"all": len(material.documents)} | {n: len(p) for n, p in material.parts._asdict().items()},
+        "before": {rule: each._asdict() for rule, each in before.items()},
+        "after": {rule: each._asdict() for rule, each in after.items()},
+        "log": list(logged),
+    }
+    text = card(settings, material=material, before=before, after=after, commit=about["commit"])  # type: ignore[arg-type]
+    with naming(folder):
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        (folder / "training.json").write_text(as_json(told, indent=2), encoding="utf-8")
+        if material.answers is not None:
+            shutil.copy(material.answers, folder)
+    return folder
+
+
+def _dtype(settings: TrainingSettings, target: PreTrainedModel) -> torch.dtype:
+    """Return the precision that the start's weights are stored in."""
+    name = draft_name(settings)
+    if name is None:
+        kept: torch.dtype = target.dtype
+        return kept
+    config = AutoConfig.from_pretrained(name, local_files_only=only_cached("draft", name))
+    stored: torch.dtype | None = config.dtype
+    return torch.float32 if stored is None else stored
 
 
 def _silent(stage: str, done: int, total: int, remark: str) -> None:

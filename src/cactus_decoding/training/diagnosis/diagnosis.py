@@ -1,4 +1,4 @@
-"""What a pair's rejections are about, and what would win them back."""
+"""What a pair's rejections are about, and what would win them back; also in sentences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.auditing import audit
+from cactus_decoding.evaluation.expected import steps_taken
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.files.writing import plain
@@ -18,9 +19,7 @@ from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, change
-from cactus_decoding.training.diagnosis.recording import Recorded
-from cactus_decoding.training.steps import steps_taken
+from cactus_decoding.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, Recorded, change
 
 CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
@@ -35,13 +34,9 @@ BRANCHES = 3
 class TokenClass:
     """What happens at one kind of emitted token.
 
-    Attributes:
-        name: of the kind.
-        positions: share of the positions, in [0, 1].
-        rejected: share of what lossless rejects.
-        confidence: the draft's greatest probability, on average over what is rejected here.
-        trained: share of what is rejected here that the probe removes; negative where it rejects more.
-        relaxed: share of it that the relaxed rule keeps.
+    Shares are in [0, 1]: of the positions, of what lossless rejects, and, of what is rejected here, that which the
+    probe removes (negative where it rejects more) or the relaxed rule keeps. ``confidence`` is the draft's greatest
+    probability, on average over what is rejected here.
     """
 
     name: str
@@ -56,12 +51,8 @@ class TokenClass:
 class Promise:
     """What one way would give; intervals are over problems.
 
-    Attributes:
-        name: of the way.
-        acceptance: probability that a proposal is kept, over all positions.
-        tokens_per_step: at the request's number of proposals.
-        num_speculative_tokens: the number with the least time per token, from 0 to `MAX_LENGTH`.
-        time: per token at that number, in that of lossless at its own best number.
+    ``acceptance`` is over all positions, ``tokens_per_step`` at the request's number of proposals; ``time`` is per
+    token at the best number, from 0 to `MAX_LENGTH`, in that of lossless at its own.
     """
 
     name: str
@@ -75,14 +66,9 @@ class Promise:
 class Diagnosis:
     """Where a pair's rejections are, and what each way of winning them back promises.
 
-    Attributes:
-        classes: kinds of tokens, by what lossless rejects there.
-        promises: lossless first, then the ways, then two bounds.
-        draft_cost: seconds of a proposal over those of a pass of the target, as the times were worked out with.
-        acceptance_length: tokens per step that the lossless run really had.
-        positions: how many were looked at.
-        problems: how many were answered.
-        rule: what ``relaxed`` stands for.
+    Classes are ordered by what lossless rejects there; of the promises lossless is first, then the ways, then two
+    bounds. ``draft_cost`` is seconds of a proposal over those of a pass of the target, ``acceptance_length`` tokens per
+    step that the lossless run really had, and ``rule`` what ``relaxed`` stands for.
     """
 
     classes: tuple[TokenClass, ...]
@@ -123,22 +109,16 @@ def diagnose(
       pass at no cost: what a tree gives *at most*.
     - ``free draft``: lossless with c = 0, more than any smaller draft gives. ``perfect draft``: everything is kept.
 
-    Args:
-        rows: from `record`.
-        pair: the models that they are of.
-        request: of the lossless responses.
-        relaxed: the same with a rule and a spending policy.
-        draft_cost: c; as measured in the run, if None.
-        probe: what is fitted.
-        report: called with how many of the probe's steps, `FOLDS` times as many as one has, and of the positions are
-            done.
+    Rows are those of `record`, of responses to ``request``; ``relaxed`` is the same with a rule and a spending policy.
+    c is ``draft_cost`` or, if None, as measured in the run; ``report`` is called with how many of the probe's steps,
+    `FOLDS` times as many as one has, and of the positions are done.
 
     Source: design of this project; the time of a step is that of Leviathan et al. (arXiv 2211.17192), theorem 3.8.
 
     Example:
         >>> from itertools import islice
         >>> from cactus_decoding import Request, load_pair
-        >>> from cactus_decoding.training.diagnosis.recording import record
+        >>> from cactus_decoding.training.diagnosis.probe import record
         >>> from cactus_decoding.zoo.word_problems import word_problems
         >>> pair, request = load_pair(), Request(seed=0)
         >>> rows = record(pair, [each.prompt for each in islice(word_problems("train"), 2)], request)
@@ -250,3 +230,58 @@ def kind_of(words: Vocabulary, token: int) -> str:
     if token in words.control or not words.texts[token]:
         return CONTROL
     return next(name for name, pattern in CLASSES.items() if re.search(pattern, words.texts[token]))
+
+
+WAYS = ("trained", "relaxed", "tree")
+
+
+def advice(found: Diagnosis) -> list[str]:
+    """Return what a diagnosis says, most promising way first; what cannot be told from chance is said to be so."""
+    lossless = found.promises[0]
+    lines = [_where(found)]
+    ways = sorted((each for each in found.promises if each.name in WAYS), key=lambda each: each.time.value)
+    for each in ways:
+        lines.append(f"{each.name}: {_gain(each, lossless)}. {_means(each, found)}")
+    length = lossless.num_speculative_tokens
+    many = f"{length} proposals a step are best for lossless" if length else "lossless is best without a draft"
+    free = next(each for each in found.promises if each.name == "free draft")
+    lines.append(
+        f"length: {many}, if a proposal takes {found.draft_cost:.2f} of a pass of the target; with a draft that is as "
+        f"good and takes no time, a token would take {free.time.value:.2f} of the time."
+    )
+    return lines
+
+
+def _where(found: Diagnosis) -> str:
+    if not found.classes:
+        return "nothing is rejected: there is nothing to win back."
+    first = found.classes[0]
+    return (
+        f"rejections: {100 * first.rejected:.0f} % are at {first.name}, where the draft's greatest probability is "
+        f"{first.confidence:.2f} on average."
+    )
+
+
+def _gain(way: Promise, lossless: Promise) -> str:
+    time, tokens = way.time, way.tokens_per_step.value
+    steps = f"{lossless.tokens_per_step.value:.2f} to {tokens:.2f} tokens per step"
+    if not time.told:
+        return f"{time.value:.2f} of the time per token (too few problems for an interval), {steps}"
+    ends = f"95 %: {time.low:.2f} to {time.high:.2f}"
+    sure = "" if time.high < 1 or time.low > 1 else ", which may be chance"
+    return f"{time.value:.2f} of the time per token ({ends}{sure}), {steps}"
+
+
+def _means(way: Promise, found: Diagnosis) -> str:
+    if way.name == "tree":
+        return f"At most: {BRANCHES} candidates at every position, verified at no cost."
+    if way.name == "relaxed":
+        return f"This is {found.rule}; what it does to answers, 'cactus eval' measures."
+    if way.time.told and way.time.high < 1:
+        return (
+            "At least: a change of the last layer does it, and training all of it removes more ('cactus train-draft')."
+        )
+    return (
+        "A change of the last layer removes nothing. Training all of the draft may yet, by less: a few hundred steps "
+        "of 'cactus train-draft --loss total_variation' tell."
+    )

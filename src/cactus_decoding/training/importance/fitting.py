@@ -1,10 +1,10 @@
-"""Fits the logit of importance, and says how well it tells positions apart on problems that it was not fitted to."""
+"""Fits the logit of importance, and says how well it tells apart positions that it was not fitted to."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped
+from cactus_decoding.generation.pair import Pair
 from cactus_decoding.policy.importance import Importance
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.training.importance.collecting import SparseRow, falls
@@ -25,13 +26,10 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Examples:
-    """Positions as a classifier sees them.
+    """Positions as a classifier sees them, each of a problem.
 
-    Attributes:
-        rows: of the target and, behind it, of the draft, ``[positions, 2 * vocabulary]``, sparse.
-        worse: share of continuations that the drafted token spoils, ``[positions]``.
-        better: share that it mends.
-        problem: which problem a position is from.
+    ``rows`` are the target's and, behind them, the draft's, ``[positions, 2 * vocabulary]``, sparse; ``worse`` and
+    ``better`` the shares of continuations that the drafted token spoils and mends.
     """
 
     rows: Any
@@ -44,15 +42,9 @@ class Examples:
 class Fit:
     """How an importance was fitted.
 
-    Attributes:
-        problems: with at least one position.
-        positions: where a proposal was rejected.
-        worse: mean share of continuations that the drafted token spoils.
-        better: mean share that it mends: the target's own chance makes that many.
-        strength: the inverse strength of the regularisation that was chosen.
-        auc: area under the ROC curve, out of fold, with its 95 % interval over problems.
-        log_loss: mean negative log-likelihood out of fold, in nats.
-        log_loss_of_share: the same for the one share that fits best.
+    Means are of the shares of continuations that the drafted token spoils (``worse``) and mends (``better``: the
+    target's own chance makes that many); ``strength`` is the inverse one of the regularisation. The area under the ROC
+    curve and the mean log-loss, in nats, are out of fold, ``log_loss_of_share`` that of the one share that fits best.
     """
 
     problems: int
@@ -106,10 +98,8 @@ def fit(examples: Examples, vocabulary: Vocabulary, *, folds: int = FOLDS) -> tu
     of the least log-loss over folds of problems; the area under the curve is of predictions whose own strength was
     chosen without the problems that they are about.
 
-    Raises:
-        ValueError: for too few problems, or positions of one kind only.
-
     Sources: scikit-learn (Pedregosa et al., JMLR 12, 2011); nested cross-validation as in Varma and Simon, BMC
+
     Bioinformatics 7 (2006).
     """
     check_integer("folds", folds, 2)
@@ -214,11 +204,7 @@ def auc_with_interval(
     It is the probability that a position of the one kind is given more than one of the other, half of it where they are
     given the same; positions count by their shares.
 
-    Args:
-        predicted: for each position.
-        share: of its continuations that are of the first kind.
-        problem: that it belongs to.
-        resamples: of problems, drawn with replacement.
+    ``share`` is that of a position's continuations that are of the first kind; resamples are of problems.
 
     Example:
         >>> predicted, share = np.array([0.1, 0.4, 0.4, 0.9]), np.array([0.0, 0.0, 1.0, 1.0])
@@ -242,3 +228,32 @@ def auc_with_interval(
         for _ in range(resamples)
     ]
     return bootstrapped(area(np.ones(len(share))), np.array(drawn), groups)
+
+
+def check_number_of_problems(problems: int) -> None:
+    """Raise `ValueError` for so few problems that no cross-validation is possible."""
+    if problems < FOLDS:
+        raise ValueError(f"problems must be at least {FOLDS}, the folds of cross-validation, but is {problems}")
+
+
+def learn(
+    pair: Pair, entries: Sequence[dict[str, Any]], names: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> tuple[Importance, Fit]:
+    """Return the importance of a pair's positions, with what it was trained on.
+
+    ``names`` are those of the models and the task, and what was asked of it.
+    """
+    vocabulary = Vocabulary.of(pair.tokenizer, pair.target.vocabulary_size)
+    importance, found = fit(examples_of(entries, len(vocabulary.texts)), vocabulary)
+    about = dict(names) | {"problems": len(entries), "fit": found.as_dict(), "provenance": dict(provenance)}
+    return replace(importance, about=about), found
+
+
+def summary(found: Fit) -> str:
+    """Return how it went, in a line."""
+    value, low, high = found.auc
+    ends = f"95 %: {low:.3f} to {high:.3f}" if found.auc.told else "too few problems for an interval"
+    return (
+        f"{found.positions} positions in {found.problems} problems; the drafted token spoils {100 * found.worse:.1f} % "
+        f"of the continuations and mends {100 * found.better:.1f} %; ROC AUC out of fold {value:.3f} ({ends})"
+    )

@@ -12,8 +12,7 @@ from engine_run import ENGINE_ENVIRONMENT
 from cactus_decoding.cli import main
 from cactus_decoding.evaluation.engines.vllm import VllmEngine
 from cactus_decoding.evaluation.run_config import grid
-from cactus_decoding.evaluation.runs.journal import journal_of
-from cactus_decoding.evaluation.runs.results import RunResult, opened, read_results
+from cactus_decoding.evaluation.runs.results import RunResult, journal_of, opened, read_results
 from cactus_decoding.evaluation.runs.runner import run
 from cactus_decoding.evaluation.tasks.sources import parse_task
 from cactus_decoding.policy.spending import spending_policy

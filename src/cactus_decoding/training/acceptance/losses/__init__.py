@@ -1,11 +1,10 @@
-"""What a draft is trained for: one loss a file, one registry, and their text spelling.
+"""What a draft is trained for: losses, their registry, and their text spelling.
 
 Losses are imported when they are asked for: until then, their names are known without torch.
 """
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cactus_decoding.arguments.contributed import Contributed
@@ -13,21 +12,18 @@ from cactus_decoding.arguments.contributed import Contributed
 if TYPE_CHECKING:
     from cactus_decoding.training.acceptance.losses.base import Loss
 
-LOSS_CLASSES = MappingProxyType(
+LOSSES = Contributed[type["Loss"]](
     {
-        "CrossEntropy": "cross_entropy",
-        "Kl": "kl",
-        "ReverseKl": "reverse_kl",
-        "TotalVariation": "total_variation",
-        "LogAcceptance": "log_acceptance",
-        "Lk": "lk",
-        "Block": "block",
-        "Relaxed": "relaxed",
+        "cross_entropy": f"{__name__}.base:CrossEntropy",
+        "kl": f"{__name__}.base:Kl",
+        "reverse_kl": f"{__name__}.base:ReverseKl",
+        "total_variation": f"{__name__}.base:TotalVariation",
+        "log_acceptance": f"{__name__}.base:LogAcceptance",
+        "lk": f"{__name__}.base:Lk",
+        "block": f"{__name__}.base:Block",
+        "relaxed": f"{__name__}.relaxed:Relaxed",
     }
 )
-"""Every loss's class, and the loss's name, which is also that of its module."""
-
-LOSSES = Contributed[type["Loss"]]({name: f"{__name__}.{name}:{each}" for each, name in LOSS_CLASSES.items()})
 """Every loss by its name."""
 
 

@@ -1,16 +1,17 @@
-"""What losses share: both models' rows along texts, and what a loss is."""
+"""What losses share, both models' rows along texts, and the losses of these rows."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from cactus_decoding.arguments.knobs import check_knobs
+from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.evaluation.expected import expected_kept
 
@@ -21,11 +22,9 @@ class Rows:
 
     An outcome is a token, or, where only the target's likeliest are known, one of these or any other (see `coarse`).
 
-    Attributes:
-        target_log_probs: log q, ``[positions, outcomes]``, finite.
-        draft_log_probs: log p, of the same shape, with what autograd knows of it.
-        token_log_probs: log p of the tokens that the texts have there, ``[positions]``.
-        mask: which positions of the texts these are, in order, ``[texts, length]``.
+    Logarithms of q and p are ``[positions, outcomes]`` and finite, those of p with what autograd knows of them;
+    ``token_log_probs`` are p's of the tokens that the texts have there, ``[positions]``, and ``mask`` says which
+    positions of the texts these are, in order, ``[texts, length]``.
 
     Example:
         >>> rows = Rows.of(torch.zeros(1, 3, 2), torch.zeros(1, 3, 2), torch.tensor([[0, 1, 1]]))
@@ -44,11 +43,8 @@ class Rows:
 
         Where models pad their vocabularies differently, tokens that only one of them has are left out.
 
-        Args:
-            target_logits: ``[texts, length, vocabulary]``; logarithms of q will do too.
-            draft_logits: the same of the draft.
-            token_ids: what the texts have at these positions, ``[texts, length]``.
-            mask: which positions count, ``[texts, length]``; all, if None.
+        Logits are ``[texts, length, vocabulary]`` (logarithms of q will do too); ``token_ids`` is what the texts have
+        at these positions, and ``mask`` which of them count, all if None: ``[texts, length]``.
         """
         if mask is None:
             mask = torch.ones_like(token_ids, dtype=torch.bool)
@@ -96,10 +92,8 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
     along the text as it stands; after its end nothing is kept. The proposals of a real step condition on one another
     and not on the text, so that this is an estimate.
 
-    Args:
-        acceptance: :math:`\alpha` of each counted position, ``[positions]``.
-        mask: where they stand, ``[texts, length]``.
-        num_speculative_tokens: K.
+    The acceptance is :math:`\alpha` of each counted position, ``[positions]``, where the mask ``[texts, length]`` is
+    true.
 
     Example:
         >>> windows(torch.tensor([0.5, 0.5]), torch.tensor([[True, True, False]]), 2)
@@ -112,16 +106,11 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
 
 
 class Loss(ABC):
-    """Base of the losses: frozen dataclasses whose fields are their parameters, each a `Knob`.
-
-    Attributes:
-        name: in the registry.
-    """
+    """Base of the losses: frozen dataclasses whose fields are their parameters, each a `Knob`."""
 
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         check_knobs(self)
 
     @abstractmethod
@@ -135,3 +124,157 @@ class Loss(ABC):
     def __str__(self) -> str:
         """Return the spelling, which `parse_loss` takes."""
         return spell(self.name, self)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Loss):
+    """-log p(x) of the token that stands there, in nats; the target's rows play no part.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows.of(torch.zeros(1, 1, 2), torch.tensor([[[0.0, 0.0]]]), torch.tensor([[1]]))
+        >>> CrossEntropy()(rows)
+        tensor([0.6931])
+    """
+
+    name = "cross_entropy"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        return -rows.token_log_probs
+
+
+@dataclass(frozen=True)
+class Kl(Loss):
+    """KL(q || p) = sum q log(q / p), in nats.
+
+    Source: Zhou et al., DistillSpec, arXiv 2310.08461.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
+        >>> round(Kl()(rows).item(), 4)
+        0.1308
+    """
+
+    name = "kl"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        return rows.kl
+
+
+@dataclass(frozen=True)
+class ReverseKl(Loss):
+    """KL(p || q) = sum p log(p / q), in nats.
+
+    Source: Zhou et al., DistillSpec, arXiv 2310.08461.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
+        >>> round(ReverseKl()(rows).item(), 4)
+        0.1438
+    """
+
+    name = "reverse_kl"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        return (rows.draft_probs * (rows.draft_log_probs - rows.target_log_probs)).sum(-1)
+
+
+@dataclass(frozen=True)
+class TotalVariation(Loss):
+    """1 - alpha with alpha = sum min(p, q): the probability that lossless verification rejects.
+
+    Source: Leviathan et al., arXiv 2211.17192; as a loss, Zhou et al., DistillSpec, arXiv 2310.08461.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
+        >>> TotalVariation()(rows)
+        tensor([0.2500])
+    """
+
+    name = "total_variation"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        return 1 - rows.acceptance
+
+
+@dataclass(frozen=True)
+class LogAcceptance(Loss):
+    """-log alpha with alpha = sum min(p, q); its sum over positions is that of a whole text's being accepted.
+
+    Source: LK losses, arXiv 2602.23881.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
+        >>> round(LogAcceptance()(rows).item(), 4)
+        0.2877
+    """
+
+    name = "log_acceptance"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        return -rows.acceptance.clamp(min=1e-30).log()
+
+
+@dataclass(frozen=True)
+class Lk(Loss):
+    r"""A mixture that each position weighs by its own acceptance, through which no gradient flows:
+
+    .. math:: \lambda KL(q \| p) + (1 - \lambda)(1 - \alpha), \quad \lambda = e^{-\eta\,\alpha}
+
+    Source: LK losses, arXiv 2602.23881.
+
+    With ``eta`` 0 it is KL alone.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
+        >>> round(Lk()(rows).item(), 4)
+        0.2374
+    """  # noqa: D415 - the sentence ends in its formula
+
+    eta: Annotated[float, Knob("how fast the weight moves from KL to acceptance", ge=0, lt=math.inf)] = 3.0
+
+    name = "lk"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        acceptance = rows.acceptance
+        weight = (-self.eta * acceptance.detach()).exp()
+        return weight * rows.kl + (1 - weight) * (1 - acceptance)
+
+
+@dataclass(frozen=True)
+class Block(Loss):
+    r"""The share of a step's K proposals that are lost, for a step that begins at each position.
+
+    .. math:: 1 - \frac{1}{K} \sum_{k=1}^{K} \prod_{i=1}^{k} \alpha_{t+i-1}
+
+    The expected tokens of such a step are 1 plus that sum; K = 1 is `TotalVariation`. A rejection counts for all that
+    would have come after it, and proposals after the end of a text are lost whatever the draft does.
+
+    Source: the expected length of a step, Leviathan et al., arXiv 2211.17192, with an acceptance for each position.
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).log().clamp(min=-100.0)
+        >>> Block(num_speculative_tokens=2)(Rows.of(half, torch.zeros(1, 2, 2), torch.tensor([[0, 0]])))
+        tensor([0.6250, 0.7500])
+    """
+
+    num_speculative_tokens: Annotated[int, Knob("proposals per step", ge=1)] = 6
+
+    name = "block"
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the loss at each position."""
+        kept = windows(rows.acceptance, rows.mask, self.num_speculative_tokens)
+        return 1 - kept / self.num_speculative_tokens

@@ -49,7 +49,6 @@ class Relaxed(Loss):
     name = "relaxed"
 
     def __post_init__(self) -> None:
-        """Check the rule and the weight."""
         rule = as_rule(self.rule)
         if not isinstance(rule, (Cactus, ClampedRatio)):
             raise ValueError(f"a draft is trained for the rules cactus and clamped, but not for {shown(str(rule))}")
@@ -101,10 +100,7 @@ def upper_bound(rule: ClampedRatio, target_probs: Tensor, draft_probs: Tensor) -
     The bounds solve :math:`F(e^{lo}, e^{hi}, p) = 0`: h sums to 1, and hi - lo = width or KL(h || q) = max_kl. One step
     of Newton's method from the solution changes no value and, by the implicit function theorem, has the derivative.
 
-    Args:
-        rule: which has the width or the cap.
-        target_probs: q, ``[..., vocabulary]``.
-        draft_probs: p, of the same shape.
+    Rows q and p are ``[..., vocabulary]``.
     """
     q, p = target_probs.detach().double(), draft_probs.double()
     low, high = clamp_bounds(q, p.detach(), width=rule.width, max_kl=rule.max_kl)
