@@ -22,7 +22,7 @@ from cactus_decoding.policy.protection import Protection, protected_mass
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.sampling.sparse_probs import LazyRows
+from cactus_decoding.sampling.rows import LazyRows
 from cactus_decoding.types import Proposal, StepRows
 from cactus_decoding.verification.walk import Verifier
 
@@ -62,12 +62,12 @@ def accepted(verifier: Verifier, logits: Tensor, draft: Tensor, drafted: Tensor,
 
 
 def verifier_of(
-    rule: str, sampling: SamplingParams, spending: FittedPolicy | None = None, *, lazy: bool = True
+    rule: str, sampling: SamplingParams, fitted: FittedPolicy | None = None, *, lazy: bool = True
 ) -> Verifier:
     """Return what decides on steps: from logits, or from whole rows."""
     plain = lambda logits, _: logits.softmax(-1)  # noqa: E731
     known = sampling if lazy else None
-    return Verifier(parse_rule(rule), lambda logits, _: sampling(logits), plain, known, spending=spending)
+    return Verifier(parse_rule(rule), lambda logits, _: sampling(logits), plain, known, fitted=fitted)
 
 
 def steps(

@@ -40,7 +40,7 @@ from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.policy.budget import as_budget
 from cactus_decoding.rules import as_rule
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
 
 BATCH, PROPOSALS, VOCABULARY = 2, 3, 4

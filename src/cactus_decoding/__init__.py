@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cactus_decoding.types import Verification as Verification
     from cactus_decoding.types import Visit as Visit
     from cactus_decoding.verification.batched import verify as verify
-    from cactus_decoding.verification.block import verify_block as verify_block
+    from cactus_decoding.verification.batched import verify_block as verify_block
 
 __version__ = "0.1.0"
 
@@ -66,8 +66,7 @@ _NAMES = {
     "rules": "RULES Rule parse_rule",  # and its classes
     "sampling.params": "SamplingParams",
     "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
-    "verification.block": "verify_block",
-    "verification.batched": "verify",
+    "verification.batched": "verify verify_block",
 }
 
 

@@ -12,8 +12,7 @@ from cactus_decoding.arguments.checks import check_device, check_probabilities, 
 from cactus_decoding.divergences.ratio_order import count_up_to, sums_from
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.rules import as_rule
-from cactus_decoding.rules.base import Rule
-from cactus_decoding.rules.emitted import EmittedRows, relaxed_target_beside
+from cactus_decoding.rules.base import EmittedRows, Rule, relaxed_target_beside
 from cactus_decoding.types import AcceptanceRule, Verdict
 
 

@@ -9,8 +9,7 @@ import torch
 from support.exact_enumeration import make_rows, paired_rows
 from torch import Tensor
 
-from cactus_decoding.divergences.clamp_row import ClampedRow
-from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, RatioClamp, clamp_bounds
+from cactus_decoding.divergences.ratio_clamp import MAX_WIDTH, ClampedRow, RatioClamp, clamp_bounds
 
 PAIRS = [*paired_rows(), make_rows(50, 40, seed=6)]
 EVERY_ROW = [(target[i : i + 1], draft[i : i + 1]) for target, draft in PAIRS for i in range(len(target))]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cactus_decoding.divergences.roots import find_root
+from cactus_decoding.divergences.ratio_clamp import find_root
 
 
 @pytest.mark.parametrize("root", [-3.0, 0.0, 1e-9, 0.7, 5.0, 9.0])

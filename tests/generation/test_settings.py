@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cactus_decoding import Request
-from cactus_decoding.arguments.knobs import Parameter
-from cactus_decoding.arguments.settings import settings_of, switch
+from cactus_decoding.arguments.knobs import Parameter, settings_of, switch
 from cactus_decoding.cli.app import MISTAKE, run
 from cactus_decoding.generation.settings import PARTS, SETTINGS
 from cactus_decoding.integrations.common.keys import BUDGET_KEY, POLICY_KEYS, RULE_KEY

@@ -17,7 +17,7 @@ from support.wrong_meters import charges_late, forgets_the_rejected_position, lo
 from cactus_decoding import Budget, audit, generate, load_pair, parse_rule
 from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.policy.budget import as_budget
-from cactus_decoding.policy.pacing import Pace
+from cactus_decoding.policy.decide import Pace
 from cactus_decoding.rules import ClampedRatio
 from cactus_decoding.types import judges_untempered
 from cactus_decoding.zoo.word_problems import word_problems

@@ -19,7 +19,7 @@ from cactus_decoding.arguments.checks import check_probabilities, sum_tolerance
 from cactus_decoding.divergences.rows import kl_of_rows, normalised
 from cactus_decoding.integrations.common.batched_policy import admitted as admitted_at_once
 from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
 
 ORDINARY = [text for text in SPELLINGS if not text.startswith("relaxed_greedy")]

@@ -16,11 +16,10 @@ from support.importances import digits_file, random_importance
 from support.rules_under_test import SPELLINGS
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
-from cactus_decoding.policy.fitted import FittedPolicy
+from cactus_decoding.policy.fitted import FittedPolicy, scaled
 from cactus_decoding.policy.importance import FORMAT, read_importance
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.position import Position
-from cactus_decoding.policy.scaling import scaled
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES

@@ -8,8 +8,7 @@ import pytest
 import torch
 from support.decisions import as_given
 
-from cactus_decoding.policy.law import Law, OneHotLaw
-from cactus_decoding.policy.position import Position
+from cactus_decoding.policy.position import Law, OneHotLaw, Position
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import ROOT, Proposal, StepRows
 from cactus_decoding.verification.match import match

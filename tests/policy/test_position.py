@@ -11,7 +11,7 @@ from support.rules_under_test import every_rule
 from cactus_decoding import SamplingParams
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import parse_rule
-from cactus_decoding.sampling.sparse_probs import LazyRows
+from cactus_decoding.sampling.rows import LazyRows
 from cactus_decoding.types import AcceptanceRule, Proposal, StepRows, judges_untempered
 
 VOCABULARY = 5000

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tables import all_of
 
-from cactus_decoding.sampling.drawing import draw, draw_one
+from cactus_decoding.sampling.rows import draw, draw_one
 
 weights_adding_up_to_a_power_of_two = st.lists(st.integers(0, 8), min_size=1, max_size=8).map(
     lambda weights: [*weights, 64 - sum(weights)]

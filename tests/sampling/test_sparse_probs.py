@@ -6,7 +6,7 @@ import torch
 from support.tables import all_of
 
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
-from cactus_decoding.sampling.sparse_probs import LazyRows, SparseProbs
+from cactus_decoding.sampling.rows import LazyRows, SparseProbs
 
 SAMPLINGS = [SamplingParams(), SamplingParams(temperature=0), SamplingParams(temperature=0.6, top_p=0.9, top_k=20)]
 

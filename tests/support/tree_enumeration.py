@@ -19,10 +19,10 @@ from cactus_decoding.divergences.rows import without
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.decide import Decision, Policy
 from cactus_decoding.policy.position import Position
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.types import ROOT, AcceptanceRule, Proposal, StepRows
 from cactus_decoding.verification.declarations import VERIFICATIONS
-from cactus_decoding.verification.schemes import Scheme, Walk
+from cactus_decoding.verification.tree import Scheme, Walk
 from cactus_decoding.verification.walk import SCHEMES, NodeJudge
 from support.decisions import as_given
 from support.exact_enumeration import Law, make_rows
@@ -156,6 +156,10 @@ class LazyTree:
             made = None if children is None else position_of(self.position, node, children, target, draft)
             self._positions[node] = made
         return self._positions[node]
+
+    def leave(self, node: int) -> None:
+        """Let go of what was worked out there."""
+        del self._positions[node]
 
     def children(self, node: int) -> Children | None:
         if node not in self._children:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from cactus_decoding.policy.law import Law
-from cactus_decoding.policy.position import Position
+from cactus_decoding.policy.position import Law, Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.joint import _shares
-from cactus_decoding.verification.schemes import Walk, left_over, ratio, relaxed_row
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree
+from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
 from support.tree_enumeration import Children, LazyTree
 
 

@@ -13,7 +13,7 @@ from support.traces import kl
 from torch.nn.functional import one_hot
 
 from cactus_decoding import audit, parse_rule
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
 
 ORDINARY = tuple(text for text in SPELLINGS if not text.startswith("relaxed_greedy"))

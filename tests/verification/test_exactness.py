@@ -25,9 +25,9 @@ from torch import Tensor
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.divergences.rows import without
-from cactus_decoding.rules.emitted import relaxed_target_beside
+from cactus_decoding.rules.base import relaxed_target_beside
 from cactus_decoding.types import AcceptanceRule, judges_untempered
-from cactus_decoding.verification.schemes import Scheme
+from cactus_decoding.verification.tree import Scheme
 
 EXACT = 1e-12
 DRAFTED_ALONE = [

@@ -23,7 +23,7 @@ from cactus_decoding.policy.position import Position
 from cactus_decoding.policy.protection import Protection, protected_mass
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import Cactus, Lossless, as_rule, parse_rule
-from cactus_decoding.sampling import sparse_probs as sampled
+from cactus_decoding.sampling import rows as sampled
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.types import (
     ROOT,

@@ -14,8 +14,7 @@ from torch import Tensor
 from cactus_decoding import parse_rule, verify
 from cactus_decoding.types import ROOT, Proposal, StepRows
 from cactus_decoding.verification.batched import verified_at_once
-from cactus_decoding.verification.schemes import Walk
-from cactus_decoding.verification.tree import RandomNumbers, Tree
+from cactus_decoding.verification.tree import RandomNumbers, Tree, Walk
 
 TARGET, DRAFT = (rows.sqrt() / rows.sqrt().sum(-1, keepdim=True) for rows in make_rows(4, 5, seed=31))
 PARENTS, DRAWN = [-1, -1, 0, 1, 0], [False, True, True, True, False]

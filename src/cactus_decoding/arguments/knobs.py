@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from cactus_decoding.arguments.values import check_choice, check_integer, check_number, shown
 
@@ -138,3 +139,64 @@ def check_knobs(given: Any) -> None:
         value = getattr(given, parameter.name)
         if (checked := parameter.check(value)) is not value:
             object.__setattr__(given, parameter.name, checked)  # the dataclass may be frozen
+
+
+Part = TypeVar("Part")
+
+
+def settings_of(part: type[Any]) -> dict[str, Parameter]:
+    """Return what a part of a request declares, by flat names, in order.
+
+    Example:
+        >>> from cactus_decoding.policy.protection import Protection
+        >>> [*settings_of(Protection)]
+        ['protect', 'protect_threshold']
+    """
+    return {each.flat: each for each in parameters(part)}
+
+
+def switch(part: type[Any]) -> str:
+    """Return the setting without which there is no such part; nothing for a part that there always is."""
+    return next((name for name, each in settings_of(part).items() if each.required), "")
+
+
+def values_of(part: type[Any], made: Any) -> dict[str, Any]:
+    """Return a part's values by flat names, numbers of their kind; where there is no such part, as if nobody set them.
+
+    Example:
+        >>> from cactus_decoding.policy.protection import Protection
+        >>> values_of(Protection, Protection("digits")), values_of(Protection, None)
+        ({'protect': 'digits', 'protect_threshold': 0.01}, {'protect': None, 'protect_threshold': None})
+    """
+    if made is None:
+        return {name: False if each.kind is bool else None for name, each in settings_of(part).items()}
+    values = {name: (each.kind, getattr(made, each.name)) for name, each in settings_of(part).items()}
+    return {
+        name: kind(value) if kind is float and value is not None else value for name, (kind, value) in values.items()
+    }
+
+
+def build(part: type[Part], given: Mapping[str, Any]) -> Part | None:
+    """Return the part that values ask for, among others; None where its `switch` is given no value.
+
+    Raises:
+        TypeError, ValueError: for a value that is not allowed, or one of a part that there is not.
+
+    Example:
+        >>> from cactus_decoding.policy.protection import Protection
+        >>> build(Protection, {"protect": "digits", "top_p": 0.9})
+        Protection(pattern='digits', threshold=0.01)
+    """
+    asked = {each.name: each.check(given[name], name) for name, each in settings_of(part).items() if name in given}
+    key = switch(part)
+    if not key:
+        return part(**asked)
+    wanted = given.get(key)
+    if wanted is not None and not isinstance(wanted, part):
+        return part(**asked)
+    for name in settings_of(part).keys() - {key}:
+        if given.get(name) not in (None, False):
+            field = settings_of(part)[key].name
+            what = f"that of a {field} in {key}" if field != key else shown(given[name])
+            raise ValueError(f"{name} is {what}, but {key} is {shown(wanted)}")
+    return wanted

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from cactus_decoding.arguments.knobs import Parameter, parameters
-from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.arguments.values import shown
+from cactus_decoding.arguments.values import shown, suggestion
 
 Spelled = TypeVar("Spelled")
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.cli import (
     calibrate,
     demo,

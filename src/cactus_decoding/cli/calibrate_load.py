@@ -47,7 +47,7 @@ def by_load(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.integrations.common.keys import RULE_KEY
     from cactus_decoding.integrations.vllm.request import LOAD_KEY, request_of
-    from cactus_decoding.policy.scaling import check_scalable
+    from cactus_decoding.policy.fitted import check_scalable
     from cactus_decoding.rules.base import Rule
 
     check_choice("engine", engine, ("vllm",))

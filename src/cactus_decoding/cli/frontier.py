@@ -117,7 +117,7 @@ def frontier(
 
     rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
     from cactus_decoding import Request
-    from cactus_decoding.arguments.settings import settings_of
+    from cactus_decoding.arguments.knobs import settings_of
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cactus_decoding.arguments.knobs import Knob, Parameter
-from cactus_decoding.arguments.settings import settings_of, switch
+from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.arguments.values import check_choice
 from cactus_decoding.cli import raise_when_interrupted
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS

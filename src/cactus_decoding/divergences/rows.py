@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,6 +55,13 @@ def without(rows: Tensor, token_ids: Tensor) -> Tensor:
     return rest.div_(torch.where(left > 0, left, 1.0))
 
 
+def log_(numbers: Tensor) -> Tensor:
+    """Take the logarithms of positive numbers on the CPU, in place, by NumPy: with AVX-512 in a third of the time."""
+    values = numbers.numpy()
+    np.log(values, out=values)
+    return numbers
+
+
 def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
     r"""Return KL(row || target row) in nats, ``[...]`` in float64; infinite where a row has what the target excludes.
 
@@ -69,7 +77,10 @@ def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
     h, q = rows.double(), target_probs.double()
     slack = q.sum(-1) - h.sum(-1)
     if h.device.type == "cpu":
-        kl = (h / q).masked_fill_(h == 0, 1.0).log_().mul_(h).sum(-1) + slack
+        quotient = h / q
+        if not bool(h.amin() > 0):
+            quotient.masked_fill_(h == 0, 1.0)
+        kl = log_(quotient).mul_(h).sum(-1) + slack
         if bool(kl.isfinite().all()):
             return kl.clamp(min=0)  # rounding can take 0 below it
     # a difference of logs, because the quotient overflows where the target's probability is subnormal

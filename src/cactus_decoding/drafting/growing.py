@@ -12,7 +12,7 @@ from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.drafting.lengths.base import Split
 from cactus_decoding.drafting.lookup import LookedUp, continuations
-from cactus_decoding.sampling.drawing import check_drawn, draw
+from cactus_decoding.sampling.rows import check_drawn, draw
 from cactus_decoding.types import ROOT, Proposal
 
 Chooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]

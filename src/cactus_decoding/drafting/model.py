@@ -13,7 +13,7 @@ from cactus_decoding.drafting.lengths import FixedLength, TreeShape
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.trees import path_places, tree_inputs
-from cactus_decoding.sampling.drawing import check_drawn, draw
+from cactus_decoding.sampling.rows import check_drawn, draw
 from cactus_decoding.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from cactus_decoding.arguments.settings import settings_of
+from cactus_decoding.arguments.knobs import settings_of
 from cactus_decoding.drafting.lengths import TREE, is_tree
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf

@@ -11,7 +11,7 @@ import torch
 from cactus_decoding.drafting.lengths.base import PerResponse, TreeShape
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.trees import append_proposal, keep_path
-from cactus_decoding.sampling.drawing import check_drawn
+from cactus_decoding.sampling.rows import check_drawn
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
 from cactus_decoding.verification.walk import Verifier
 

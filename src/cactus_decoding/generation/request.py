@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from cactus_decoding.arguments.settings import build, settings_of, values_of
+from cactus_decoding.arguments.knobs import build, settings_of, values_of
 from cactus_decoding.arguments.values import check_choice, shown
 from cactus_decoding.drafting.lengths import TreeShape, as_draft_length, is_tree, proposals_of
 from cactus_decoding.drafting.lengths.base import PerResponse
@@ -22,7 +22,7 @@ from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.types.drafting import check_drafter
 from cactus_decoding.verification.declarations import VERIFICATIONS
-from cactus_decoding.verification.schemes import check_relaxed_target
+from cactus_decoding.verification.tree import check_relaxed_target
 from cactus_decoding.verification.walk import Verifier
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Request:
         """Raise `ValueError` for a combination that would not keep what it promises."""
         rule, budget = self.rule, self.budget
         if self.spending.limit is not None and self.spending.limit.scale:
-            from cactus_decoding.policy.scaling import check_scalable
+            from cactus_decoding.policy.fitted import check_scalable
 
             check_scalable(rule)
         if judges_untempered(rule):
@@ -255,18 +255,18 @@ class Request:
     def verifier(
         self,
         to_probs: LogitsToProbs,
-        untempered: LogitsToProbs,
+        to_untempered: LogitsToProbs,
         sampling: SamplingParams | None = None,
-        spending: FittedPolicy | None = None,
+        fitted: FittedPolicy | None = None,
     ) -> Verifier:
         """Return what decides on the steps of this response; arguments are those of `Verifier`.
 
         Raises:
-            ValueError: without ``spending``, where this request's has to be fitted to a vocabulary.
+            ValueError: without ``fitted``, where this request's has to be fitted to a vocabulary.
         """
-        if spending is None and not self.spending.everywhere:
-            raise ValueError("what is protected are tokens of a vocabulary: give spending=request.spending.fit(…)")
-        return Verifier(self.rule, to_probs, untempered, sampling, self.budget, self.verification, spending)
+        if fitted is None and not self.spending.everywhere:
+            raise ValueError("what is protected are tokens of a vocabulary: give fitted=request.spending.fit(…)")
+        return Verifier(self.rule, to_probs, to_untempered, sampling, self.budget, self.verification, fitted)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""

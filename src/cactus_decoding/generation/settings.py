@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from cactus_decoding.arguments.knobs import Knob, Parameter
-from cactus_decoding.arguments.settings import settings_of
+from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.phases import Phases

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from cactus_decoding.arguments.checks import shown
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.layout import lay_out_for_small_products

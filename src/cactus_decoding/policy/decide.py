@@ -15,7 +15,6 @@ from cactus_decoding.types import AcceptanceRule, judges_untempered
 if TYPE_CHECKING:
     from cactus_decoding.policy.budget import Budget
     from cactus_decoding.policy.fitted import FittedPolicy
-    from cactus_decoding.policy.pacing import Pace
     from cactus_decoding.policy.position import Position
 
 _LOSSLESS = Lossless()
@@ -79,7 +78,7 @@ class Policy:
     Attributes:
         rule: the acceptance rule.
         budget: limits, or measures, how far the response's distribution moves; None for neither.
-        spending: where the rule may relax; None for everywhere.
+        fitted: the spending policy for the model's tokens; None where the rule may relax everywhere.
 
     Example:
         >>> from cactus_decoding import Budget, ClampedRatio
@@ -89,7 +88,7 @@ class Policy:
 
     rule: AcceptanceRule
     budget: Budget | None = None
-    spending: FittedPolicy | None = None
+    fitted: FittedPolicy | None = None
 
     @property
     def metered(self) -> bool:
@@ -99,7 +98,7 @@ class Policy:
     @property
     def unconditional(self) -> bool:
         """Whether the rule judges everywhere, and nobody measures."""
-        return not self.metered and self.spending is None
+        return not self.metered and self.fitted is None
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
         """Return the state of a response to a prompt that has spent nothing.
@@ -108,14 +107,13 @@ class Policy:
             ValueError: for a budget that is to be paced with a rule that has no width.
         """
         state = PolicyState(self.rule)
-        if self.spending is not None:
-            state = state._replace(phase=self.spending.begin(prompt_ids))
+        if self.fitted is not None:
+            state = state._replace(phase=self.fitted.begin(prompt_ids))
         if self.budget is None:
             return state
         state = state._replace(limit=self.budget.limit)
         if self.budget.expected_tokens is None:
             return state
-        from cactus_decoding.policy.pacing import Pace
 
         pace = Pace.begin(check_paced(self.rule), self.budget.limit, self.budget.expected_tokens)
         return _paced(state._replace(pace=pace))
@@ -130,8 +128,8 @@ class Policy:
             position: which rows there are, and what is proposed.
         """
         rule: AcceptanceRule | None = state.rule
-        if self.spending is not None:
-            rule = self.spending.rule_at(state.rule, state.phase, position)
+        if self.fitted is not None:
+            rule = self.fitted.rule_at(state.rule, state.phase, position)
         if rule is None:
             return Decision(_LOSSLESS, why=Why.PROTECTED)
         if not self.metered:
@@ -145,7 +143,7 @@ class Policy:
     def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
         """Return the state behind a proposed token of this step, had it been kept."""
         state = state._replace(spent=state.spent + decision.nats)
-        return state if self.spending is None else state._replace(phase=self.spending.after(state.phase, [token_id]))
+        return state if self.fitted is None else state._replace(phase=self.fitted.after(state.phase, [token_id]))
 
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:
         """Return the state behind a step.
@@ -169,8 +167,8 @@ class Policy:
             width = pace.width(state.limit - state.spent)  # that of this step
             pace = pace.after([each.cost for each in decisions], width, len(token_ids))
         state = state._replace(spent=spent, pace=pace)
-        if self.spending is not None:
-            state = state._replace(phase=self.spending.after(state.phase, token_ids))
+        if self.fitted is not None:
+            state = state._replace(phase=self.fitted.after(state.phase, token_ids))
         return _paced(state)
 
 
@@ -198,3 +196,54 @@ def check_paced(rule: AcceptanceRule) -> float:
             f"above 0, but is {rule}"
         )
     return rule.width
+
+
+_POWER = 1.5
+"""Cost grows about like this power of the width: quadratically while h stays within its bounds, then more slowly."""
+_PRIOR_POSITIONS = 8
+"""How many visited positions the first guess of the cost weighs as much as."""
+_MIN_SHARE_AHEAD = 1 / 8
+"""This share of the expected length is always counted on: beyond it, what is left is spent ever more slowly."""
+_MAX_WIDTH = 20.0
+"""No wider: the ratio bound e^20 means nothing any more."""
+
+
+class Pace(NamedTuple):
+    """What the visited positions of a response have cost so far, and at which widths.
+
+    The cost of the positions, each divided by its width to the power 1.5, gives the cost of a position at width 1; the
+    next width is the one at which the tokens still expected cost what is left. The first width stands for the first few
+    observations. Only earlier steps are looked at, so the guarantee of the meter is untouched.
+
+    Attributes:
+        expected: tokens over which the budget is spread.
+        effort: sum over visited positions of their widths to the power 1.5.
+        cost: sum of what they would have cost, in nats.
+        emitted: tokens so far.
+
+    Example:
+        >>> pace = Pace.begin(width=1.0, limit=0.5, expected_tokens=100)
+        >>> pace.after([0.1, 0.1], width=1.0, num_emitted=3).width(left=0.3) < 1
+        True
+    """
+
+    expected: int
+    effort: float
+    cost: float
+    emitted: int = 0
+
+    @classmethod
+    def begin(cls, width: float, limit: float, expected_tokens: int) -> Pace:
+        """Return the pace of a response that begins with a width and a budget in nats."""
+        return cls(expected_tokens, _PRIOR_POSITIONS * width**_POWER, _PRIOR_POSITIONS * limit / expected_tokens)
+
+    def width(self, left: float) -> float:
+        """Return the width at which ``left`` nats last."""
+        ahead = max(self.expected - self.emitted, _MIN_SHARE_AHEAD * self.expected)
+        affordable = self.effort * left / (ahead * self.cost) if self.cost > 0 else 0.0
+        return float(min(affordable ** (1 / _POWER), _MAX_WIDTH))
+
+    def after(self, costs: Sequence[float], width: float, num_emitted: int) -> Pace:
+        """Return the pace after a step: what its visited positions cost at a width, and how many tokens it emitted."""
+        effort = self.effort + len(costs) * width**_POWER
+        return self._replace(effort=effort, cost=self.cost + sum(costs), emitted=self.emitted + num_emitted)

@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
-from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.arguments.values import shown
+from cactus_decoding.arguments.values import shown, suggestion
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cactus_decoding.arguments.settings import build, settings_of, values_of
+from cactus_decoding.arguments.knobs import build, settings_of, values_of
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.protection import Protection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,8 +13,8 @@ from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.rules.family import Family
 from cactus_decoding.rules.names import name_of
-from cactus_decoding.sampling.rough_probs import RoughProbs
-from cactus_decoding.types import Verdict
+from cactus_decoding.sampling.rows import RoughProbs
+from cactus_decoding.types import AcceptanceRule, Verdict
 
 
 def probability_of(probs: Tensor, token_ids: Tensor) -> Tensor:
@@ -150,3 +151,72 @@ class Rule(ABC):
         It is q for rules that are never stricter than lossless, and 0 for the others; ``[..., vocabulary]``.
         """
         return target_probs if self.never_stricter_than_lossless else torch.zeros_like(target_probs)
+
+
+@dataclass(frozen=True, eq=False)
+class EmittedRows:
+    """The rule that emits given rows h: accept n with h(n), recover from (h - p)+.
+
+    Attributes:
+        rows: h at each position, ``[..., vocabulary]`` in float64.
+    """
+
+    rows: Tensor
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return h(n) and 1: recovery starts from h itself."""
+        relaxed_prob = probability_of(self.rows.expand_as(target_probs), token_ids)
+        return Verdict(relaxed_prob, torch.ones_like(relaxed_prob))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Recover from h."""
+        return self.rows.expand_as(target_probs)
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return h."""
+        return self.rows.expand_as(target_probs)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedOn:
+    """A rule that is asked about other rows than those that are sampled from.
+
+    Attributes:
+        rule: the rule.
+        rows: what it judges on, ``[..., vocabulary]``.
+    """
+
+    rule: AcceptanceRule
+    rows: Tensor
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return the rule's two numbers on its rows."""
+        return self.rule.judge(self.rows.expand_as(target_probs), draft_probs, token_ids)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Recover from the rows that are sampled from."""
+        return target_probs
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
+        """Say that there are no rows that are emitted whatever is drafted."""
+        return None
+
+
+def relaxed_target_beside(
+    rule: AcceptanceRule,
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    drawn_probs: Tensor,
+    fixed_token_ids: Tensor,
+) -> Tensor | None:
+    """Return h where some tokens are proposed in any case; see `Rule.relaxed_target_beside`, which not every rule has.
+
+    Example:
+        >>> from cactus_decoding.rules import ClampedRatio
+        >>> q, drawn = torch.tensor([0.25, 0.25, 0.5]).double(), torch.tensor([0.0, 0.2, 0.8]).double()
+        >>> relaxed_target_beside(ClampedRatio(width=0.7), q, None, drawn, torch.tensor([0]))[0] > 0.25
+        tensor(True)
+    """
+    if isinstance(rule, Rule):
+        return rule.relaxed_target_beside(target_probs, draft_probs, drawn_probs, fixed_token_ids)
+    return rule.relaxed_target(target_probs, drawn_probs)

@@ -15,7 +15,7 @@ from cactus_decoding.divergences.f_divergences import lift_exactly
 from cactus_decoding.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
-from cactus_decoding.sampling.rough_probs import RoughProbs
+from cactus_decoding.sampling.rows import RoughProbs
 from cactus_decoding.types import Verdict
 
 
@@ -125,6 +125,8 @@ class ClampedRatio(Rule):
         self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
     ) -> Tensor:
         """Return h with p infinite at the fixed tokens, which are q e^hi there; see `Rule.relaxed_target_beside`."""
+        if not fixed_token_ids.numel():
+            return self.relaxed_target(target_probs, drawn_probs)
         fixed = target_probs.double().gather(-1, fixed_token_ids)
         mass = fixed.sum(-1, keepdim=True)
         # h is at most 1 on them together, so that this is as good as infinity, and takes no digits from the others

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.spelling import fill
-from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.arguments.values import shown
+from cactus_decoding.arguments.values import shown, suggestion
 from cactus_decoding.rules import RULE_CLASSES
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.rules.names import GROUP, registered_rules

@@ -17,7 +17,7 @@ from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing.response import TracedResponse
 from cactus_decoding.tracing.trace import Candidate, Trace, TracedNode, TracedPosition, TracedStep, TraceHeader
 from cactus_decoding.tracing.what_if import PositionRows

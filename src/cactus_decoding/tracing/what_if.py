@@ -15,9 +15,9 @@ from cactus_decoding.auditing import audit_beside, audit_rows, judge_every_token
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless, as_rule
-from cactus_decoding.rules.emitted import EmittedRows, JudgedOn, relaxed_target_beside
+from cactus_decoding.rules.base import EmittedRows, JudgedOn, relaxed_target_beside
 from cactus_decoding.rules.relaxed_greedy import given_up
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.types import AcceptanceRule, Visit, judges_untempered
 
 _SOLVED, _UNIT = 1e-12, 2.0**-53

@@ -3,13 +3,19 @@
 Throughout, probabilities are float tensors with the vocabulary last, and leading dimensions are positions or batches.
 """
 
-from cactus_decoding.types.acceptance import AcceptanceRule, Verdict, Verification, judges_untempered
 from cactus_decoding.types.drafting import Drafter, DraftLength
-from cactus_decoding.types.outcomes import Fate, Outcome, Visit
+from cactus_decoding.types.outcomes import (
+    AcceptanceRule,
+    Fate,
+    Outcome,
+    Verdict,
+    Verification,
+    Visit,
+    judges_untempered,
+)
 from cactus_decoding.types.proposals import ROOT as ROOT  # described, as the next, in its own module only
 from cactus_decoding.types.proposals import LogitsToProbs as LogitsToProbs
-from cactus_decoding.types.proposals import Proposal
-from cactus_decoding.types.rows import StepRows
+from cactus_decoding.types.proposals import Proposal, StepRows
 
 __all__ = [
     "AcceptanceRule",

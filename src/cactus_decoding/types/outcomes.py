@@ -1,24 +1,85 @@
-"""What one step decided, and all that it was decided from."""
+"""What a rule is and says of a drafted token, and what a step decided by it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.types.acceptance import AcceptanceRule, Verdict, judges_untempered
-from cactus_decoding.types.proposals import Proposal
-from cactus_decoding.types.rows import StepRows
+from cactus_decoding.types.proposals import Proposal, StepRows
+
+
+class Verdict(NamedTuple):
+    """The two numbers by which a rule decides on a drafted token.
+
+    Attributes:
+        relaxed_prob: h(n), the relaxed target's probability of the drafted token n, ``[..., tokens]``. With u uniform
+            in [0, 1), n is accepted when ``u * draft_prob(n) < h(n)``.
+        residual_scale: s, ``[..., tokens]``, from 0 to infinity. After a rejection the token is drawn in proportion to
+            the positive part of ``s * recovery_target - draft_probs``; infinity means the recovery target itself.
+    """
+
+    relaxed_prob: Tensor
+    residual_scale: Tensor
+
+
+@runtime_checkable
+class AcceptanceRule(Protocol):
+    """A rule that accepts or rejects drafted tokens: pure, deterministic, picklable."""
+
+    def __str__(self) -> str:
+        """The text that `parse_rule` turns into this rule, such as ``cactus:delta=1.0``."""
+        ...
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return the two numbers for each of some tokens at each position, if it were the drafted one.
+
+        Args:
+            target_probs: the target's rows, ``[..., vocabulary]``.
+            draft_probs: the draft's rows, ``[..., vocabulary]``, or None where the draft is deterministic.
+            token_ids: the tokens asked about, ``[..., tokens]``: one for `verify`, all of them for `audit`.
+
+        Returns:
+            Numbers in float64, ``[..., tokens]``.
+        """
+        ...
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Return the rows that recovery starts from, ``[..., vocabulary]``: the target's own, for most rules."""
+        ...
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
+        """Return h as rows, which are then what is emitted, if it does not depend on the drafted token; else None."""
+        ...
+
+
+class Verification(NamedTuple):
+    """What `verify` decided for a batch of sequences.
+
+    Attributes:
+        num_accepted: accepted tokens of each sequence, ``[batch]``.
+        next_token: the recovered token, or the bonus token where all were accepted, ``[batch]``.
+        relaxed: true for accepted tokens that the lossless test would have rejected, ``[batch, num_draft_tokens]``.
+    """
+
+    num_accepted: Tensor
+    next_token: Tensor
+    relaxed: Tensor
+
+
+def judges_untempered(rule: AcceptanceRule) -> bool:
+    """Say whether a rule judges the rows before temperature, as those for temperature 0 do."""
+    return getattr(rule, "judges_untempered", False)
 
 
 class Visit(NamedTuple):
     """One visited position of a step: a proposal that was judged.
 
     Attributes:
-        node: its place in the proposal.
+        node: which token of the proposal.
         token_id: the drafted token.
         rule: what judged it: the lossless rule where a budget could not afford the request's or a policy did not let
             it, and the rule of this moment where a budget paces it.
@@ -28,7 +89,7 @@ class Visit(NamedTuple):
         fell_back: whether the budget could not afford the rule here.
         protected: whether the request's policy did not let the rule judge here.
         rows: of both models in this step.
-        matched: the place of another proposal that the recovered token is, and behind which the step goes on.
+        matched: another node of the proposal, which the recovered token is, and behind which the step goes on.
     """
 
     node: int
@@ -79,7 +140,7 @@ class Outcome:
 
     Attributes:
         proposal: what the drafter proposed.
-        path: places of the proposals that were kept, in order.
+        path: the nodes that were kept, in order.
         next_token: the recovered token, or the bonus token where nothing was proposed behind the last that was kept.
         visits: the positions of those that were kept and the one where none was, in order.
         rows: of both models.

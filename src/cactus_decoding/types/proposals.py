@@ -1,4 +1,4 @@
-"""What a drafter proposes, and how logits become the rows that it is judged in."""
+"""What a drafter proposes, and both models' rows in which it is judged."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 ROOT = -1
-"""The place in a tree that stands for the text itself."""
+"""The node of a tree that stands for the text itself."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Proposal:
         token_ids: the proposed tokens, parents before their children; there may be none.
         probs: the rows they were really drawn from, one for each token that has children, the text's own first, in
             their order, ``[rows, vocabulary]``; None if the choice was deterministic.
-        parents: of each token the place of the one it follows, -1 for the text itself. Left out, each follows the one
+        parents: of each token the node of the one it follows, -1 for the text itself. Left out, each follows the one
             before it.
         drawn: of each token whether it was drawn: from its row without its fixed siblings and those drawn before it;
             where it was not, it is a function of the text before it alone. Left out, all are if there are rows.
@@ -40,7 +41,7 @@ class Proposal:
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
-        """Places of the tokens behind each token that has some, the fixed ones first; keys in the order of the rows."""
+        """The nodes behind each that has some, the fixed ones first; keys in the order of the rows."""
         behind: dict[int, tuple[list[int], list[int]]] = {}
         for node, (parent, drawn) in enumerate(zip(self.parents, self.drawn, strict=True)):
             behind.setdefault(parent, ([], []))[drawn].append(node)
@@ -69,14 +70,14 @@ class Proposal:
         return path[::-1]
 
     def path_along(self, token_ids: list[int]) -> list[int]:
-        """Return the places of the proposals that a continuation of the text goes along, as far as it does."""
+        """Return the nodes that a continuation of the text goes along, as far as it does."""
         path, at = [], ROOT
-        nodes = range(len(self.token_ids))
-        places = dict(zip(zip(self.parents, self.token_ids, strict=True), nodes, strict=True))
+        edges = zip(self.parents, self.token_ids, strict=True)
+        children = {edge: node for node, edge in enumerate(edges)}
         for token in token_ids:
-            if (at, token) not in places:
+            if (at, token) not in children:
                 break
-            at = places[at, token]
+            at = children[at, token]
             path.append(at)
         return path
 
@@ -91,3 +92,79 @@ class Proposal:
 
 LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
 """``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
+
+
+class StepRows:
+    """Both models' rows of one step; each is made by itself, when it is first asked for.
+
+    Args:
+        logits: the target's, ``[proposals + 1, vocabulary]``; row 0 follows the text, row i + 1 proposal i.
+        token_ids: all the tokens, the proposals at their end.
+        proposal: what was proposed.
+        to_probs: from logits to the rows that are sampled from.
+        to_untempered: from logits to the rows before temperature and truncation.
+    """
+
+    __slots__ = ("_made", "_to_probs", "_to_untempered", "_token_ids", "logits", "proposal")
+
+    def __init__(
+        self,
+        logits: Tensor,
+        token_ids: list[int],
+        proposal: Proposal,
+        to_probs: LogitsToProbs,
+        to_untempered: LogitsToProbs,
+    ) -> None:
+        self.logits, self.proposal = logits, proposal
+        self._token_ids, self._to_probs, self._to_untempered = token_ids, to_probs, to_untempered
+        self._made: dict[int, Tensor] = {}
+
+    def target_behind(self, node: int) -> Tensor:
+        """Return the target's row behind a proposal, or with -1 behind the text, as it is sampled from."""
+        if node not in self._made:
+            self._made[node] = self._to_probs(self.logits[node + 1 : node + 2], self.text(node))[0]
+        return self._made[node]
+
+    def target_along(self, count: int) -> Tensor:
+        """Return the target's rows behind the text and a chain's first proposals, ``[count, vocabulary]``."""
+        return torch.stack([self.target_behind(node) for node in range(ROOT, count - 1)])
+
+    def untempered_behind(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation; at temperature 0, the token that is chosen has no equal.
+
+        Logits may differ where their probabilities are rounded to the same number, and the first token that attains
+        the greatest logit is the one that is chosen. So its equals here become less likely by the least there is.
+        """
+        row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
+        best = self.target_behind(node).argmax(-1)
+        greatest = row[best]
+        equals = row == greatest
+        equals[best] = False
+        return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), row)
+
+    def target_of(self, node: int) -> Tensor:
+        """Return the target's row that a proposal was judged in, as it is sampled from, ``[vocabulary]``."""
+        return self.target_behind(self.proposal.parents[node])
+
+    def untempered_of(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation."""
+        return self.untempered_behind(self.proposal.parents[node])
+
+    def draft(self, node: int) -> Tensor | None:
+        """Return the law of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
+        proposal, parent = self.proposal, self.proposal.parents[node]
+        whole = proposal.row_behind(parent)
+        if whole is None or not proposal.drawn[node]:
+            return None
+        siblings = proposal.children[parent]
+        if len(siblings) == 1:
+            return whole
+        row = whole.to(torch.float64, copy=True)
+        for other in siblings[: siblings.index(node)]:
+            row[proposal.token_ids[other]] = 0.0
+        return row / row.sum()
+
+    def text(self, node: int) -> list[int]:
+        """Return all the tokens before the row behind a proposal."""
+        before = len(self._token_ids) - len(self.proposal.token_ids)
+        return [*self._token_ids[:before], *self.proposal.tokens_to(node)]

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.schemes import Walk, left_over, ratio, relaxed_row
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree
+from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
 
 
 def joint(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:

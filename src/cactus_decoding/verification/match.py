@@ -9,10 +9,9 @@ from torch import Tensor
 
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules.base import Rule
-from cactus_decoding.sampling.sparse_probs import SparseProbs
+from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.types import ROOT, AcceptanceRule, judges_untempered
-from cactus_decoding.verification.schemes import Trial, Walk, ratio, residual
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree
+from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Trial, Walk, ratio, residual
 
 
 def match(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
@@ -59,6 +58,7 @@ def match(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
             if matched is None:
                 return Walk(path, token, trials)
             node = matched
+        tree.leave(trials[-1].parent)
         path.append(node)
     row = tree.row(node)
     return Walk(path, chance.token(row.probs, row), trials)

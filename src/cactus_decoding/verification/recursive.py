@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.schemes import Walk, left_over, ratio, relaxed_row
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree
+from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
 
 
 def recursive(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:

@@ -16,8 +16,7 @@ from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
 from cactus_decoding.verification.match import match
-from cactus_decoding.verification.schemes import Scheme, Trial
-from cactus_decoding.verification.tree import RandomNumbers, Tree
+from cactus_decoding.verification.tree import RandomNumbers, Scheme, Tree, Trial
 
 if TYPE_CHECKING:
     from cactus_decoding.policy.budget import Budget
@@ -125,25 +124,30 @@ class Verifier:
     Attributes:
         rule: the acceptance rule.
         to_probs: the request's sampling: logits to probabilities.
-        untempered: the same before temperature and truncation.
+        to_untempered: the same before temperature and truncation.
         sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
         budget: limits, or measures, how far the response's distribution moves.
         verification: one of `SCHEMES`.
-        spending: where the rule may relax; None for everywhere.
+        fitted: the spending policy for the model's tokens; None where the rule may relax everywhere.
     """
 
     rule: AcceptanceRule
     to_probs: LogitsToProbs
-    untempered: LogitsToProbs
+    to_untempered: LogitsToProbs
     sampling: SamplingParams | None = None
     budget: Budget | None = None
     verification: str = "token"
-    spending: FittedPolicy | None = None
+    fitted: FittedPolicy | None = None
 
     @cached_property
     def policy(self) -> Policy:
         """What decides on positions."""
-        return Policy(self.rule, self.budget, self.spending)
+        return Policy(self.rule, self.budget, self.fitted)
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        """What goes from one position to the next."""
+        return SCHEMES[self.verification]
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
         """Return the state of a response to a prompt that has spent nothing."""
@@ -166,6 +170,6 @@ class Verifier:
             proposal: what the drafter proposes.
             generator: source of the random numbers, on the target's device.
         """
-        rows = StepRows(logits, token_ids, proposal, self.to_probs, self.untempered)
+        rows = StepRows(logits, token_ids, proposal, self.to_probs, self.to_untempered)
         numbers = RandomNumbers.draw(proposal, generator, logits.device)
-        return walk(SCHEMES[self.verification], self.policy, state, rows, numbers, self.sampling)
+        return walk(self.scheme, self.policy, state, rows, numbers, self.sampling)

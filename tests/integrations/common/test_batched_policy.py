@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cactus_decoding.integrations.common import step as stepping
 from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed, admitted
-from cactus_decoding.integrations.common.meter import BudgetMeter
+from cactus_decoding.integrations.common.counters import BudgetMeter
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.policy.fitted import FittedPolicy
 from cactus_decoding.policy.importance import Importance

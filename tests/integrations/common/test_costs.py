@@ -7,8 +7,13 @@ import torch
 from support.engine_rules import ROWS, SPELLINGS
 
 from cactus_decoding import audit, parse_rule
-from cactus_decoding.integrations.common.costs import audited_nats, costs_of
-from cactus_decoding.integrations.common.relaxed_logits import RelaxedLogits, relax_rows, relax_tokens
+from cactus_decoding.integrations.common.relaxed_logits import (
+    RelaxedLogits,
+    audited_nats,
+    costs_of,
+    relax_rows,
+    relax_tokens,
+)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

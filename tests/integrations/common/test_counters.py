@@ -9,9 +9,8 @@ import torch
 
 from cactus_decoding import parse_rule
 from cactus_decoding.integrations.common import counters
-from cactus_decoding.integrations.common.costs import costs_of
 from cactus_decoding.integrations.common.counters import COUNTERS, MAX_RULES, OTHER, Counters
-from cactus_decoding.integrations.common.relaxed_logits import relax_tokens
+from cactus_decoding.integrations.common.relaxed_logits import costs_of, relax_tokens
 
 
 class Recorder:

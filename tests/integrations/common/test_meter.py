@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.decisions import admit
 
 from cactus_decoding.integrations.common.batched_policy import admitted as admitted_at_once
-from cactus_decoding.integrations.common.meter import BudgetMeter
+from cactus_decoding.integrations.common.counters import BudgetMeter
 
 CPU = torch.device("cpu")
 NATS = st.floats(0, 4) | st.sampled_from([0.0, 0.1, 0.25, 0.3, 1.0]) | st.just(math.inf) | st.just(math.nan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
+from cactus_decoding.integrations.common.batched_policy import FollowedResponse, with_silence
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.vocabulary import Vocabulary
 

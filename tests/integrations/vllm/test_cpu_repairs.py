@@ -13,7 +13,7 @@ from cactus_decoding.integrations.vllm.cpu_repairs import (
     repair_generators,
     with_generators_withheld,
 )
-from cactus_decoding.integrations.vllm.patching import is_replaced
+from cactus_decoding.integrations.vllm.seams import is_replaced
 
 
 def broken(x: torch.Tensor, ends: torch.Tensor, num_tokens: int, *_: int) -> torch.Tensor:

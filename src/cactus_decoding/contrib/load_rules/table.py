@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import cast
 
 from cactus_decoding.arguments.checks import check_integer, check_number, shown
-from cactus_decoding.policy.scaling import scaled
+from cactus_decoding.policy.fitted import scaled
 from cactus_decoding.rules.base import Rule
 
 

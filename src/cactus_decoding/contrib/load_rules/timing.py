@@ -16,7 +16,7 @@ from cactus_decoding.evaluation.intervals import Numbers
 from cactus_decoding.integrations.common.keys import RULE_KEY
 from cactus_decoding.integrations.vllm import offline
 from cactus_decoding.integrations.vllm.request import LOAD_KEY, RULES_KEY, ServerConfig, request_of
-from cactus_decoding.policy.scaling import check_scalable
+from cactus_decoding.policy.fitted import check_scalable
 from cactus_decoding.rules.base import Rule
 
 SizeAndShare = tuple[int, float]

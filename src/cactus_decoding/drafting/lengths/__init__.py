@@ -9,7 +9,7 @@ from numbers import Integral
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.spelling import parse
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.drafting.lengths.base import TreeShape
 from cactus_decoding.drafting.lengths.fixed import FixedLength
 from cactus_decoding.types import DraftLength

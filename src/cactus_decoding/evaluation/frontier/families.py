@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.rules import RULES, parse_rule
 from cactus_decoding.rules.family import Family
 from cactus_decoding.rules.names import registered_rules

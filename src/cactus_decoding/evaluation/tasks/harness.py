@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.tasks.task import Task

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import islice
 from types import MappingProxyType
 
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sized
 from typing import Any
 
-from cactus_decoding.arguments.settings import settings_of, switch
+from cactus_decoding.arguments.knobs import settings_of, switch
 from cactus_decoding.arguments.values import check_number, shown
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.protection import PATTERNS, Protection, named_sets
@@ -32,13 +32,13 @@ MAX_MARK = 64
 
 
 def read_keys(
-    asked: Mapping[str, Any], usual: Mapping[str, Any], *, thinking: Marks | None = None, any_pattern: bool = False
+    asked: Mapping[str, Any], defaults: Mapping[str, Any], *, thinking: Marks | None = None, any_pattern: bool = False
 ) -> dict[str, Any]:
     """Return the settings that a request's keys ask for, among others; a value of None is as good as absent.
 
     Args:
         asked: keys and values.
-        usual: settings of requests that say nothing, by the names of `Request.from_dict`.
+        defaults: settings of requests that say nothing, by the names of `Request.from_dict`.
         thinking: the tokens between which the server's model thinks, where a reasoning parser says.
         any_pattern: whether ``protect`` may be any regular expression, marks of any length, and ``importance`` any
             file: for whoever starts the server, which is busy with the first two for every token and reads the file.
@@ -60,13 +60,13 @@ def read_keys(
     if BUDGET_KEY in given:
         settings["budget"] = check_number(BUDGET_KEY, given.pop(BUDGET_KEY), 0, math.inf)
     if not any_pattern:
-        _check_harmless(given, usual)
+        _check_harmless(given, defaults)
     settings |= given
     for part in (Protection, ImportanceLimit):
         if given.get(key := switch(part)) == NONE:  # what else is said of it will be refused: it is that of nothing
             settings |= {name: given.get(name) for name in settings_of(part) if name in POLICY_KEYS} | {key: None}
     pattern = settings.get("protect")
-    if not any_pattern and isinstance(pattern, str) and pattern != usual.get("protect"):
+    if not any_pattern and isinstance(pattern, str) and pattern != defaults.get("protect"):
         settings["protect"] = named_protection(pattern)
     if given.get("relax_within") == NONE:
         settings["relax_within"] = None
@@ -80,10 +80,10 @@ def read_keys(
     return settings
 
 
-def _check_harmless(given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+def _check_harmless(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise `ValueError` for a file that is not the server's, or marks that are too long."""
     file = given.get("importance")
-    if file not in (None, NONE, usual.get("importance")):
+    if file not in (None, NONE, defaults.get("importance")):
         raise ValueError(
             f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
             f"{shown(file)}: a request may set {LIMITS} only"

@@ -23,10 +23,15 @@ from cactus_decoding.integrations.common.batched_policy import (
     allowed,
     cost,
 )
-from cactus_decoding.integrations.common.costs import PositionCosts, audited_nats, costs_of
-from cactus_decoding.integrations.common.counters import Counters
-from cactus_decoding.integrations.common.meter import BudgetMeter
-from cactus_decoding.integrations.common.relaxed_logits import RelaxedLogits, relax_rows, relax_tokens
+from cactus_decoding.integrations.common.counters import BudgetMeter, Counters
+from cactus_decoding.integrations.common.relaxed_logits import (
+    PositionCosts,
+    RelaxedLogits,
+    audited_nats,
+    costs_of,
+    relax_rows,
+    relax_tokens,
+)
 
 _MAX_AUDITED = MAX_ELEMENTS // 4
 """Elements of float64 rows that are audited at once."""

@@ -14,8 +14,8 @@ import torch
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
-from cactus_decoding.arguments.settings import settings_of
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.knobs import settings_of
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.drafting.automatic import AutoLength
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter

@@ -11,8 +11,7 @@ from typing import Any
 from llama_cpp import LlamaGrammar
 
 from cactus_decoding.arguments.knobs import Parameter, parameters
-from cactus_decoding.arguments.suggestions import suggestion
-from cactus_decoding.arguments.values import check_integer, check_number, shown
+from cactus_decoding.arguments.values import check_integer, check_number, shown, suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.keys import KEYS, LIMITS, RULE_KEY, read_keys
 from cactus_decoding.rules import parse_rule

@@ -23,7 +23,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
 from cactus_decoding.arguments.checks import shown
-from cactus_decoding.arguments.settings import settings_of
+from cactus_decoding.arguments.knobs import settings_of
 from cactus_decoding.drafting.lengths import TreeShape, proposals_of
 from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.generation.loop import decode

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from cactus_decoding.integrations.common.keys import RULE_KEY
-from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.request import (
     ServerConfig,
     asks_for_report,
@@ -15,6 +14,7 @@ from cactus_decoding.integrations.vllm.request import (
     check_texts,
     request_of,
 )
+from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cactus_decoding.integrations.common.meter import REPORTED
-from cactus_decoding.integrations.vllm.patching import replace as replace_function
+from cactus_decoding.integrations.common.counters import REPORTED
 from cactus_decoding.integrations.vllm.request import REPORT_KEY, asks_for_report
+from cactus_decoding.integrations.vllm.seams import replace as replace_function
 from cactus_decoding.integrations.vllm.state import RequestRules
 
 ATTRIBUTE = "cactus_decoding_counts"

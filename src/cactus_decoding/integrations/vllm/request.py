@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.contributed import Contributed
-from cactus_decoding.arguments.suggestions import suggestion
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
-from cactus_decoding.policy.scaling import check_scalable
+from cactus_decoding.policy.fitted import check_scalable
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES, Lossless, parse_rule
@@ -68,27 +68,27 @@ def request_of(
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
     if asked.get(NOT_HERE) not in (None, False):
         raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
-    usual = Request() if default is None else default
-    settings = read_keys(asked, usual.spending.as_dict(), thinking=thinking, any_pattern=any_pattern)
+    defaults = Request() if default is None else default
+    settings = read_keys(asked, defaults.spending.as_dict(), thinking=thinking, any_pattern=any_pattern)
     if not settings:
         return default
     if default is None and "rule" not in settings:
         key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
         raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
-    rule, budget = settings.pop("rule", None), settings.pop("budget", usual.budget)
-    spending = spending_policy(**usual.spending.as_dict() | settings)
-    return Request(usual.rule if rule is None else _parse(rule, any_pattern), budget, spending=spending)
+    rule, budget = settings.pop("rule", None), settings.pop("budget", defaults.budget)
+    spending = spending_policy(**defaults.spending.as_dict() | settings)
+    return Request(defaults.rule if rule is None else _parse(rule, any_pattern), budget, spending=spending)
 
 
 def asked_of(request: Request) -> dict[str, Any]:
-    """Return the keys and values that ask for a request's rule, budget and policy, without those that are usual.
+    """Return the keys and values that ask for a request's rule, budget and policy, without those that are defaults.
 
     Example:
         >>> asked_of(Request("cactus:delta=1", 2.0))
         {'acceptance_rule': 'cactus:delta=1.0', 'budget': 2.0}
     """
-    nats, usual = nats_of(request), SpendingPolicy().as_dict()
-    policy = {key: value for key, value in request.spending.as_dict().items() if value != usual[key]}
+    nats, defaults = nats_of(request), SpendingPolicy().as_dict()
+    policy = {key: value for key, value in request.spending.as_dict().items() if value != defaults[key]}
     return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
 
 

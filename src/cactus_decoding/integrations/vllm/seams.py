@@ -6,8 +6,43 @@ Sources are parsed, not imported: nothing of vLLM need be able to run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+STOCK = "_cactus_decoding_stock"
+"""What a replaced function keeps the stock one under."""
+
+
+def replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Put ``wrap(stock)`` in the place of a function of a module or class, once, also where vLLM imported it by name.
+
+    Example:
+        >>> class Owner:
+        ...     def answer(self):
+        ...         return 6
+        >>> for _ in range(2):
+        ...     replace(Owner, "answer", lambda stock: lambda self: 7 * stock(self))
+        >>> Owner().answer()
+        42
+    """
+    stock = getattr(owner, name)
+    if is_replaced(stock):
+        return
+    wrapped = functools.wraps(stock)(wrap(stock))
+    setattr(wrapped, STOCK, stock)
+    setattr(owner, name, wrapped)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("vllm.") and vars(module).get(name) is stock:
+            setattr(module, name, wrapped)
+
+
+def is_replaced(function: Any) -> bool:
+    """Say whether `replace` has been here."""
+    return hasattr(function, STOCK)
+
 
 V1_SAMPLER = "v1/sample/rejection_sampler.py::rejection_sample"
 V2_SAMPLER = "v1/worker/gpu/spec_decode/rejection_sampler_utils.py::rejection_sample"

@@ -131,23 +131,23 @@ def run_server(command: Sequence[str]) -> int:
     has to be there before any of them starts and is removed at the end. vLLM's server ends with code 0 after its engine
     has died; nobody asked it to, so that is a failure here.
     """
-    told = threading.Event()
+    stopping = threading.Event()
     with tempfile.TemporaryDirectory(prefix="cactus-metrics-") as folder:
         process = subprocess.Popen(command, env={METRICS_FOLDER: folder} | os.environ)
 
         def terminate(*_: object) -> None:
-            told.set()
+            stopping.set()
             process.terminate()
 
         before = signal.signal(signal.SIGTERM, terminate)
         try:
             code = process.wait()
         except KeyboardInterrupt:  # the server has got it too
-            told.set()
+            stopping.set()
             code = process.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
-    if code == 0 and not told.is_set():
+    if code == 0 and not stopping.is_set():
         print("cactus: the server ended although nobody asked it to; its log says why", file=sys.stderr)
         return 1
     return code

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.integrations.common.counters import Counters
-from cactus_decoding.integrations.common.meter import BudgetMeter
-from cactus_decoding.integrations.common.phases import FollowedResponse, with_silence
+from cactus_decoding.integrations.common.batched_policy import FollowedResponse, with_silence
+from cactus_decoding.integrations.common.counters import BudgetMeter, Counters
 from cactus_decoding.integrations.vllm.request import (
     ServerConfig,
     admitted,

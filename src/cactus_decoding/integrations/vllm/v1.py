@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed
-from cactus_decoding.integrations.common.phases import FollowedResponse
+from cactus_decoding.integrations.common.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
-from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule

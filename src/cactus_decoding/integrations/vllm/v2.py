@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed
+from cactus_decoding.integrations.common.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
 from cactus_decoding.integrations.common.counters import Counters
-from cactus_decoding.integrations.common.phases import FollowedResponse
 from cactus_decoding.integrations.common.step import RelaxedStep
-from cactus_decoding.integrations.vllm.patching import replace
 from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.policy.phases import Phases

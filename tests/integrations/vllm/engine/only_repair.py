@@ -16,7 +16,7 @@ def register() -> None:
     from vllm.v1.sample import rejection_sampler
 
     from cactus_decoding.integrations.vllm.cpu_repairs import expand_batch_to_tokens
-    from cactus_decoding.integrations.vllm.patching import replace
+    from cactus_decoding.integrations.vllm.seams import replace
 
     replace(rejection_sampler, "expand_batch_to_tokens", lambda stock: expand_batch_to_tokens)
 

@@ -14,8 +14,7 @@ from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
 
 from cactus_decoding.auditing import audit
-from cactus_decoding.integrations.vllm.patching import STOCK
-from cactus_decoding.integrations.vllm.seams import closest_version, differences
+from cactus_decoding.integrations.vllm.seams import STOCK, closest_version, differences
 from cactus_decoding.integrations.vllm.v1 import batch_rules
 
 prepare()

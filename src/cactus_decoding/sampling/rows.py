@@ -1,16 +1,126 @@
-"""A distribution over listed tokens, and the rows of logits that become one when they are asked for."""
+"""Rows of probabilities, in whole, in part or roughly, each worked out when it is asked for; tokens drawn from them."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.sampling.drawing import draw_one
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
-from cactus_decoding.sampling.rough_probs import RoughProbs
+
+_BLOCK, _FEW_BLOCKS = 256, 16
+"""Weights that are added up at once, and rows so short that their running sum is as fast."""
+
+
+def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the token that each uniform number picks from unnormalised weights, by inverting their running sum.
+
+    A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64.
+
+    Args:
+        weights: not negative, at least one positive in each row, ``[..., vocabulary]``.
+        uniforms: in [0, 1), ``[...]``.
+
+    Example:
+        >>> draw(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74)).item()
+        1
+    """
+    sums = weights.double().cumsum(-1).contiguous()
+    total = sums[..., -1:].contiguous()
+    points = (uniforms.double().unsqueeze(-1) * total).contiguous()
+    picked = torch.searchsorted(sums, points, right=True)
+    last_positive = torch.searchsorted(sums, total)  # where rounding takes u * total up to the total itself
+    return torch.minimum(picked, last_positive).squeeze(-1)
+
+
+def draw_one(weights: Tensor, uniform: Tensor) -> int:
+    """Do what `draw` does for one row on the CPU, but sum up most of it in blocks.
+
+    The running sums of blocks are rounded otherwise than one running sum. Where the point that is sought is so close to
+    the end of a token's stretch that this might matter, `draw` itself is asked.
+
+    Args:
+        weights: ``[vocabulary]``.
+        uniform: in [0, 1), a scalar.
+
+    Example:
+        >>> draw_one(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74))
+        1
+    """
+    blocks = len(weights) // _BLOCK
+    if blocks < _FEW_BLOCKS or not weights.is_contiguous():
+        return int(draw(weights, uniform))
+    sums = weights[: blocks * _BLOCK].view(blocks, _BLOCK).sum(1, dtype=torch.float64).numpy()
+    rest = weights[blocks * _BLOCK :].sum(dtype=torch.float64).item()
+    ends = np.append(sums, rest).cumsum()
+    total = ends[-1].item()
+    point = uniform.item() * total
+    block = int(ends.searchsorted(point, side="right"))
+    begin = block * _BLOCK
+    before = ends[block - 1].item() if block else 0.0
+    within = before + weights[begin : begin + _BLOCK].double().cumsum(-1).numpy()
+    place = int(within.searchsorted(point, side="right"))
+    margin = 4 * len(weights) * 2**-53 * total
+    if place < len(within) and math.isfinite(total):
+        start = within[place - 1] if place else before
+        at_an_end = begin + place == 0  # nothing comes before the first token
+        if within[place] - point > margin and (at_an_end or point - start > margin):
+            return begin + place
+    return int(draw(weights, uniform))
+
+
+def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
+    """Raise `ValueError` where `draw` found NaN instead of weights: it then returns a token that does not exist."""
+    if token_id >= probs.shape[-1]:
+        raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
+
+
+_SMALLEST_NORMAL = 2.0**-126
+
+
+class RoughProbs(NamedTuple):
+    """A row before it is normalised.
+
+    Attributes:
+        weights: ``[vocabulary]``, float32, proportional to the probabilities.
+        total: about the sum of the weights.
+
+    Example:
+        >>> low, high = RoughProbs(torch.tensor([1.0, 3.0]), 4.0).bounds(1)
+        >>> low < 0.75 < high
+        True
+    """
+
+    weights: Tensor
+    total: float
+
+    @property
+    def slack(self) -> float:
+        """By what share the float32 softmax of the row may differ from ``weights / total``.
+
+        A sum of n terms in at least four lanes is off by no more than n / 4 roundings, and exponentials by less than
+        1e-4 as long as float32 can hold them.
+        """
+        return len(self.weights) / 4 * 2**-24 + 1e-4
+
+    def bounds(self, token: int) -> tuple[float, float]:
+        """Return a number that a token's probability is no less than, and one that it is no more than."""
+        weight = self.weights[token].item()
+        if weight < _SMALLEST_NORMAL:  # below it float32 holds fewer and fewer digits
+            return 0.0, math.inf
+        about = weight / self.total
+        return about * (1 - self.slack), about * (1 + self.slack)
+
+    def mass_bounds(self, token_ids: Tensor) -> tuple[float, float]:
+        """Return the same for the sum of some tokens' probabilities, ``[tokens]``."""
+        about = self.weights.index_select(0, token_ids).sum(dtype=torch.float64).item() / self.total
+        # numbers too small for all their digits, among the weights or among the probabilities
+        lost = len(token_ids) * _SMALLEST_NORMAL * (1 + 1 / self.total)
+        return about * (1 - self.slack) - lost, about * (1 + self.slack) + lost
+
 
 _LEAST_TOTAL = 1e-20
 """Of exponentials: what underflows is then nothing beside it."""
@@ -108,14 +218,16 @@ class LazyRows:
     Args:
         logits: ``[rows, vocabulary]``, on the CPU.
         sampling: how they become probabilities.
+        whole: whether every row that is looked at will be asked for, so that knowing it roughly saves nothing.
 
     Example:
         >>> LazyRows(torch.tensor([[1.0, 3.0, 2.0]]), SamplingParams(top_k=1)).at(0).probability(1)
         1.0
     """
 
-    def __init__(self, logits: Tensor, sampling: SamplingParams) -> None:
+    def __init__(self, logits: Tensor, sampling: SamplingParams, *, whole: bool = False) -> None:
         self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]
+        self._whole = whole
         # short rows are cheapest all at once
         self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
         self._buffer: Tensor | None = None
@@ -147,7 +259,7 @@ class LazyRows:
 
     def _guess(self, row: int) -> RoughProbs | None:
         logits = self._logits[row].detach()
-        if self._probs is not None or self._sampling.truncates or logits.dtype == torch.float64:
+        if self._whole or self._probs is not None or self._sampling.truncates or logits.dtype == torch.float64:
             return None
         if self._buffer is None:
             self._buffer = torch.empty(self._vocabulary, dtype=torch.float32)
