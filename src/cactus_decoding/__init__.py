@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
     from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
     from cactus_decoding.drafting.registry import DRAFTERS as DRAFTERS
+    from cactus_decoding.drafting.suffix import SuffixDrafter as SuffixDrafter
     from cactus_decoding.generation.generate import Response as Response
     from cactus_decoding.generation.generate import generate as generate
     from cactus_decoding.generation.generate import stream as stream
@@ -58,6 +59,7 @@ _NAMES = {
     "drafting.model": "ModelDrafter",
     "drafting.ngram": "NgramDrafter",
     "drafting.registry": "DRAFTERS",
+    "drafting.suffix": "SuffixDrafter",
     "generation.generate": "Response generate stream",
     "generation.metrics": "Metrics",
     "generation.pair": "Pair load_pair",

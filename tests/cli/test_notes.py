@@ -32,8 +32,8 @@ def target(tmp_path_factory):
 def test_a_target_that_is_named_alone_drafts_by_look_up_and_says_so(run, target):
     code, out, err = run("generate", "a b a b a b", "--target", target["base"], *SHORT)
     assert (code, err.count("\n")) == (0, 1)
-    assert err.startswith("cactus: note: no --draft is given, so proposals are looked up in the text (ngram)")
-    assert json.loads(out)["arguments"]["draft"] == "ngram"
+    assert err.startswith("cactus: note: no --draft is given, so proposals are looked up in the text (suffix)")
+    assert json.loads(out)["arguments"]["draft"] == "suffix"
     assert run("generate", "a b a b a b", "--target", target["base"], "--draft", "ngram", *SHORT)[2] == ""
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from cactus_decoding import BestFirstTree, ModelDrafter, NgramDrafter, SamplingParams, StaticTree
 from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
 from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
-from cactus_decoding.drafting.lookup import LookedUp, continuations
+from cactus_decoding.drafting.lookup import LookedUp
+from cactus_decoding.drafting.suffix_index import SuffixIndex
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.types import Proposal
 
@@ -19,11 +20,14 @@ TEXT = [1, 2, 3, 4, 1, 2, 5, 4, 1, 2, 3, 6, 1, 2]
 
 
 def test_the_longest_match_comes_first_and_then_the_latest() -> None:
-    assert [*continuations(TEXT, 2)] == [[3, 6], [5, 4], [3, 4]]
-    assert next(continuations([4, *TEXT], 2)) == [3, 6]
-    assert [*continuations([7, 1, 2, 8, 7, 5, 1, 2, 9, 7, 1, 2], 1)] == [[8], [9]]  # three tokens against two
-    assert [*continuations([2, 3, 1, 2], 2, 3, 2)] == []
-    assert [*continuations([3], 2)] == []
+    assert [*SuffixIndex(TEXT).continuations(2)] == [[3, 6], [5, 4], [3, 4]]
+    assert next(SuffixIndex([4, *TEXT]).continuations(2)) == [3, 6]
+    assert [*SuffixIndex([7, 1, 2, 8, 7, 5, 1, 2, 9, 7, 1, 2]).continuations(1)] == [
+        [8],
+        [9],
+    ]  # three tokens against two
+    assert [*SuffixIndex([2, 3, 1, 2]).continuations(2, 3, 2)] == []
+    assert [*SuffixIndex([3]).continuations(2)] == []
 
 
 def naive(token_ids: list[int], limit: int) -> list[int]:
@@ -39,15 +43,15 @@ def test_the_first_is_what_one_match_proposes() -> None:
     generator = torch.Generator().manual_seed(0)
     for length in range(1, 60):
         text = torch.randint(4, (length,), generator=generator).tolist()
-        assert next(continuations(text, 4), []) == naive(text, 4)
+        assert next(SuffixIndex(text).continuations(4), []) == naive(text, 4)
 
 
 def test_branches_share_their_beginnings() -> None:
-    found = LookedUp.of(continuations(TEXT, 3), 99, lambda depth: 99)
+    found = LookedUp.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 99)
     assert found == LookedUp([3, 6, 1, 5, 4, 1, 4, 1], [-1, 0, 1, -1, 3, 4, 0, 6])
     assert found.ranks() == [0, 0, 0, 1, 0, 0, 1, 0]
-    assert LookedUp.of(continuations(TEXT, 3), 4, lambda depth: 99).token_ids == [3, 6, 1, 5]
-    assert LookedUp.of(continuations(TEXT, 3), 99, lambda depth: 1).token_ids == [3, 6, 1]
+    assert LookedUp.of(SuffixIndex(TEXT).continuations(3), 4, lambda depth: 99).token_ids == [3, 6, 1, 5]
+    assert LookedUp.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 1).token_ids == [3, 6, 1]
 
 
 def propose(drafter: NgramDrafter, length: object, limit: int = 3) -> Proposal:
@@ -85,7 +89,7 @@ def test_they_stand_beside_a_model_s_and_are_fixed(draft: ModelDrafter, shape: B
         draft.begin_response(None, shape)
         proposal = draft.propose(TEXT, 4, lambda logits, _: sampling(logits), torch.Generator().manual_seed(seed))
         check_proposal(proposal, 4, 8)
-        found = LookedUp.of(continuations(TEXT, 4), shape.lookup, shape.max_children)
+        found = LookedUp.of(SuffixIndex(TEXT).continuations(4), shape.lookup, shape.max_children)
         assert len(proposal.token_ids) <= (shape.nodes if isinstance(shape, BestFirstTree) else 99)
         for place in range(len(found.token_ids)):
             path = proposal.path_along(Proposal(found.token_ids, None, found.parents).tokens_to(place))
@@ -122,6 +126,6 @@ def test_there_are_never_more_children_than_tokens(spelling: str, drawn: int) ->
         def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, given: Tensor) -> tuple[Tensor, Tensor]:
             return choose_children(logits, probs, count, num_drawn, random, given)
 
-        proposal = grow(shape, text, 4, read, choose).proposal()
+        proposal = grow(shape, SuffixIndex(text).continuations(4), 4, read, choose).proposal()
         check_proposal(proposal, 4, vocabulary)
         assert len(proposal.token_ids) <= shape.max_nodes

@@ -97,12 +97,16 @@ def test_what_a_visitor_compares_first_shows_what_a_rule_does():
 def test_models_by_name_need_leave():
     for change, sentence in (
         ({"target": "gpt2", "draft": "ngram"}, "target must be left empty"),
+        ({"draft": "suffix:min_token_prob=0"}, "draft must be left empty"),
         ({"draft": "x"}, "draft"),
         ({"importance": "/etc/passwd"}, "does not read files by name"),
     ):
         with pytest.raises(ValueError, match=sentence):
             read_request(asked() | change, Limits(), models=False)
     assert read_request(asked(draft="ngram"), Limits(), models=False).draft == "ngram"
+    assert read_request(asked(draft="suffix"), Limits(), models=False).draft == "suffix"
+    with pytest.raises(ValueError, match="earlier shows users each other's answers"):
+        read_request(asked(draft="suffix:earlier=9"), Limits(), models=True)
 
 
 def test_there_is_one_request_a_rule_alike_but_for_the_rule():

@@ -17,7 +17,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
 
-from cactus_decoding import CandidateGeneratorDrafter, Drafter, ModelDrafter, NgramDrafter, Proposal, SamplingParams
+from cactus_decoding import (
+    CandidateGeneratorDrafter,
+    Drafter,
+    ModelDrafter,
+    NgramDrafter,
+    Proposal,
+    SamplingParams,
+    SuffixDrafter,
+)
 from cactus_decoding.drafting.early_exit import EarlyExit
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.generation.loop import check_proposal
@@ -108,6 +116,7 @@ KINDS = {
     "sliding window": Kind(lambda target, draft: ModelDrafter(tiny_mistral(1, window=4)), "3"),
     "confidence": Kind(model, "confidence:threshold=0.5,max_draft_tokens=4", the_draft, window=True),
     "auto": Kind(model, f"auto:max_draft_tokens=4,profile={PASS_TIMES}", the_draft),
+    "auto suffix": Kind(lambda target, draft: SuffixDrafter(), f"auto:profile={PASS_TIMES}"),
     "auto ngram": Kind(lambda target, draft: NgramDrafter(), f"auto:profile={PASS_TIMES}"),
     "tree": Kind(model, "tree:static=3.2.1", the_draft, window=True),
     "tree without draws": Kind(model, "tree:static=2.2.2,drawn=0", the_draft),
@@ -117,6 +126,8 @@ KINDS = {
     "early exit": Kind(lambda target, draft: EarlyExit(1).drafter(target.model), reads=first_layer),
     "ngram": Kind(lambda target, draft: NgramDrafter()),
     "ngram tree": Kind(lambda target, draft: NgramDrafter(), "tree:best_first,nodes=8"),
+    "suffix": Kind(lambda target, draft: SuffixDrafter()),
+    "suffix tree": Kind(lambda target, draft: SuffixDrafter(min_token_prob=0), "tree:best_first,nodes=8"),
     "assisted": Kind(of_the_draft(), reads=the_draft, window=True, twins=False),
     "threshold": Kind(of_the_draft(confidence_threshold=0.6), reads=the_draft, twins=False, goes_on_as_begun=False),
     "exiting target": Kind(

@@ -8,6 +8,7 @@ from torch import Tensor
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.growing import GrowingTree, grow
 from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.suffix_index import SuffixIndex
 from cactus_decoding.types import ROOT
 from support.tree_enumeration import Children, Choices, LazyTree, Models
 
@@ -18,7 +19,7 @@ class GrownTree(LazyTree):
     def __init__(self, models: Models, text: tuple[int, ...], shape: TreeShape, choices: Choices, limit: int) -> None:
         super().__init__(models, text, shape, choices, limit)
         if limit := min(limit, shape.max_draft_tokens):
-            self._take(grow(shape, list(text), limit, self._read, self._choose))
+            self._take(grow(shape, SuffixIndex(text).continuations(limit), limit, self._read, self._choose))
         self._finish()
 
     def draft(self, node: int) -> Tensor:

@@ -104,7 +104,7 @@ def calibrate(
     draft: Annotated[
         str | None,
         typer.Option(metavar="MODEL", show_default="bundled:worded", rich_help_panel=LOAD,
-                     help="Proposing model, or 'ngram'."),
+                     help="Proposing model, or 'suffix'."),
     ] = None,
     draft_sampling: Annotated[
         str,

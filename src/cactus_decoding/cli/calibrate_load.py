@@ -65,7 +65,7 @@ def by_load(
         raise ValueError(f"--rule must be a relaxed rule, but is {rule}")
     sizes = _sizes(concurrency)
     if target != zoo.BUNDLED and draft is None:
-        raise ValueError(f"a draft is missing for target {target!r}: give --draft a model's path or name, or 'ngram'")
+        raise ValueError(f"a draft is missing for target {target!r}: give --draft a model's path or name, or 'suffix'")
     prompts = [problem.prompt for problem in islice(parse_task(task).problems, 64)]
     running = VllmUnderLoad(
         target, draft or zoo.BUNDLED, num_speculative_tokens, max(sizes), engine_arguments, draft_sampling, str(asked)

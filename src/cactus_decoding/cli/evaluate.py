@@ -74,7 +74,7 @@ def evaluate(
     draft: Annotated[
         list[str] | None,
         typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
-                     help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
+                     help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers; may be given several times."),
     ] = None,
     adapt: Annotated[
@@ -331,7 +331,7 @@ def _unique(values: Iterable[Value]) -> list[Value]:
 def _bundled_draft(target: str) -> list[str]:
     if target != "bundled":
         raise ValueError(
-            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'ngram', "
+            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'suffix', "
             "or 'early_exit:layers=3'"
         )
     return ["bundled"]

@@ -87,7 +87,7 @@ def frontier(
     draft: Annotated[
         str,
         typer.Option(metavar="MODEL", rich_help_panel=MODELS,
-                     help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3' "
+                     help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers."),
     ] = "bundled:worded",
     num_speculative_tokens: Annotated[

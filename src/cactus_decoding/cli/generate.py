@@ -47,9 +47,9 @@ def generate(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, 'ngram' to look proposals up in the text, or "
+        typer.Option(metavar="MODEL", help="Proposing model, 'suffix' to look proposals up in the text, or "
                      "'early_exit:layers=3' for the target's first layers.",
-                     show_default="ngram, or bundled:worded for the bundled target", rich_help_panel=MODELS),
+                     show_default="suffix, or bundled:worded for the bundled target", rich_help_panel=MODELS),
     ] = None,
     raw: Annotated[
         bool,

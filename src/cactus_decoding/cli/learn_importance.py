@@ -35,7 +35,7 @@ def learn_importance(
     draft: Annotated[
         str | None,
         typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
-                     help="Proposing model, 'ngram' to look proposals up in the text, or 'early_exit:layers=3'."),
+                     help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3'."),
     ] = None,
     task: Annotated[
         str,

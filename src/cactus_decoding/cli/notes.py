@@ -21,8 +21,10 @@ def usual_draft(target: str | None, draft: str | None) -> str | None:
 
 def say_looked_up() -> None:
     """Say what drafts where nobody said it."""
+    from cactus_decoding.drafting.registry import LOOK_UP
+
     say(
-        "no --draft is given, so proposals are looked up in the text (ngram); a small model of the same family, "
+        f"no --draft is given, so proposals are looked up in the text ({LOOK_UP}); a small model of the same family, "
         "--draft MODEL, proposes more of what is kept"
     )
 

@@ -32,8 +32,8 @@ def play(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
-                     show_default="ngram, or bundled:worded for the bundled target"),
+        typer.Option(metavar="MODEL", help="Proposing model, or 'suffix' to look proposals up in the text.",
+                     show_default="suffix, or bundled:worded for the bundled target"),
     ] = None,
     rule: Annotated[
         list[str] | None,
@@ -73,6 +73,7 @@ def play(
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
     from cactus_decoding import parse_rule, zoo
+    from cactus_decoding.drafting.registry import LOOK_UP, LOOK_UPS, check_keeps_nothing
 
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
@@ -82,8 +83,9 @@ def play(
         from cactus_decoding.serving.starting import listen
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
-    if target is None and draft not in (None, "ngram") and zoo.draft_path(draft) is None:
-        raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or 'ngram'")
+    if target is None and draft not in (None, *LOOK_UPS) and zoo.draft_path(draft) is None:
+        raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or '{LOOK_UP}'")
+    check_keeps_nothing(draft or LOOK_UP)
     named = notes.usual_draft(target, draft)
     options.prepare(threads, small=target is None)
     models = is_loopback(host) if allow_models is None else allow_models

@@ -44,8 +44,8 @@ def serve(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'ngram' to look proposals up in the text.",
-                     show_default="bundled:worded with vLLM, ngram with llama.cpp"),
+        typer.Option(metavar="MODEL", help="Proposing model, or 'suffix' to look proposals up in the text.",
+                     show_default="bundled:worded with vLLM, suffix with llama.cpp"),
     ] = None,
     rule: Annotated[
         str | None,
@@ -173,6 +173,7 @@ def _serve_vllm(
     from cactus_decoding.integrations.vllm.request import request_of
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
+    server.check_draft(draft)
     bundled = draft is None or zoo.draft_path(draft) is not None
     if (target is None) != bundled and draft != "ngram":
         raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
@@ -229,7 +230,7 @@ def _serve_llama_cpp(
 
 def _load(target: str | None, draft: str | None, spending: dict[str, Any]) -> CactusLlama:
     """Load a pair by name, as everywhere else."""
-    from cactus_decoding.drafting.registry import LOOK_UP
+    from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing
     from cactus_decoding.generation.pair import check_names
     from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
@@ -240,5 +241,6 @@ def _load(target: str | None, draft: str | None, spending: dict[str, Any]) -> Ca
     if draft is None:
         notes.say_looked_up()
         draft = LOOK_UP
+    check_keeps_nothing(draft)
     check_names(target, draft)
     return CactusLlama.open(file, draft, **spending)

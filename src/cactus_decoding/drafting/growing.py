@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.drafting.lengths.base import Split
-from cactus_decoding.drafting.lookup import LookedUp, continuations
+from cactus_decoding.drafting.lookup import LookedUp
 from cactus_decoding.sampling.rows import check_drawn, draw
 from cactus_decoding.types import ROOT, Proposal
 
@@ -118,7 +118,7 @@ class GrowingTree:
 
 def grow(
     shape: TreeShape,
-    text: list[int],
+    branches: Iterable[list[int]],
     limit: int,
     read: Callable[[GrowingTree, list[int]], tuple[Tensor, Tensor]],
     choose: Chooser,
@@ -129,14 +129,13 @@ def grow(
 
     Args:
         shape: says how it grows.
-        text: the tokens so far.
+        branches: what followed where the text repeats itself, the best first.
         limit: of its levels.
         read: gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
         choose: chooses children.
     """
     tree, growth, nodes = GrowingTree(), shape.grow(limit), [ROOT]
-    most = shape.num_looked_up
-    found = LookedUp.of(continuations(text, limit) if most else [], most, shape.max_children)
+    found = LookedUp.of(branches, shape.num_looked_up, shape.max_children)
     growth.reserve(len(found.token_ids))
     looked_up = {ROOT: ROOT} if found.token_ids else {}  # of nodes that continue a match, where it is found
     while nodes:

@@ -1,39 +1,18 @@
-"""Finds where a text repeats itself, and what followed there."""
+"""Drafters that copy from where a text repeats itself, and the trees that they make of what they find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
-from cactus_decoding.types import ROOT
+import torch
 
-
-def continuations(
-    token_ids: list[int], limit: int, max_ngram_size: int = 3, min_ngram_size: int = 1
-) -> Iterator[list[int]]:
-    """Yield up to ``limit`` tokens behind each earlier occurrence of the last few, the longest and latest match first.
-
-    Args:
-        token_ids: the text.
-        limit: of the tokens behind a match, 1 or more.
-        max_ngram_size: matches longer than this are as good as one of this length.
-        min_ngram_size: shorter matches do not count.
-
-    Example:
-        >>> [*continuations([5, 6, 9, 7, 6, 8, 5, 6], 2)]
-        [[9, 7], [8, 5]]
-    """
-    shorter: list[tuple[int, int]] = []
-    for end in range(len(token_ids) - 1, 0, -1):
-        size, most = 0, min(max_ngram_size, end)
-        while size < most and token_ids[end - 1 - size] == token_ids[-1 - size]:
-            size += 1
-        if size == max_ngram_size:  # nothing better is to come
-            yield token_ids[end : end + limit]
-        elif size >= min_ngram_size:
-            shorter.append((-size, -end))
-    for _, end in sorted(shorter):
-        yield token_ids[-end : -end + limit]
+from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.suffix_index import SuffixIndex
+from cactus_decoding.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 
 
 @dataclass
@@ -90,3 +69,63 @@ class LookedUp:
         """Return some of the tokens, by their ascending places, each of which follows another one or the text."""
         new = {ROOT: ROOT} | {place: i for i, place in enumerate(places)}
         return LookedUp([self.token_ids[i] for i in places], [new[self.parents[i]] for i in places])
+
+
+@dataclass
+class _Response:
+    """What a drafter keeps of a response: its text, and the shape of its trees."""
+
+    index: SuffixIndex = field(default_factory=SuffixIndex)
+    shape: TreeShape | None = None
+
+
+@dataclass(frozen=True)
+class LookUpDrafter(Drafter):
+    """Proposes what followed where the text's end stood before: deterministic, so without probabilities.
+
+    Where the draft length is a tree's shape, several places become its branches, the best first.
+
+    Attributes:
+        name: in the registry.
+    """
+
+    _response: _Response = field(default_factory=_Response, init=False, repr=False, compare=False)
+
+    name: ClassVar[str]
+    grows_trees: ClassVar[bool] = True
+    may_be_left_out: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        """Return the text that `parse_drafter` turns into this one."""
+        return spell(self.name, self)
+
+    def begin_response(self, target: Any, length: DraftLength) -> None:
+        """Hear whether to propose trees."""
+        self._response.shape = length if isinstance(length, TreeShape) else None
+
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        """Propose up to ``limit`` tokens, or a tree of so many levels; none where nothing matches."""
+        self.follow(token_ids)
+        if (shape := self._response.shape) is None:
+            return Proposal(next(iter(self.branches(limit)), []), None)
+        found = LookedUp.of(self.branches(limit), shape.max_nodes, shape.max_children)
+        found = found.only(shape.choose_looked_up(found.parents, found.ranks()))
+        return Proposal(found.token_ids, None, found.parents)
+
+    def follow(self, token_ids: list[int]) -> None:
+        """Read a text, which usually goes on from the last one."""
+        self._response.index.follow(token_ids)
+
+    @abstractmethod
+    def branches(self, limit: int) -> Iterable[list[int]]:
+        """Return up to ``limit`` tokens behind each place that is found, the best first."""
+
+    def drafter(self, target: Any) -> Self:
+        """Return the drafter itself: it is the same for every target."""
+        return self
+
+    def twin(self) -> Self:
+        """Return one with the same settings, which has read nothing."""
+        return replace(self)

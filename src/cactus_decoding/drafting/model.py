@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
 from cactus_decoding.drafting.lengths import FixedLength, TreeShape
+from cactus_decoding.drafting.suffix_index import SuffixIndex
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.trees import path_places, tree_inputs
@@ -40,6 +41,7 @@ class ModelDrafter(Drafter):
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._given = 0
         self._tree: Proposal | None = None  # what the cache holds behind the first `_given` tokens, if that is a tree
+        self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
         self._cached: list[int] = []  # begins with the tokens in the cache; empty while a step is being taken
 
     def twin(self) -> ModelDrafter:
@@ -131,7 +133,10 @@ class ModelDrafter(Drafter):
         def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, given: Tensor) -> tuple[Tensor, Tensor]:
             return choose_children(logits, probs, count, num_drawn, generator, given)
 
-        tree = grow(shape, token_ids, limit, read, choose)
+        if shape.num_looked_up:
+            self._index.follow(token_ids)
+        branches = self._index.continuations(limit) if shape.num_looked_up else []
+        tree = grow(shape, branches, limit, read, choose)
         self._given, self._cached = start, list(token_ids)
         if tree.reads_chain:
             self._cached += tree.read_tokens

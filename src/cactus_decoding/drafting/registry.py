@@ -9,20 +9,23 @@ from cactus_decoding.arguments.spelling import parse
 
 if TYPE_CHECKING:
     from cactus_decoding.drafting.early_exit import EarlyExit
-    from cactus_decoding.drafting.ngram import NgramDrafter
+    from cactus_decoding.drafting.lookup import LookUpDrafter
 
-DRAFTERS = Contributed[type["NgramDrafter | EarlyExit"]](
+DRAFTERS = Contributed[type["LookUpDrafter | EarlyExit"]](
     {
+        "suffix": "cactus_decoding.drafting.suffix:SuffixDrafter",
         "ngram": "cactus_decoding.drafting.ngram:NgramDrafter",
         "early_exit": "cactus_decoding.drafting.early_exit:EarlyExit",
     }
 )
 """Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target."""
-LOOK_UP = "ngram"
+LOOK_UPS = ("suffix", "ngram")
+"""Those that copy from the text, which go with any target."""
+LOOK_UP = LOOK_UPS[0]
 """What drafts for a target that is named alone."""
 
 
-def parse_drafter(text: str) -> NgramDrafter | EarlyExit | None:
+def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
     """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model.
 
     Raises:
@@ -33,3 +36,15 @@ def parse_drafter(text: str) -> NgramDrafter | EarlyExit | None:
         (EarlyExit(layers=3), None)
     """
     return parse("draft", text, DRAFTERS) if text.strip().partition(":")[0] in DRAFTERS else None
+
+
+def check_keeps_nothing(text: str) -> None:
+    """Raise `ValueError` for a drafter that would show a user of a server what others were answered.
+
+    Example:
+        >>> check_keeps_nothing("suffix:earlier=1000")
+        Traceback (most recent call last):
+        ValueError: earlier shows users each other's answers, so no server takes it: give 'suffix' without it
+    """
+    if getattr(parse_drafter(text), "earlier", 0):
+        raise ValueError("earlier shows users each other's answers, so no server takes it: give 'suffix' without it")

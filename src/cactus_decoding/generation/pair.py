@@ -128,9 +128,9 @@ def load_pair(
     Args:
         target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
             ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
-        draft: path or name of the proposing model, ``ngram`` for prompt lookup, which None takes, or
-            ``early_exit:layers=3`` for the target's own first layers; ``bundled:worded`` or ``bundled:draft`` for one
-            that only goes with the bundled target, for which None or ``bundled`` takes the first.
+        draft: path or name of the proposing model, ``suffix``, which None takes, or ``ngram`` to look proposals up in
+            the text, ``early_exit:layers=3`` for the target's own first layers; ``bundled:worded`` or ``bundled:draft``
+            for one that only goes with the bundled target, for which None or ``bundled`` takes the first.
         dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
             faster on most CPUs. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,

@@ -239,7 +239,7 @@ class Request:
             )
         if isinstance(self.draft_length, PerResponse) and not drafter.may_be_left_out:
             what = f"{self.draft_length} leaves its drafter out of some steps, which a {type(drafter).__name__}"
-            raise ValueError(f"{what} does not bear: give a number, or a draft model or ngram")
+            raise ValueError(f"{what} does not bear: give a number, or a draft model, suffix or ngram")
         jointly = VERIFICATIONS[self.verification].judges_steps and not isinstance(self.rule, Lossless)
         if jointly and not drafter.fixed_blocks:
             raise ValueError(self._fixed_blocks)

@@ -76,7 +76,7 @@ def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str,
     named, drafted = ({token_id: token for token, token_id in tokens.items()} for tokens in (ours, theirs))
     differing = sorted(i for i in named.keys() | drafted.keys() if named.get(i) != drafted.get(i))
     first = differing[0] if differing else 0
-    other_ways = "'ngram' drafts for any target"
+    other_ways = "'suffix' drafts for any target"
     if all(isinstance(each, PreTrainedTokenizerBase) for each in (target, draft)):
         other_ways += (
             ", and transformers' cross-tokenizer candidate generator, given to speculative_generate, for others"

@@ -11,6 +11,7 @@ from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
+from cactus_decoding.drafting.registry import LOOK_UPS, check_keeps_nothing
 from cactus_decoding.generation.request import Request
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import PATTERNS, Protection, named_sets
@@ -143,9 +144,11 @@ def _model_name(role: str, given: object, models: bool) -> str | None:
         return None
     if not isinstance(given, str):
         raise TypeError(f"{role} must be a model's name or path, but is {given!r}")
-    ours = role == "draft" and (given.strip() == "ngram" or zoo.draft_path(given.strip()) is not None)
+    ours = role == "draft" and (given.strip() in LOOK_UPS or zoo.draft_path(given.strip()) is not None)
     if not models and not ours:
         raise ValueError(f"this server does not load models by name, so {role} must be left empty")
+    if role == "draft":
+        check_keeps_nothing(given)
     return given.strip()
 
 

@@ -10,8 +10,8 @@ from typing import Unpack
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.generate import Response, stream
@@ -152,8 +152,8 @@ def trace_response(pair: Pair, prompt: str, request: Request | None = None, **se
 
 
 def _draft_name(pair: Pair) -> str:
-    if isinstance(pair.drafter, NgramDrafter):
-        return "ngram"
+    if isinstance(pair.drafter, LookUpDrafter):
+        return str(pair.drafter)
     if isinstance(pair.drafter, ModelDrafter):
         name = pair.drafter.name
         return next((f"{zoo.BUNDLED}:{draft}" for draft in zoo.DRAFTS if name == str(zoo.path(draft))), name)

@@ -14,6 +14,7 @@ from cactus_decoding import BestFirstTree, DraftLength, StaticTree, parse_rule
 from cactus_decoding.drafting.growing import choose_children, grow
 from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
 from cactus_decoding.drafting.lengths.base import Growth
+from cactus_decoding.drafting.suffix_index import SuffixIndex
 
 EXACT = 1e-12
 
@@ -75,7 +76,7 @@ def test_what_is_looked_up_may_be_all_that_the_draft_allows(dtype: torch.dtype, 
     rows = torch.tensor([[others, others, 0.0, others]], dtype=dtype)  # behind 1 comes 2, as before
     tree = grow(
         BestFirstTree(nodes=1, depth=1, lookup=1),
-        [1, 2, 1],
+        SuffixIndex([1, 2, 1]).continuations(1),
         1,
         lambda tree, nodes: (rows, rows.float().softmax(-1)),
         lambda *given: choose_children(*given[:4], None, given[4]),

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from cactus_decoding.drafting.automatic.choosing import SHARE, STAKE, Chooser
 from cactus_decoding.drafting.automatic.times import PassTimes
-from cactus_decoding.drafting.suffixes import Match
+from cactus_decoding.drafting.suffix_index import Match
 
 LAPTOP = PassTimes(
     ((1, 0.105), (2, 0.163), (3, 0.248), (4, 0.263), (8, 0.512), (12, 0.820), (16, 0.754)), draft=0.040, reading=0.01
 )
 """One core of a processor with AVX2 over 1.5 and 0.5 billion weights of four bits."""
 MEMORY_BOUND = PassTimes(((1, 1.0), (2, 1.01), (4, 1.03), (8, 1.08), (16, 1.2)), draft=0.1, reading=0.01)
-NOTHING = Match(0, [])
-COPY = Match(8, list(range(15)))
+NOTHING = Match(0, [], [])
+COPY = Match(8, list(range(15)), [8.0 + i for i in range(15)])
 SURE, UNSURE = torch.tensor([8.0, 0.0]), torch.tensor([0.1, 0.0])
 
 
@@ -50,7 +50,9 @@ class Run:
 
 
 steps = st.lists(
-    st.tuples(st.integers(0, 15), st.sampled_from([NOTHING, COPY, Match(1, [7])]), st.booleans(), st.integers(1, 30)),
+    st.tuples(
+        st.integers(0, 15), st.sampled_from([NOTHING, COPY, Match(1, [7], [1.0])]), st.booleans(), st.integers(1, 30)
+    ),
     max_size=80,
 )
 some_times = st.builds(
@@ -85,7 +87,7 @@ class Careless(Chooser):
 
 def test_a_chooser_without_an_account_loses_more() -> None:
     dear, behind = PassTimes(((1, 1.0), (16, 8.0))), list(range(15))
-    taken = [(0, Match(size, behind), True, 1) for size in (64, 16)]
+    taken = [(0, Match(size, behind, [size + i for i in behind]), True, 1) for size in (64, 16)]
     assert worst_loss(Run(dear, chooser=Careless), taken) > STAKE + 0.5
     assert worst_loss(Run(dear), taken) <= STAKE
 
@@ -140,10 +142,10 @@ def test_it_leaves_a_loss_within_32_tokens() -> None:
 def test_a_copy_is_taken_as_soon_as_the_text_repeats_itself() -> None:
     run = Run(LAPTOP, drafts=False)
     for _ in range(100):
-        run.step(0, Match(1, [5] * 15))
+        run.step(0, Match(1, [5] * 15, [1.0 + i for i in range(15)]))
     assert set(run.ways[-50:]) == {"nothing"}  # a single token in common says little
     for i in range(12):
-        run.step(15, Match(4 + i, list(range(15))))
+        run.step(15, Match(4 + i, list(range(15)), [4.0 + i + j for j in range(15)]))
     assert run.ways[-8:] == ["copy"] * 8
     assert run.lost < -20
 

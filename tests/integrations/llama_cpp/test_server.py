@@ -198,6 +198,7 @@ def test_what_is_refused_before_anything_is_loaded(run, gguf, monkeypatch):
         ((target, "--draft", "ngram", "--tensor-parallel-size", "2"), "--tensor-parallel-size is for vLLM"),
         ((target, "--draft", "ngram", "--host", "0.0.0.0"), "give --api-key"),
         ((target, "--draft", "ngram", "--rule", "cactis", "--port", "0"), "did you mean 'cactus'"),
+        ((target, "--draft", "suffix:earlier=99", "--port", "0"), "earlier shows users each other's answers"),
     ):
         code, out, err = run("serve", "--engine", "llama-cpp", *arguments)
         assert (code, out) == (2, "")
@@ -212,7 +213,7 @@ def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
     code, out, err = run("serve", str(tmp_path / "none.gguf"), "--port", "0")
     assert (code, out) == (2, "")
     looked_up, mistake = err.splitlines()
-    assert "proposals are looked up in the text (ngram)" in looked_up
+    assert "proposals are looked up in the text (suffix)" in looked_up
     assert "there is no file" in mistake
 
 

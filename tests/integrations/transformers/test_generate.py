@@ -42,6 +42,7 @@ from cactus_decoding import (
     NgramDrafter,
     Proposal,
     SamplingParams,
+    SuffixDrafter,
     speculative_generate,
 )
 from cactus_decoding.integrations.transformers.call import named_arguments_of_generate
@@ -74,6 +75,7 @@ DRAFTERS = {
     "model": lambda model, draft: {"assistant_model": draft},
     "itself": lambda model, draft: {"assistant_model": model},
     "ngram": lambda model, draft: {"drafter": NgramDrafter()},
+    "suffix": lambda model, draft: {"drafter": SuffixDrafter()},
     "lookup": lambda model, draft: {"prompt_lookup_num_tokens": 4},
     "candidate generator": lambda model, draft: {"drafter": PromptLookupCandidateGenerator(max_length=64)},
     "early exit": lambda model, draft: {"assistant_early_exit": 1},

@@ -122,7 +122,7 @@ def test_other_vocabularies_are_refused_with_the_first_difference(gguf, tmp_path
     write_gguf(AutoModelForCausalLM.from_pretrained(zoo.path("draft")), tokenizer, path, "float32")
     for target in (gguf("target"), zoo.path("target")):
         assert "differ in 1 tokens, first in token 1003: none and 'zebra'" in refusal(target, path)
-        assert "'ngram' drafts for any target, a smaller model" in refusal(target, path)
+        assert "'suffix' drafts for any target, a smaller model" in refusal(target, path)
 
 
 def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):

@@ -12,7 +12,9 @@ from cactus_decoding.drafting.automatic.choosing import Chooser
 from cactus_decoding.drafting.automatic.drafter import ChoosingDrafter
 from cactus_decoding.drafting.automatic.times import PassTimes, pass_times
 from cactus_decoding.drafting.lengths.base import PerResponse
+from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.drafting.suffix import SuffixDrafter
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.types import Drafter, DraftLength
 
@@ -66,8 +68,8 @@ class AutoLength(PerResponse):
 
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
         """Return what chooses and what proposes in a response of up to so many tokens."""
-        lookup = drafter if type(drafter) is NgramDrafter else None
-        times = self.times(target, drafter)
-        chooser = Chooser(times, self.max_draft_tokens, drafts=lookup is None, num_tokens=num_tokens)
-        shortest = 1 if lookup is None else lookup.min_ngram_size
-        return chooser, ChoosingDrafter(drafter if lookup is None else None, chooser, shortest)
+        copies = isinstance(drafter, LookUpDrafter)
+        chooser = Chooser(self.times(target, drafter), self.max_draft_tokens, drafts=not copies, num_tokens=num_tokens)
+        shortest = drafter.min_ngram_size if isinstance(drafter, NgramDrafter) else 1
+        lookup = drafter if isinstance(drafter, SuffixDrafter) else SuffixDrafter()
+        return chooser, ChoosingDrafter(None if copies else drafter, chooser, lookup, shortest)

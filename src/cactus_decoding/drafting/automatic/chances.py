@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from cactus_decoding.drafting.suffix_index import Match
+
 
 class Rates:
     """Running rates of success, each beginning with a guess that what is seen outweighs.
@@ -40,13 +42,13 @@ class Rates:
         self._kept = [share * kept for kept in self._kept]
 
 
-_SIZES = (1, 2, 3, 4, 6, 9, 16, 32)
-"""Lengths of matches from which on a look-up counts as of the next kind."""
+_SUPPORT = (2, 3, 4, 6, 9, 16, 32)
+"""From so much on what supports a copied token counts as of the next kind; see `Match`."""
 _COPIED = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 class CopyChances:
-    """How often the text goes on as it did before, by how much of its end stood there too.
+    """How often the text goes on as it did before, by what supports that; see `Match`.
 
     Every token tells, proposed or not, so a text that begins to repeat itself is noticed at no cost.
     """
@@ -54,28 +56,20 @@ class CopyChances:
     def __init__(self) -> None:
         self._rates = Rates(_COPIED, weight=3, memory=0.97)
 
-    def __getitem__(self, size: int) -> float:
-        """Return how likely the next token is the one behind a match of that size."""
-        return self._rates[self._kind(size)]
-
-    def learn(self, size: int, expected: Sequence[int], token_ids: Sequence[int]) -> None:
+    def learn(self, match: Match, token_ids: Sequence[int]) -> None:
         """Learn from the tokens that came where others followed a match."""
-        for i, (one, other) in enumerate(zip(expected, token_ids, strict=False)):
-            self._rates.learn(self._kind(size + i), one == other)
+        for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
+            self._rates.learn(bisect_right(_SUPPORT, support), one == other)
             if one != other:
                 break
 
-    def tokens(self, size: int, count: int) -> list[float]:
-        """Return how many tokens a step is expected to bring with 0, 1, ... ``count`` of the tokens behind a match."""
+    def tokens(self, match: Match) -> list[float]:
+        """Return how many tokens a step is expected to bring with 0, 1, ... of the tokens behind a match."""
         chance, expected = 1.0, [1.0]
-        for i in range(count):
-            chance *= self[size + i]
+        for support in match.support:
+            chance *= self._rates[bisect_right(_SUPPORT, support)]
             expected.append(expected[-1] + chance)
         return expected
-
-    @staticmethod
-    def _kind(size: int) -> int:
-        return bisect_right(_SIZES, size) - 1
 
 
 _BUCKETS = 10

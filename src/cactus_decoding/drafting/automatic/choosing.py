@@ -10,7 +10,7 @@ from torch import Tensor
 from cactus_decoding.drafting.automatic.chances import CopyChances, DraftChances
 from cactus_decoding.drafting.automatic.times import PassTimes
 from cactus_decoding.drafting.lengths.confidence import confidence
-from cactus_decoding.drafting.suffixes import Match
+from cactus_decoding.drafting.suffix_index import Match
 
 Way = Literal["nothing", "copy", "draft"]
 
@@ -100,7 +100,7 @@ class Chooser:
         options = [Choice("nothing", 0, 1.0, times.of(1))]
         found = min(limit, len(match.token_ids))
         if found:
-            expected = self._copies.tokens(match.size, found)
+            expected = self._copies.tokens(match)
             counts = {count for count in self._counts if count <= found} | ({found} if self._counts else set())
             options += [Choice("copy", count, expected[count], times.of(count + 1)) for count in counts]
         if self._drafts:
@@ -165,7 +165,7 @@ class Chooser:
 
     def learn_copies(self, match: Match, token_ids: list[int]) -> None:
         """Hear what came where a match was followed by other tokens, or the same."""
-        self._copies.learn(match.size, match.token_ids, token_ids)
+        self._copies.learn(match, token_ids)
 
     def _loss(self, seconds: float, num_tokens: float) -> float:
         """Return how many tokens plain sampling would have brought besides."""

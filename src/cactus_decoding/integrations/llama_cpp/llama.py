@@ -18,7 +18,7 @@ from cactus_decoding.arguments.knobs import settings_of
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.drafting.automatic import AutoLength
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.registry import DRAFTERS, parse_drafter
+from cactus_decoding.drafting.registry import DRAFTERS, LOOK_UP, parse_drafter
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
@@ -64,7 +64,7 @@ class CactusLlama(Llama):
     Args:
         model_path: the target's file.
         draft: a file that ends in ``.gguf``, perhaps with settings as in ``draft.gguf:gpu_layers=10``, another model's
-            name, ``ngram``, or a `Drafter`.
+            name, ``suffix``, ``ngram``, or a `Drafter`.
         on_step: told of every step, after it.
         options: those of `llama_cpp.Llama`, and `SETTINGS` for calls that say nothing.
 
@@ -82,7 +82,7 @@ class CactusLlama(Llama):
         self,
         model_path: str | Path,
         *,
-        draft: str | Path | Drafter = "ngram",
+        draft: str | Path | Drafter = LOOK_UP,
         on_step: StepReader | None = None,
         **options: Any,
     ) -> None:

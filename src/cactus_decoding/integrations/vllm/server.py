@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.extras import install
+from cactus_decoding.drafting.registry import DRAFTERS
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm.request import AUDIT_KEY, asked_of
 
@@ -37,6 +38,12 @@ def check_installed() -> None:
         )
 
 
+def check_draft(draft: str | None) -> None:
+    """Raise `ValueError` for what proposes without weights here, but not in vLLM."""
+    if draft is not None and draft != "ngram" and draft.partition(":")[0] in DRAFTERS:
+        raise ValueError(f"vLLM takes a draft model or 'ngram', which is its own, but draft is {draft!r}")
+
+
 def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
     """Return vLLM's ``--speculative-config`` for a draft model, the default bundled one if None, or ``ngram``.
 
@@ -45,6 +52,7 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
         {'num_speculative_tokens': 4, 'method': 'ngram', 'prompt_lookup_max': 4}
     """
     config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
+    check_draft(draft)
     if draft == "ngram":
         return config | {"method": "ngram", "prompt_lookup_max": 4}
     return config | {"model": str(zoo.draft_path(draft or zoo.BUNDLED) or draft), "draft_sample_method": draft_sampling}

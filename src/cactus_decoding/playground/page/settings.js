@@ -195,7 +195,7 @@ export class Settings {
       row("Target", this.target,
         "A folder or a GGUF file (``model.gguf``) on this machine, or a name on the Hugging Face hub; empty for the default."),
       row("Draft", this.draft,
-        "Likewise, or ``ngram`` to look proposals up in the text, as for a target alone. Code of models is never run."),
+        "Likewise, or ``suffix`` to look proposals up in the text, as for a target alone. Code of models is never run."),
     ];
     return group(
       "Models",

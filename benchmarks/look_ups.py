@@ -1,0 +1,145 @@
+"""Count what look-ups propose and what is kept of it, on a model's greedy answers to texts of four kinds.
+
+The answers are written once, by ``collect``, and ``replay`` goes through them without a model: at temperature 0 a
+proposal is kept as far as it agrees with the answer, so that the counts are exact. Prompts come from a folder with
+``gsm8k_test.jsonl`` and ``spec_bench.jsonl`` as published, and from files of this package, which are to be edited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pairing import write
+
+import cactus_decoding
+from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.drafting.suffix import SuffixDrafter
+from cactus_decoding.types import Drafter
+
+LookUp = Callable[[list[int], int], list[int]]
+LIMIT = 10
+"""Proposals per step at most."""
+EDITS = {
+    "rules/typical.py": "the attribute `alpha` to `share`",
+    "rules/top_k.py": "the attribute `residual` to `remainder`",
+    "rules/lenience.py": "the class to `Lenient`",
+    "types/acceptance.py": "the parameter `target_probs` to `probs`",
+    "drafting/early_exit.py": "the class to `FirstLayers`",
+    "policy/pacing.py": "the class to `Pace`",
+}
+"""Files, and what is to be renamed in them."""
+
+
+def prompts(data: Path, count: int) -> Iterator[tuple[str, str]]:
+    """Yield kinds of text and questions."""
+    package = Path(cactus_decoding.__file__).parent
+    for name, what in [*EDITS.items()][:count]:
+        code = (package / name).read_text()[:1200]
+        yield "a file to be edited", f"Rename {what} and write the whole file again.\n\n```python\n{code}\n```"
+    bench = [json.loads(line) for line in (data / "spec_bench.jsonl").read_text().splitlines()]
+    texts = [each["turns"][0] for each in bench if each["category"] == "summarization"]
+    yield from (("summarising", text) for text in [text for text in texts if len(text) < 2000][:count])
+    problems = [json.loads(line)["question"] for line in (data / "gsm8k_test.jsonl").read_text().splitlines()[:count]]
+    yield from (("GSM8K", problem) for problem in problems)
+    chat = [each["turns"][0] for each in bench if each["category"] in ("writing", "roleplay", "humanities")]
+    yield from (("free chat", text) for text in chat[:: max(1, len(chat) // count)][:count])
+
+
+def collect(target: str, data: Path, count: int, num_tokens: int, output: Path) -> None:
+    """Write the tokens of prompts and greedy answers, a line each."""
+    from cactus_decoding import generate, load_pair
+    from cactus_decoding.models.tokenizers import as_chat_prompt
+
+    pair = load_pair(target)
+    with output.open("w") as file:
+        for kind, question in prompts(data, count):
+            prompt = as_chat_prompt(pair.tokenizer, question)
+            answer = generate(pair, prompt, temperature=0.0, max_new_tokens=num_tokens).token_ids
+            text = [int(token) for token in pair.tokenizer(prompt).input_ids]
+            print(json.dumps({"kind": kind, "prompt": text, "answer": answer}), file=file, flush=True)
+
+
+def of(drafter: Drafter) -> LookUp:
+    """Return what a drafter proposes."""
+    return lambda text, limit: drafter.propose(text, limit, lambda logits, ids: logits, None).token_ids
+
+
+def llama_cpp_python(text: list[int], limit: int) -> list[int]:
+    """Return what `LlamaPromptLookupDecoding` proposes, by its default size of n-grams."""
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    return LlamaPromptLookupDecoding.find_candidate_pred_tokens(np.array(text), 2, limit).tolist()
+
+
+LOOK_UPS: dict[str, Callable[[], LookUp]] = {
+    "`suffix`": lambda: of(SuffixDrafter()),
+    "`suffix:min_token_prob=0.3`": lambda: of(SuffixDrafter(0.3)),
+    "`suffix:min_token_prob=0`": lambda: of(SuffixDrafter(0)),
+    "`ngram`": lambda: of(NgramDrafter()),
+    "llama-cpp-python's prompt lookup": lambda: llama_cpp_python,
+}
+
+
+def replay(answer: dict[str, Any], look_up: LookUp) -> Counter[str]:
+    """Return the counts of a response in which an answer is the target's."""
+    text, start, counts = [*answer["prompt"], *answer["answer"]], len(answer["prompt"]), Counter[str]()
+    while start < len(text):
+        limit = min(LIMIT, len(text) - start - 1)
+        proposed = look_up(text[:start], limit) if limit else []
+        kept = next((i for i, token in enumerate(proposed) if token != text[start + i]), len(proposed))
+        counts.update(steps=1, proposed=len(proposed), accepted=kept)
+        start += kept + 1
+    return counts
+
+
+def table(results: dict[str, dict[str, Counter[str]]]) -> str:
+    """Return accepted per step, and proposed per accepted in brackets, as Markdown."""
+    kinds = [*next(iter(results.values()))]
+    lines = ["| | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    for name, counts in results.items():
+        cells = (
+            f"{each['accepted'] / each['steps']:.2f} ({each['proposed'] / max(each['accepted'], 1):.1f})"
+            for each in counts.values()
+        )
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Collect, or replay, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    ways = parser.add_subparsers(dest="way", required=True)
+    collecting = ways.add_parser("collect", help="write a model's answers")
+    collecting.add_argument("target", help="a GGUF file or a folder")
+    collecting.add_argument("data", type=Path)
+    collecting.add_argument("output", type=Path)
+    collecting.add_argument("--prompts", type=int, default=6, help="of each kind")
+    collecting.add_argument("--tokens", type=int, default=64, help="of an answer at most")
+    replaying = ways.add_parser("replay", help="count what look-ups propose and what is kept")
+    replaying.add_argument("answers", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    if arguments.way == "collect":
+        collect(arguments.target, arguments.data, arguments.prompts, arguments.tokens, arguments.output)
+        return
+    found = {}
+    for path in arguments.answers:
+        answers = [json.loads(line) for line in path.read_text().splitlines()]
+        results: dict[str, dict[str, Counter[str]]] = {}
+        for name, make in LOOK_UPS.items():
+            counts: dict[str, Counter[str]] = defaultdict(Counter)
+            for answer in answers:
+                counts[answer["kind"]] += replay(answer, make())
+            results[name] = counts
+        print(f"{path.stem}\n\n{table(results)}\n")
+        found[path.stem] = results
+    write("look_ups", {"answers": [path.stem for path in arguments.answers], "limit": LIMIT}, found)
+
+
+if __name__ == "__main__":
+    main()
