@@ -75,7 +75,7 @@ def ours(arguments: argparse.Namespace, _: str, rest: str) -> Answer:
     from cactus_decoding.drafting.lengths import as_draft_length
 
     rule, _, length = rest.partition("|")
-    pair = load_pair(arguments.target, arguments.draft, dtype=torch.float32)
+    pair = load_pair(arguments.target, arguments.draft, dtype=torch.float32, kept_prompts=0)
     chosen = as_draft_length(length or arguments.proposals)
 
     def answer(request: dict[str, Any]) -> list[int]:

@@ -179,7 +179,7 @@ def measure(given: argparse.Namespace, folder: Path, layers: int) -> list[dict[s
     target = deepened(folder, given.type, layers) if layers else write_bundled("target", folder, given.type)
     draft, ways = write_bundled(given.draft, folder, given.type), dict[tuple[str, int], Way]()
     torch.set_num_threads(given.threads)
-    pair = load_pair(f"{target}:context_size={CONTEXT}", f"{draft}:context_size={CONTEXT}")
+    pair = load_pair(f"{target}:context_size={CONTEXT}", f"{draft}:context_size={CONTEXT}", kept_prompts=0)
     with ExitStack() as servers:
         for proposals in (0, *given.proposals):
             server = llama_server(given.llama_server, target, draft if proposals else None, proposals, given.threads)

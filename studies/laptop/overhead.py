@@ -145,7 +145,7 @@ def main() -> None:
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
             files = [write_random(Path(folder) / f"{layers}.gguf", layers) for layers in (given.layers, DRAFT_LAYERS)]
-            pair = load_pair(*(f"{file}:context_size=512,threads=1" for file in files))
+            pair = load_pair(*(f"{file}:context_size=512,threads=1" for file in files), kept_prompts=0)
             clocks = [Clock(pair.target), Clock(pair.drafter._model)]
             # warms up, reads the vocabulary
             measure(pair, clocks, {"rule": "clamped:width=1", "protect": "digits"}, 12)

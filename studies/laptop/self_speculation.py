@@ -37,7 +37,9 @@ def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         subprocess.run([given.llama_quantize, target, drafts[kind], kind], check=True, capture_output=True)
     torch.set_num_threads(given.threads)
     ways = {
-        (name, proposals): ours(load_pair(f"{target}:context_size={CONTEXT}", draft), "lossless", proposals)
+        (name, proposals): ours(
+            load_pair(f"{target}:context_size={CONTEXT}", draft, kept_prompts=0), "lossless", proposals
+        )
         for name, draft in drafts.items()
         for proposals in ((0, given.proposals) if name == "worded, float16" else (given.proposals,))
     }

@@ -408,14 +408,17 @@ class Stale(ModelDrafter):
     """Takes any text that is longer than the last one for its continuation."""
 
     def _follow(self, token_ids: list[int]) -> int:
-        if self._cached and len(token_ids) > len(self._cached):
-            self._cached = token_ids[: len(self._cached)]
-            self._given = min(self._given, len(self._cached))
+        cache = self._model
+        if len(token_ids) > cache.length:
+            cache._token_ids = token_ids[: cache.length]
         return super()._follow(token_ids)
 
 
 class Remembering(ModelDrafter):
-    """Believes after a failure that its cache holds what it was to hold."""
+    """Believes after a failure that its cache holds what it was to hold, and does not forget when it is told to."""
+
+    def reset(self) -> None:
+        return None
 
     def propose(self, token_ids: list[int], *given: Any) -> Proposal:
         held = self._model.length
@@ -423,7 +426,7 @@ class Remembering(ModelDrafter):
             return super().propose(token_ids, *given)
         except StruckError:
             self._model.append([7] * max(held, 2), rows=1)
-            self._cached = list(token_ids)
+            self._model._token_ids = list(token_ids[: self._model.length])
             raise
 
 

@@ -155,7 +155,7 @@ def test_ctrl_c_at_any_line_of_a_step_leaves_it_taken_or_not_and_never_a_part_of
     total = signalled(lambda: adaptation.learn(text, SLOW_SECONDS))
     after = weights_of(pair)
     assert not torch.equal(before, after)
-    assert pair.drafter._cached == []
+    assert pair.drafter.model_cache.length == 0
     for strike in range(1, total + 1):
         adaptation = about_to_step(pair, start)
         with pytest.raises(KeyboardInterrupt):
@@ -165,7 +165,7 @@ def test_ctrl_c_at_any_line_of_a_step_leaves_it_taken_or_not_and_never_a_part_of
         found, where = weights_of(pair), f"at line {strike} of {total}"
         assert torch.equal(found, after if taken else before), where
         assert torch.equal(masters_of(adaptation), found), where
-        assert (pair.drafter._cached == []) == taken, where
+        assert (pair.drafter.model_cache.length == 0) == taken, where
     assert 0 < whole < total
 
 

@@ -265,7 +265,7 @@ def _speeds(measured: Frontier, relaxation: Relaxation, current: int, rounds: in
     settings = measured.rows.settings
     asked = parse_task(settings["task"])
     prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
-    pair = load_pair(settings["target"], settings["draft"])
+    pair = load_pair(settings["target"], settings["draft"], kept_prompts=0)
     max_length = int(settings["num_speculative_tokens"])
     lengths = sorted({*(length for length in LENGTHS if length <= max_length), max_length, current})
     timed = [(each, length) for length in lengths for each in (LOSSLESS, relaxation) if length or each == LOSSLESS]

@@ -142,7 +142,7 @@ def demo(
     ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
-    pairs = {name: load_pair(draft=name) for name in dict.fromkeys(way.draft for way in ways.all)}
+    pairs = {name: load_pair(draft=name, kept_prompts=0) for name in dict.fromkeys(way.draft for way in ways.all)}
     pair = pairs[ways.protected.draft]
 
     console = Console(highlight=False)

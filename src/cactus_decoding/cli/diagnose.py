@@ -107,7 +107,7 @@ def diagnose(
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
-        pair = load_pair(target, draft)
+        pair = load_pair(target, draft, kept_prompts=0)
     draft_model(pair)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, request)

@@ -203,7 +203,7 @@ def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -
             )
         return rows
     asked = parse_task(settings["task"])
-    pair = load_pair(settings["target"], settings["draft"])
+    pair = load_pair(settings["target"], settings["draft"], kept_prompts=0)
     with counting("Recording", settings["positions"]) as report:
         rows = record_rows(
             pair,

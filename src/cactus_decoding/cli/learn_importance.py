@@ -91,7 +91,7 @@ def learn_importance(
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
-        pair = load_pair(target, draft)
+        pair = load_pair(target, draft, kept_prompts=0)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, asked.request)
     names = {"target": target, "draft": full_name(draft or "bundled"), "task": task}

@@ -93,6 +93,10 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="llama.cpp: requests that may wait; others get 503.",
                           rich_help_panel=SERVER)
     ] = 32,
+    kept_prompts: Annotated[
+        int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read: a request reads on "
+                          "behind one with the same beginning; 0 keeps none.", rich_help_panel=SERVER)
+    ] = 4,
     threads: options.Threads = None,
     *,
     settings: options.Settings,
@@ -125,7 +129,8 @@ def serve(
         if budget is not None:
             spending["budget"] = budget
         key = api_key or os.environ.get(KEY) or None
-        return _serve_llama_cpp(target, draft, spending, host or "127.0.0.1", port, key, max_waiting, threads)
+        address = host or "127.0.0.1", port
+        return _serve_llama_cpp(target, draft, spending, address, key, max_waiting, kept_prompts, threads)
     for option, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
         given += [] if value is None else [option, str(value)]
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
@@ -192,14 +197,16 @@ def _serve_llama_cpp(
     target: str | None,
     draft: str | None,
     spending: dict[str, Any],
-    host: str,
-    port: int | None,
+    address: tuple[str, int | None],
     key: str | None,
     max_waiting: int,
+    kept_prompts: int,
     threads: int | None,
 ) -> int:
     from cactus_decoding.arguments.extras import needing
     from cactus_decoding.models.llama_cpp.library import library
+
+    host, port = address
 
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.serving.guards import is_loopback
@@ -215,7 +222,7 @@ def _serve_llama_cpp(
 
     options.prepare(threads, small=False)
     with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
-        llama = _load(target, draft, spending)
+        llama = _load(target, draft, spending, kept_prompts)
         if spending.get("num_speculative_tokens", AUTO) == AUTO:
             llama.prepare()  # no client is to wait for that
         server = LlamaServer(llama, llama.metadata.get("general.name") or "model", spending, max_waiting)
@@ -228,7 +235,7 @@ def _serve_llama_cpp(
     return 0
 
 
-def _load(target: str | None, draft: str | None, spending: dict[str, Any]) -> CactusLlama:
+def _load(target: str | None, draft: str | None, spending: dict[str, Any], kept_prompts: int) -> CactusLlama:
     """Load a pair by name, as everywhere else."""
     from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing
     from cactus_decoding.generation.pair import check_names
@@ -243,4 +250,4 @@ def _load(target: str | None, draft: str | None, spending: dict[str, Any]) -> Ca
         draft = LOOK_UP
     check_keeps_nothing(draft)
     check_names(target, draft)
-    return CactusLlama.open(file, draft, **spending)
+    return CactusLlama.open(file, draft, kept_prompts=kept_prompts, **spending)

@@ -39,10 +39,9 @@ class ModelDrafter(Drafter):
         self._vocabulary = vocabulary
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
-        self._given = 0
-        self._tree: Proposal | None = None  # what the cache holds behind the first `_given` tokens, if that is a tree
+        self._begins = False  # a response
+        self._tree: tuple[int, Proposal] | None = None  # what the cache holds behind its first tokens, if not a chain
         self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
-        self._cached: list[int] = []  # begins with the tokens in the cache; empty while a step is being taken
 
     def twin(self) -> ModelDrafter:
         """Return a drafter with the same weights and a cache of its own."""
@@ -70,11 +69,12 @@ class ModelDrafter(Drafter):
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Ask a draft length after each row whether to go on."""
-        self._length = length
+        self._model.forget_if_changed()
+        self._length, self._tree, self._begins = length, None, True
 
     def reset(self) -> None:
         """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
-        self._cached, self._tree = [], None
+        self._tree = None
         self._model.reset()
 
     @torch.inference_mode()
@@ -84,13 +84,12 @@ class ModelDrafter(Drafter):
         """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
 
         Where the draft length is a tree's shape, this is how many levels the tree may have.
-        There are none after a token that the draft lacks. After an error or an interruption nothing is remembered.
+        There are none after a token that the draft lacks.
         """
         if self.max_length is not None:
             limit = min(limit, self.max_length - len(token_ids))
         known = self._follow(token_ids)
         if limit <= 0 or max(token_ids[known:]) >= self._model.vocabulary_size:
-            self._given, self._cached = known, token_ids[:known]
             return Proposal([], None)
         if isinstance(self._length, TreeShape) and self._length.branches:
             return self._grow(self._length, token_ids, limit, to_probs, generator)
@@ -104,7 +103,6 @@ class ModelDrafter(Drafter):
             sequence.append(token)
             if not self._length.should_continue(logits[0]):
                 break
-        self._given, self._cached = len(token_ids), sequence
         return Proposal(sequence[len(token_ids) :], torch.cat(rows))
 
     def _grow(
@@ -137,40 +135,19 @@ class ModelDrafter(Drafter):
             self._index.follow(token_ids)
         branches = self._index.continuations(limit) if shape.num_looked_up else []
         tree = grow(shape, branches, limit, read, choose)
-        self._given, self._cached = start, list(token_ids)
-        if tree.reads_chain:
-            self._cached += tree.read_tokens
-        else:
-            self._tree = Proposal(tree.read_tokens, None, tree.read_parents)
+        if not tree.reads_chain:
+            self._tree = start, Proposal(tree.read_tokens, None, tree.read_parents)
         return tree.proposal()
 
-    def _keep_path(self, token_ids: list[int]) -> None:
-        """Keep of a tree in the cache what the sequence went along; nothing where it began otherwise."""
-        tree, self._tree = self._tree, None
-        if tree is None:
-            return
-        path = []
-        if token_ids[: self._given] == self._cached:
-            path = tree.path_along(token_ids[self._given : -1])
-        cached, self._cached = self._cached, []  # until that is done
-        self._model.keep(path_places(len(cached), path))
-        self._cached = [*cached, *(tree.token_ids[node] for node in path)]
-
     def _follow(self, token_ids: list[int]) -> int:
-        """Roll the cache back to what it shares with the sequence and return how much; the last token is fed again."""
-        self._keep_path(token_ids)
-        cached, self._cached = self._cached, []  # what ends a step early must not leave tokens of another cache behind
-        limit = min(self._model.length, len(cached), len(token_ids) - 1)
-        shared = min(self._given, limit)  # usually all of what was given last time is still there: compared at once
-        if cached[:shared] != token_ids[:shared]:
-            shared = 0
-        while shared < limit and cached[shared] == token_ids[shared]:
-            shared += 1
-        if shared == 0:
-            self._model.reset()
-        else:
-            self._model.rollback(shared)
-        return self._model.length
+        """Keep of the cache what it shares with the sequence and return how much; the last token is fed again."""
+        if self._tree is not None:
+            (start, tree), self._tree = self._tree, None
+            self._model.keep(path_places(start, tree.path_along(token_ids[start:-1])))
+        if self._begins:
+            self._model.recall(token_ids)
+            self._begins = False
+        return self._model.read_on(token_ids)
 
     def _fit(self, logits: Tensor) -> Tensor:
         if self._vocabulary is None or logits.shape[-1] == self._vocabulary:

@@ -40,36 +40,43 @@ def decode(
     with torch.inference_mode():
         if isinstance(length, PerResponse):
             length, drafter = length.start(target, drafter, max_length - len(ids))
-        target.reset()
+        target.forget_if_changed()
+        target.recall(ids)
+        target.read_on(ids)
         length.begin_response()
         drafter.begin_response(target, length)
         state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
     while finish_reason is None:
-        with torch.inference_mode():  # of a step: a response that is left alone must have none to leave at exit
-            began = clock()
-            limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
-            proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
-            check_proposal(proposal, limit, vocabulary)
-            length.end_draft(len(proposal.token_ids))
-            block, drafted = ids + proposal.token_ids, clock()
-            logits = append_proposal(target, ids, proposal)
-            read = clock()
-            state, outcome = verifier(state, logits, block, proposal, generator)
-            check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
-            keep_path(target, len(ids), proposal, outcome.path)
-            if isinstance(length, TreeShape):
-                length.end_walk(outcome.path)
-            length.end_step(outcome.num_accepted)
-            verified, num_emitted = clock(), 0
-            for token in outcome.all_token_ids:
-                ids.append(token)
-                num_emitted += 1
-                if stopping_criteria(ids):
-                    finish_reason = "stop"
-                elif len(ids) >= max_length:
-                    finish_reason = "length"
-                if finish_reason is not None:
-                    break
+        try:
+            with torch.inference_mode():  # of a step: a response that is left alone must have none to leave at exit
+                began = clock()
+                limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
+                proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+                check_proposal(proposal, limit, vocabulary)
+                length.end_draft(len(proposal.token_ids))
+                block, drafted = ids + proposal.token_ids, clock()
+                logits = append_proposal(target, ids, proposal)
+                read = clock()
+                state, outcome = verifier(state, logits, block, proposal, generator)
+                check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
+                keep_path(target, len(ids), proposal, outcome.path)
+                if isinstance(length, TreeShape):
+                    length.end_walk(outcome.path)
+                length.end_step(outcome.num_accepted)
+                verified, num_emitted = clock(), 0
+                for token in outcome.all_token_ids:
+                    ids.append(token)
+                    num_emitted += 1
+                    if stopping_criteria(ids):
+                        finish_reason = "stop"
+                    elif len(ids) >= max_length:
+                        finish_reason = "length"
+                    if finish_reason is not None:
+                        break
+        except Exception:  # such as rows that are no numbers, which come of keys and values that are none
+            target.reset()
+            drafter.reset()
+            raise
         yield replace(
             outcome,
             num_emitted=num_emitted,

@@ -12,6 +12,7 @@ import torch
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice
+from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, LOOK_UP, parse_drafter
@@ -45,22 +46,33 @@ class Pair:
         drafter: where proposals come from.
         tokenizer: of the target.
         bundled: whether the target is the bundled one, which knows word problems only.
+        kept_prompts: how many texts stay read, so that a response reads on behind what its prompt shares with one of
+            them: one in the caches, others, those used last, as copies of them; 0, if each reads its whole prompt. Rows
+            of a prompt that was read in parts may differ in their last bits.
 
     Raises:
-        TypeError: for a drafter that is none, such as a model.
+        TypeError: for a drafter that is none, such as a model, or ``kept_prompts`` that is no integer.
+        ValueError: for ``kept_prompts`` out of range.
     """
 
     target: BaseCachedModel
     drafter: Drafter
     tokenizer: Tokenizer
     bundled: bool = False
+    kept_prompts: int = 1
     _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
+        check_integer("kept_prompts", self.kept_prompts, 0)
+        for cache in (self.target, getattr(self.drafter, "model_cache", None)):
+            if cache is not None:
+                cache.max_saved = max(self.kept_prompts - 1, 0)
 
     def reserve(self) -> Reservation:
         """Have the pair for one response, whose tokens are in both models' caches, until it is given up or lost.
+
+        They are emptied first where prompts are not kept.
 
         Raises:
             RuntimeError: while another response has it.
@@ -75,7 +87,29 @@ class Pair:
                 "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
                 "first, or run this one on pair.twin(), which has the same models with caches of their own"
             )
+        if not self.kept_prompts:
+            try:
+                self._empty()
+            except BaseException:
+                held.active = False
+                raise
         return held
+
+    def forget(self) -> None:
+        """Forget all texts: the next response reads its whole prompt.
+
+        Raises:
+            RuntimeError: while a response runs on the pair.
+        """
+        held = self.reserve()
+        try:
+            self._empty()
+        finally:
+            held.active = False
+
+    def _empty(self) -> None:
+        self.target.reset()
+        self.drafter.reset()
 
     @property
     def chooses(self) -> bool:
@@ -104,7 +138,7 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(self.target.twin(), self.drafter.twin(), self.tokenizer, self.bundled)
+        return Pair(self.target.twin(), self.drafter.twin(), self.tokenizer, self.bundled, self.kept_prompts)
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -120,6 +154,7 @@ def load_pair(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
     forward: ForwardName = "auto",
+    kept_prompts: int = 1,
 ) -> Pair:
     """Load a target and a draft that share a tokenizer: the bundled pair, or any local path, GGUF file or hub name.
 
@@ -138,6 +173,7 @@ def load_pair(
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
             one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
             whatever its rows are, proposals are drawn from them.
+        kept_prompts: see `Pair`.
 
     Raises:
         ValueError: if a model cannot be loaded, or the vocabularies differ; for an unknown ``forward``, and for
@@ -149,6 +185,7 @@ def load_pair(
         '<eos>'
     """
     check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
+    check_integer("kept_prompts", kept_prompts, 0)
     bundled = target is None or target == BUNDLED
     if bundled:
         dtype = torch.float32 if dtype == "auto" else dtype
@@ -170,9 +207,9 @@ def load_pair(
         check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
     verifier = load_cached("target", target, dtype, device, forward, local=local)
     if named is not None:
-        return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled)
+        return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled, kept_prompts)
     drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)
-    return Pair(verifier, drafter, tokenizer, bundled)
+    return Pair(verifier, drafter, tokenizer, bundled, kept_prompts)
 
 
 def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:

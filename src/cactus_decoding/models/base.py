@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import Any, Protocol, Self
 
 import torch
@@ -38,6 +39,27 @@ class Forward(Protocol):
         """
         ...
 
+    def save(self, length: int) -> Any:
+        """Return a copy of what is cached, ``length`` tokens."""
+        ...
+
+    def restore(self, saved: Any) -> None:
+        """Take a copy into an empty cache."""
+        ...
+
+
+@dataclass(frozen=True)
+class SavedText:
+    """A copy of a cache.
+
+    Attributes:
+        token_ids: that it holds.
+        state: as `Forward.save` returned it.
+    """
+
+    token_ids: list[int]
+    state: Any
+
 
 class BaseCachedModel(ABC):
     """Feeds a model token by token or in blocks, and forgets what was rejected.
@@ -45,17 +67,25 @@ class BaseCachedModel(ABC):
     Attributes:
         model: what computes, whose weights several caches may share.
         device: of the tokens that are fed and of the logits that come back.
-        length: how many tokens the cache holds.
         threads: of the CPU, where the model has a number of its own.
+        max_saved: how many further texts to keep, as copies of the cache; those used last are.
     """
 
     model: Any
     device: torch.device
     threads: int | None = None
+    max_saved: int = 0
 
     def __init__(self) -> None:
-        self.length = 0
+        self._saved: list[SavedText] = []  # the one that was used last comes last
+        # in the cache's order; those of a tree stand as their complements, which no text has, until `keep` takes a path
+        self._token_ids: list[int] = []
         self._forward: Forward | None = None  # the first `append` chooses
+
+    @property
+    def length(self) -> int:
+        """How many tokens the cache holds."""
+        return len(self._token_ids)
 
     @property
     def on_cpu(self) -> bool:
@@ -91,8 +121,55 @@ class BaseCachedModel(ABC):
         """Return an empty forward pass."""
 
     def reset(self) -> None:
-        """Forget everything."""
-        self.length, self._forward = 0, None
+        """Forget everything, saved texts too."""
+        self._saved = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._token_ids, self._forward = [], None
+
+    def forget_if_changed(self) -> None:
+        """Hear that a response begins: forget everything where the model would read it otherwise by now."""
+        return None
+
+    def recall(self, text: list[int]) -> None:
+        """Swap what the cache holds for a saved text that shares more with this one, and save it if most would be lost.
+
+        An interruption may lose either; the cache holds what it says.
+        """
+        shared, found = num_shared(self._token_ids, text), None
+        if self._saved:
+            found = max(self._saved, key=lambda each: num_shared(each.token_ids, text))
+            if num_shared(found.token_ids, text) <= shared:
+                found = None
+        saved = [each for each in self._saved if each is not found]
+        chain = [*takewhile(lambda token: token >= 0, self._token_ids)]
+        if len(chain) > 2 * shared and self.max_saved and self._forward is not None:
+            self.rollback(len(chain))
+            if self.length:
+                saved.append(SavedText(chain, self._forward.save(len(chain))))
+        self._saved = saved[max(len(saved) - self.max_saved, 0) :]
+        if found is None:
+            return
+        self._clear()
+        self._forward = self._choose_forward()
+        self._forward.restore(found.state)
+        self._token_ids = found.token_ids
+
+    def read_on(self, text: list[int]) -> int:
+        """Keep what the cache shares with the beginning of a text, at most all but its last token, and nothing else.
+
+        That token is read again, because nobody keeps the logits behind it.
+
+        Returns:
+            How many tokens are left: fewer than are shared where a sliding window has lost some.
+        """
+        shared = min(num_shared(self._token_ids, text), len(text) - 1)
+        if shared > 0:
+            self.rollback(shared)
+        else:
+            self._clear()
+        return self.length
 
     @torch.inference_mode()
     def append(
@@ -121,13 +198,14 @@ class BaseCachedModel(ABC):
         Raises:
             ValueError: for positions or a mask that do not fit, or of a model that cannot take them.
         """
-        if self._forward is None:
+        if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
+        read: list[int] = block.tolist() if isinstance(token_ids, Tensor) else token_ids
         tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
         try:
             logits = self._forward.append(block, self.length, rows, *tree)
-            self.length += len(block)
+            self._token_ids.extend([~token for token in read] if tree else read)
         except BaseException as error:
             self._forget_after(error, tree=bool(tree))
             raise
@@ -154,7 +232,9 @@ class BaseCachedModel(ABC):
 
     def _keep(self, prefix: int, path: list[int]) -> None:
         try:
-            self.length = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+            kept = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+            ids = self._token_ids
+            self._token_ids = [*ids[:prefix], *(max(ids[i], ~ids[i]) for i in path)] if kept else []
         except BaseException as error:
             self._forget_after(error, tree=bool(path))
             raise
@@ -164,7 +244,7 @@ class BaseCachedModel(ABC):
     def _forget_after(self, error: BaseException, *, tree: bool) -> None:
         """Empty the cache: its layers may hold different numbers of tokens. A tree is refused before anything is."""
         if not (tree and isinstance(error, ValueError)):
-            self.length, self._forward = 0, None
+            self._clear()
 
     def _checked(
         self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
@@ -181,6 +261,22 @@ class BaseCachedModel(ABC):
                 raise ValueError(f"mask must be boolean, [{count}, {end}], but is {mask.dtype}, {list(mask.shape)}")
             mask = mask.to(self.device)
         return positions, mask
+
+
+def num_shared(some: Sequence[int], others: Sequence[int]) -> int:
+    """Return with how many equal numbers two sequences of one type begin; slices are compared, which takes no loop.
+
+    Example:
+        >>> num_shared([1, 2, 3, 4], [1, 2, 5]), num_shared([1, 2], [1, 2, 3]), num_shared([], [1])
+        (2, 2, 0)
+    """
+    low, high = 0, min(len(some), len(others))
+    if some[:high] == others[:high]:
+        return high
+    while high - low > 1:  # they are equal before the one and differ before the other
+        middle = (low + high) // 2
+        low, high = (middle, high) if some[low:middle] == others[low:middle] else (low, middle)
+    return low
 
 
 def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:

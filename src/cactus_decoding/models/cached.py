@@ -26,7 +26,6 @@ class CachedModel(BaseCachedModel):
     Attributes:
         model: the model.
         forward: as given.
-        length: how many tokens the cache holds.
 
     Raises:
         ValueError: for a model whose cache cannot be rolled back (recurrent state) or that is no decoder; for an
@@ -42,6 +41,7 @@ class CachedModel(BaseCachedModel):
         self.device = model.device
         self._extra_inputs: dict[str, Any] = {}  # which the first `append`, when it chooses a pass, must know
         self._lean: LeanForward | None = None
+        self._state: tuple[Any, ...] = ()  # of the model when the last response began
         if forward == "lean":
             self._choose_forward()
 
@@ -91,6 +91,15 @@ class CachedModel(BaseCachedModel):
         """Forget everything, extra inputs too."""
         super().reset()
         self._extra_inputs = {}
+
+    def forget_if_changed(self) -> None:
+        """Forget everything, extra inputs too, where there were some, or weights or code of the model have changed."""
+        from cactus_decoding.models.recognition import state_of
+
+        state = state_of(self.model)
+        if state != self._state or self._extra_inputs:
+            self.reset()
+        self._state = state
 
     def twin(self) -> CachedModel:
         """Return the same model with a cache of its own."""

@@ -72,6 +72,17 @@ class LeanForward:
             self._cache.move(path, prefix)
         return prefix + len(path)
 
+    def save(self, length: int) -> list[Tensor]:
+        """Return copies of keys and values, layer by layer."""
+        return [store[:, :length].clone() for store in (*self._cache.keys, *self._cache.values)]
+
+    def restore(self, saved: list[Tensor]) -> None:
+        """Take copies."""
+        length = saved[0].shape[1]
+        self._reserve(length, 0)
+        for store, each in zip((*self._cache.keys, *self._cache.values), saved, strict=True):
+            store[:, :length] = each
+
     def _through_layers(
         self, token_ids: Tensor, start: int, positions: Tensor | None, mask: Tensor | None = None
     ) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from functools import cached_property
 from typing import Any
@@ -79,6 +80,14 @@ class GeneralForward:
             self._cache.crop(kept - length)
         self._trimmed = kept
         return kept
+
+    def save(self, length: int) -> tuple[DynamicCache, int]:
+        """Return a copy of transformers' cache."""
+        return copy.deepcopy(self._cache), self._trimmed
+
+    def restore(self, saved: tuple[DynamicCache, int]) -> None:
+        """Take a copy, which nobody else has."""
+        self._cache, self._trimmed = saved
 
     def _chain_inputs(self, start: int, count: int) -> dict[str, Tensor | None]:
         """Return the positions that `generate` gives; some models count from elsewhere where they are given none."""

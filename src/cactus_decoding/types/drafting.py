@@ -77,7 +77,7 @@ class Drafter(Protocol):
         """Hear of a response that is about to begin.
 
         Args:
-            target: the target with an empty cache, a `BaseCachedModel`, for drafters that look into it.
+            target: a `BaseCachedModel`, for drafters that look into it; its cache may hold a beginning of the prompt.
             length: to be asked after each row whether to go on, by drafters that have rows.
         """
         return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
+from support.reads import reads
 
 from cactus_decoding import Request, load_pair
-from cactus_decoding.evaluation.engines.engine import TransformersEngine
+from cactus_decoding.evaluation.engines.engine import SHARED, TransformersEngine
 from cactus_decoding.zoo.word_problems import word_problems
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
@@ -39,3 +42,20 @@ def test_prompts_that_do_not_fit_are_refused(pair):
     engine.check_prompt("Question: Tom has 4 pens.", Request())
     with pytest.raises(ValueError, match="must be shorter than the target's 1024 positions"):
         engine.check_prompt("word " * 3000, Request())
+
+
+def test_examples_that_prompts_share_are_read_once_and_every_answer_begins_behind_them(pair):
+    examples = " ".join(f"{problem.prompt} {problem.solution}" for problem in islice(word_problems("train", seed=1), 2))
+    prompts = [f"{examples} {problem.prompt}" for problem in islice(word_problems("test", seed=0), 3)]
+    engine, request = TransformersEngine(pair.twin()), Request("cactus:delta=1.0", max_new_tokens=12, seed=1)
+    for prompt in prompts:
+        engine.check_prompt(prompt, request)
+    order = [engine.answer(prompt, request) for prompt in prompts]
+    shared = len(pair.tokenizer(examples).input_ids)
+    assert SHARED < shared <= len(engine._held)
+    with reads() as found:
+        back = [engine.answer(prompt, request) for prompt in reversed(prompts)]
+    assert min(start for start, _ in found) >= shared
+    assert [answer.audited for answer in order] == [answer.audited for answer in reversed(back)]
+    alone = TransformersEngine(pair.twin()).answer(prompts[0], request)
+    assert alone.token_ids == order[0].token_ids

@@ -12,11 +12,12 @@ from llama_cpp import Llama, LlamaGrammar, LlamaRAMCache, LogitsProcessorList, S
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from scipy.stats import chi2
 from support.loop_runs import DRAWS, FALSE_ALARM, chi_square
+from support.reads import reads
 from transformers import AutoModelForCausalLM
 
 from cactus_decoding import SamplingParams, zoo
+from cactus_decoding.integrations.llama_cpp import CactusLlama
 from cactus_decoding.integrations.llama_cpp.calls import Cancelled
-from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
 from cactus_decoding.integrations.llama_cpp.sampling import LlamaSampling
 from cactus_decoding.zoo.word_problems import EXAMPLES, word_problems
 
@@ -203,11 +204,32 @@ def test_what_the_constructor_refuses(gguf, tmp_path):
 
 
 def test_no_cache_of_states_and_no_rest_of_a_state(ours):
-    with pytest.raises(ValueError, match="prompts are read anew"):
+    with pytest.raises(ValueError, match="it keeps prompts itself"):
         ours.set_cache(LlamaRAMCache())
     ours.set_cache(None)
     with pytest.raises(ValueError, match="reset=False"):
         ours.generate([1, 2], reset=False)
+
+
+def test_a_conversation_is_read_on_and_others_come_between(gguf):
+    ways = {"temperature": 0, "max_tokens": 30, "num_speculative_tokens": 3}
+    shape = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "type_k": 0, "type_v": 0, "verbose": False}
+    draft = f"{gguf('worded')}:cache=float32"
+    llama, alone = (CactusLlama(gguf("target"), draft=draft, kept_prompts=kept, **shape) for kept in (2, 0))
+    told_before, other = list(CHAT), [{"role": "user", "content": EXAMPLES[1].question}]
+    for turn in range(3):
+        with reads() as found:
+            answers = [each.create_chat_completion(told_before, **ways) for each in (llama, alone)]
+        assert told(answers[0]) == told(answers[1])
+        starts = [start for start, _ in found[: len(found) // 2]]
+        assert (min(starts) > 20) == (turn > 0)
+        message = answers[0]["choices"][0]["message"]
+        told_before += [message, {"role": "user", "content": "How many are left?"}]
+        llama.create_chat_completion(other, **ways)
+    llama.eval(llama.tokenize(b"Tom has 4 pens"))  # which writes into the same cache
+    assert told(llama.create_chat_completion(CHAT, **ways)) == told(alone.create_chat_completion(CHAT, **ways))
+    for each in (llama, alone):
+        each.close()
 
 
 def test_no_rule_breaks_a_grammar_whoever_proposes(gguf):

@@ -27,7 +27,7 @@ class AutoLength(PerResponse):
 
     What a pass costs is measured once for a pair of models, a machine and a number of threads, and kept in a file;
     what is kept of proposals is seen as the response grows. See `Chooser` for how a step is decided and what it can
-    lose. Nothing is timed in a response: with a seed, the same file repeats it.
+    lose. Nothing is timed in a response: with a seed, the same file repeats it. What caches have kept is not looked at.
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.

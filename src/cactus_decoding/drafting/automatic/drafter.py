@@ -37,6 +37,11 @@ class ChoosingDrafter(Drafter):
         if self._drafter is not None:
             self._drafter.begin_response(target, length)
 
+    def reset(self) -> None:
+        """Have the other drafter forget the last response."""
+        if self._drafter is not None:
+            self._drafter.reset()
+
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:

@@ -13,6 +13,7 @@ from cactus_decoding.generation.generate import Response, check_prompt, generate
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.models.base import num_shared
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless
@@ -143,16 +144,23 @@ def check_reads(name: str, target: str) -> None:
         raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")
 
 
-class TransformersEngine:
-    """One pair, one response at a time.
+SHARED = 32
+"""Tokens that prompts must begin with alike, such as solved examples, so that these are read only once."""
 
-    ``watch`` sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
+
+class TransformersEngine:
+    """One pair, one response at a time, each of which begins with the same in its caches.
+
+    That is what all checked prompts with the same first tokens begin with: no answer depends on what was answered
+    before, and none is faster for it.     ``watch`` sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
     """
 
     def __init__(
         self, pair: Pair, *, audited: bool = True, watch: Callable[[Response], Iterator[Outcome]] = iter
     ) -> None:
         self._pair, self._audited, self._watch = pair, audited, watch
+        self._beginnings: dict[tuple[int, ...], list[int]] = {}
+        self._held: list[int] = []  # what was read last by itself
         # the first passes of a process are slow
         generate(pair, "Question:", num_speculative_tokens=2, max_new_tokens=8, seed=0)
 
@@ -162,11 +170,32 @@ class TransformersEngine:
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in a context window."""
-        check_prompt(self._pair, prompt, request)
+        token_ids = check_prompt(self._pair, prompt, request)
+        if len(token_ids) > SHARED:
+            known = self._beginnings.setdefault(tuple(token_ids[:SHARED]), token_ids)
+            del known[num_shared(known, token_ids) :]
+
+    def _begin(self, token_ids: list[int]) -> None:
+        """Have the caches hold what the prompt shares with others, read by itself, and nothing else."""
+        found = self._beginnings.get(tuple(token_ids[:SHARED]), [])
+        beginning = list(found) if len(found) < len(token_ids) and self._pair.kept_prompts else []
+        draft = getattr(self._pair.drafter, "model_cache", None)
+        if draft is None:
+            self._pair.drafter.reset()
+        for cache in (self._pair.target, draft):
+            if cache is None:
+                continue
+            cache.forget_if_changed()
+            same = beginning == self._held and cache.read_on([*beginning, -1]) == len(beginning)
+            if not same:
+                cache.reset()
+            if not same and beginning:
+                cache.append(beginning, rows=1)
+        self._held = beginning
 
     def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt, as if it were the first: what an earlier answer left cached would cut this one's time."""
-        self._pair.drafter.reset()
+        self._begin(check_prompt(self._pair, prompt, request))
         audited = AuditedCosts() if self._audited else None
         response = stream(self._pair, prompt, request)
         for outcome in self._watch(response):

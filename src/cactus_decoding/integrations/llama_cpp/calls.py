@@ -53,6 +53,13 @@ class ScoredModel(LlamaCppModel):
         super().__init__(model, context=context)
         self._scores = scores
 
+    def read_on(self, text: list[int]) -> int:
+        """Keep what was read; nothing where all rows are wanted."""
+        if self._scores is None:
+            return super().read_on(text)
+        self._clear()
+        return 0
+
     def append(self, token_ids: Any, rows: int, positions: Any = None, mask: Any = None) -> Tensor:
         """Feed tokens; see `BaseCachedModel.append`."""
         if self._scores is None:

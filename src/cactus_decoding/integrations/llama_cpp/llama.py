@@ -14,6 +14,7 @@ import torch
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
+from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.knobs import settings_of
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.drafting.automatic import AutoLength
@@ -55,7 +56,7 @@ class CactusLlama(Llama):
     Whatever makes texts goes through `generate`: completions, chat formats, function calls, streams. Sampling is
     llama.cpp's, in its order. Calls take `SETTINGS` besides, such as ``rule``, ``budget`` and ``protect``; lossless,
     the default, emits what `llama_cpp.Llama` would, by the same law. How much is proposed is what pays on this machine
-    (`AutoLength`), unless ``num_speculative_tokens`` says. Prompts are read anew by every call.
+    (`AutoLength`), unless ``num_speculative_tokens`` says. A call reads on behind what it shares with an earlier text.
 
     Processors of logits, grammars, penalties and biases apply to the target's and the draft's rows; processors must be
     functions of their arguments, because they see rows that are rejected. ``typical_p``, mirostat, ``draft_model``,
@@ -66,6 +67,7 @@ class CactusLlama(Llama):
         draft: a file that ends in ``.gguf``, perhaps with settings as in ``draft.gguf:gpu_layers=10``, another model's
             name, ``suffix``, ``ngram``, or a `Drafter`.
         on_step: told of every step, after it.
+        kept_prompts: see `Pair`.
         options: those of `llama_cpp.Llama`, and `SETTINGS` for calls that say nothing.
 
     Attributes:
@@ -84,6 +86,7 @@ class CactusLlama(Llama):
         *,
         draft: str | Path | Drafter = LOOK_UP,
         on_step: StepReader | None = None,
+        kept_prompts: int = 1,
         **options: Any,
     ) -> None:
         self._usual = {name: options.pop(name) for name in SETTINGS if name in options}
@@ -97,6 +100,7 @@ class CactusLlama(Llama):
         if isinstance(options.get("chat_handler"), (Llava15ChatHandler, MTMDChatHandler)):
             raise ValueError("CactusLlama reads no images, which this chat_handler puts into llama.cpp's cache")
         Request.from_dict(self._usual | {"temperature": 0.0})
+        self._kept_prompts = check_integer("kept_prompts", kept_prompts, 0)
         # what a sliding window forgets cannot be rolled back to
         options.setdefault("swa_full", True)
         try:
@@ -111,7 +115,8 @@ class CactusLlama(Llama):
         tokenizer = GgufTokenizer(self._weights)
         self._context = InterruptibleContext(self._weights, self.ctx)
         target = ScoredModel(self._weights, self._context, self.scores if self._logits_all else None)
-        self._pair: Pair | None = Pair(target, self._load(draft, target, tokenizer), tokenizer)
+        drafter = self._load(draft, target, tokenizer)
+        self._pair: Pair | None = Pair(target, drafter, tokenizer, kept_prompts=kept_prompts)
 
     @classmethod
     def open(cls, file: GgufFile, draft: str | Path | Drafter, **settings: Any) -> CactusLlama:
@@ -164,15 +169,31 @@ class CactusLlama(Llama):
         if "_stack" in vars(self):  # llama_cpp.Llama also closes what was refused before it was made
             super().close()
 
+    def forget(self) -> None:
+        """Forget all texts: the next call reads its whole prompt."""
+        if self._pair is not None:
+            self._pair.forget()
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Read tokens as `llama_cpp.Llama` does, which overwrites what was kept."""
+        self.forget()
+        super().eval(tokens)
+
+    def load_state(self, state: Any) -> None:
+        """Load a state as `llama_cpp.Llama` does, which overwrites what was kept."""
+        self.forget()
+        super().load_state(state)
+
     def set_cache(self, cache: Any) -> None:
-        """Refuse a cache: prompts are read anew."""
+        """Refuse a cache, which would know nothing of the draft's."""
         if cache is not None:
-            raise ValueError("CactusLlama keeps no cache of states: prompts are read anew by every call")
+            raise ValueError("CactusLlama takes no cache of states: it keeps prompts itself, as kept_prompts says")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments that make it again, as for `llama_cpp.Llama`."""
         theirs: dict[str, Any] = super().__getstate__()
-        return theirs | {"draft": self.draft, "on_step": self.on_step} | self._usual
+        theirs |= {"draft": self.draft, "on_step": self.on_step, "kept_prompts": self._kept_prompts}
+        return theirs | self._usual
 
     def generate(
         self,
@@ -201,11 +222,9 @@ class CactusLlama(Llama):
         They are those of `llama_cpp.Llama.generate`, of which ``tfs_z``, ``penalize_nl`` and the others of mirostat do
         nothing there either, and `SETTINGS`. An end token is the last one, and is yielded.
         """
-        asked = (
-            logits_processor
-            if isinstance(logits_processor, CallProcessors)
-            else CallProcessors(logits_processor or (), settings)
-        )
+        asked: Any = logits_processor
+        if not isinstance(asked, CallProcessors):
+            asked = CallProcessors(logits_processor or (), settings)
         if self._pair is None:
             raise ValueError("this CactusLlama is closed")
         refused = {"typical_p": typical_p != 1, "mirostat_mode": mirostat_mode != 0, "reset=False": not reset}
@@ -223,14 +242,12 @@ class CactusLlama(Llama):
             processors.append(GrammarMask(self._weights, grammar, len(prompt_ids)))
         sampling = LlamaSampling(temp, top_k, top_p, min_p, processors)
         settings = with_usual_proposals(self._usual | asked.settings, automatic=self._pair.chooses)
-        settings |= {"temperature": 0.0 if temp == 0 else 1.0, "seed": self._known_seed()}
+        seed = None if self._seed < 0 or self._seed == _RANDOM_SEED else int(self._seed)
+        settings |= {"temperature": 0.0 if temp == 0 else 1.0, "seed": seed}
         request = Request.from_dict(settings)
         request.check_room(self._pair.target.max_length, self._pair.drafter.max_length, len(prompt_ids))
         request.check_drafter(self._pair.drafter)
         return self._respond(self._pair, prompt_ids, request, sampling, asked, stopping_criteria)
-
-    def _known_seed(self) -> int | None:
-        return None if self._seed < 0 or self._seed == _RANDOM_SEED else int(self._seed)
 
     def _respond(
         self,
@@ -242,10 +259,7 @@ class CactusLlama(Llama):
         stopping_criteria: Any,
     ) -> Generator[int]:
         generator = torch.Generator()
-        if request.seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(request.seed)
+        generator.manual_seed(generator.seed() if request.seed is None else request.seed)
         policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
         max_length, ends = self.n_ctx(), frozenset(pair.stop_token_ids)
         if asked.max_tokens is not None and asked.max_tokens > 0:

@@ -90,6 +90,20 @@ class Context:
         """Forget all but the first tokens; say whether that can be done."""
         return bool(library().llama_memory_seq_rm(self._memory, 0, length, -1))
 
+    def save(self) -> np.ndarray[Any, Any]:
+        """Return a copy of all that is cached."""
+        lib = library()
+        saved = np.empty(lib.llama_state_seq_get_size(self.handle, 0), np.uint8)
+        written = lib.llama_state_seq_get_data(self.handle, _pointer(saved, ctypes.c_uint8), len(saved), 0)
+        return saved[:written]
+
+    def restore(self, saved: np.ndarray[Any, Any]) -> None:
+        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
+        with captured_errors() as errors:
+            taken = library().llama_state_seq_set_data(self.handle, _pointer(saved, ctypes.c_uint8), len(saved), 0)
+        if not taken:
+            raise RuntimeError(f"llama.cpp could not take {len(saved)} bytes of a saved text: {reason(errors)}")
+
     def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
         """Return the logits after the last ``rows`` of at most ``batch_size`` tokens; the next call overwrites them."""
         lib, count = library(), len(token_ids)

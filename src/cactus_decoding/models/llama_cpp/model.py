@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,3 +126,11 @@ class LlamaCppForward:
         if path:
             raise ValueError("GGUF files are read as chains: of a tree's tokens none can be kept by themselves")
         return prefix if prefix == length or self._context.forget_from(prefix) else 0
+
+    def save(self, length: int) -> np.ndarray[Any, Any]:
+        """Return llama.cpp's own copy of all that is cached."""
+        return self._context.save()
+
+    def restore(self, saved: np.ndarray[Any, Any]) -> None:
+        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
+        self._context.restore(saved)

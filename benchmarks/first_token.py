@@ -1,0 +1,127 @@
+"""Seconds to the first token by turn of a conversation: `llama_cpp.Llama`, `CactusLlama` and the server, turn about.
+
+Run it with the files of a pair: ``python first_token.py target.gguf --draft draft.gguf --tokens 400,800``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+Message = dict[str, str]
+Ask = Callable[[list[Message]], float]
+"""Asks for an answer to a conversation of which the first token is all that counts; returns its seconds."""
+ANSWER_TOKENS = 2
+SENTENCE = "the count of red apples in each of our baskets was written down by Anna before noon and nobody read it"
+
+
+def text_of(words: int, seed: int) -> str:
+    """Return words that do not repeat themselves in the same order."""
+    known = SENTENCE.split()
+    return " ".join(known[(seed + i * (i + seed)) % len(known)] for i in range(words))
+
+
+def conversation(words: int, turns: int) -> Iterator[list[Message]]:
+    """Yield what is asked in each turn: all that was said before, answers too, and a question behind it."""
+    said: list[Message] = []
+    for turn in range(turns):
+        said.append({"role": "user", "content": text_of(words if turn == 0 else 12, words + turn)})
+        yield list(said)
+        said.append({"role": "assistant", "content": text_of(12, 100 + turn)})
+
+
+def in_process(llama) -> Ask:
+    """Return what asks an object of llama-cpp-python's interface."""
+
+    def ask(messages: list[Message]) -> float:
+        began = time.perf_counter()
+        chunks = llama.create_chat_completion(messages, stream=True, max_tokens=ANSWER_TOKENS, temperature=0)
+        first = next(time.perf_counter() for chunk in chunks if chunk["choices"][0]["delta"].get("content"))
+        list(chunks)
+        return first - began
+
+    return ask
+
+
+@contextmanager
+def served(arguments: Sequence[str]) -> Iterator[Ask]:
+    """Run the server, and yield what asks it."""
+    command = [sys.executable, "-c", "from cactus_decoding.cli import main; raise SystemExit(main())", "serve"]
+    process = subprocess.Popen([*command, *arguments, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().split("http://")[1].split("/")[0]
+
+        def ask(messages: list[Message]) -> float:
+            body = {"messages": messages, "stream": True, "max_tokens": ANSWER_TOKENS, "temperature": 0}
+            connection = http.client.HTTPConnection(address)
+            began = time.perf_counter()
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+            events = connection.getresponse()
+            first = next(time.perf_counter() for line in events if b'"content"' in line)
+            events.read()
+            connection.close()
+            return first - began
+
+        yield ask
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--draft", default="ngram")
+    parser.add_argument("--tokens", default="400,800", help="of the first message, about")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--proposals", default="4", help="per step, or auto")
+    parser.add_argument("--kept-prompts", default=None, help="of CactusLlama and the server; their own default")
+    parser.add_argument("--out", type=Path, default=None, help="file for the figures")
+    given = parser.parse_args()
+
+    from llama_cpp import Llama
+
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.integrations.llama_cpp import CactusLlama
+
+    tokens = [int(each) for each in given.tokens.split(",")]
+    size = max(tokens) + 400
+    shape = {"n_ctx": size, "n_threads": given.threads, "n_threads_batch": given.threads, "verbose": False}
+    kept = {} if given.kept_prompts is None else {"kept_prompts": int(given.kept_prompts)}
+    proposals = given.proposals if given.proposals == "auto" else int(given.proposals)
+    ours = CactusLlama(given.target, draft=given.draft, num_speculative_tokens=proposals, **kept, **shape)
+    options = [f"{given.target}:context_size={size}", "--draft", given.draft, "--threads", str(given.threads)]
+    options += ["--num-speculative-tokens", given.proposals]
+    options += [] if given.kept_prompts is None else ["--kept-prompts", given.kept_prompts]
+    rows = []
+    with served(options) as server:
+        asked = {
+            "llama_cpp.Llama": in_process(Llama(str(given.target), **shape)),
+            "CactusLlama": in_process(ours),
+            "cactus serve": server,
+        }
+        for each in asked.values():
+            each([{"role": "user", "content": "Hello"}])  # the first passes of a process are slow
+        print(f"{'tokens':>7} {'turn':>4} " + " ".join(f"{name:>16}" for name in asked))
+        for count in tokens:
+            for turn, messages in enumerate(conversation(round(count / 1.05), given.turns), 1):
+                seconds = {name: ask(messages) for name, ask in asked.items()}
+                rows.append({"tokens": count, "turn": turn, "seconds": seconds})
+                print(f"{count:>7} {turn:>4} " + " ".join(f"{each:16.2f}" for each in seconds.values()), flush=True)
+    if given.out is not None:
+        arguments = {name: str(value) for name, value in vars(given).items() if name != "out"}
+        given.out.write_text(json.dumps({"rows": rows, "provenance": provenance(arguments)}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
