@@ -94,7 +94,8 @@ def test_the_share_of_the_time_holds_over_all_processes_and_savings_count(tmp_pa
     assert "steps (0 of them now)" in adaptation.summary() or "steps (1 of them now)" in adaptation.summary()
 
 
-def test_of_a_draft_in_16_bits_no_step_is_too_small_to_last(tmp_path: Path) -> None:
+def test_of_a_draft_in_16_bits_no_step_is_too_small_to_last(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("cactus_decoding.models.loading.fastest_dtype", lambda stored, *_, **__: stored)
     source, folder = tmp_path / "source", tmp_path / "adapted"
     load_model("draft", zoo.path("worded"), torch.bfloat16, torch.device("cpu")).save_pretrained(source)
     load_tokenizer("draft", zoo.path("worded")).save_pretrained(source)

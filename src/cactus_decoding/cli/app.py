@@ -25,6 +25,7 @@ from cactus_decoding.cli import (
     reading,
     serve,
     train_draft,
+    tune,
 )
 from cactus_decoding.cli.generate import ASK
 from cactus_decoding.cli.help import Application
@@ -48,6 +49,7 @@ app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
+app.command("tune", epilog=tune.EXAMPLES, rich_help_panel=MEASURE)(tune.tune)
 app.command("plan", epilog=plan.EXAMPLES, rich_help_panel=MEASURE)(plan.plan)
 app.command("report", epilog=reading.REPORT_EXAMPLES, rich_help_panel=MEASURE)(reading.report)
 app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from cactus_decoding.cli import notes, options
+from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import metrics_table, show
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def generate(
                      "where a tenth of all responses' time allows. A new folder begins as a copy of the draft. The "
                      "optimizer's moments and earlier responses are not kept between commands."),
     ] = None,
+    profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Continue a prompt by drafting and verifying, with every token styled by how it came about.
@@ -88,6 +89,10 @@ def generate(
     if raw and chat:
         raise ValueError("--raw and --chat exclude each other: give one of them")
     text = _read(prompt, raw)
+    given = profiles.Chosen(target, draft, settings["num_speculative_tokens"] or settings["tree"], threads)
+    target, draft, proposals, threads = profiles.with_profile(profile, given)
+    if settings["tree"] is None:
+        settings = settings | {"num_speculative_tokens": proposals}
     from cactus_decoding.generation.settings import with_usual_proposals
     from cactus_decoding.zoo import BUNDLED
 

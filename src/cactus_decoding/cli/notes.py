@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,22 @@ def _of_prompt(pair: Pair, prompt: str, chat: bool) -> Iterator[str]:
             "the target has a chat template, but the prompt is continued as plain text: give --chat to ask by it, or "
             "--raw if that is meant"
         )
+
+
+class _Sayer(logging.Handler):
+    """Says what is logged as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        say(record.getMessage())
+
+
+def say_what_is_logged(name: str) -> None:
+    """Say from now on what a logger of this package tells users."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(each, _Sayer) for each in logger.handlers):
+        logger.addHandler(_Sayer())
+        logger.setLevel(logging.INFO)
 
 
 def say(note: str) -> None:

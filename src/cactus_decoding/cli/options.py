@@ -14,7 +14,7 @@ import typer
 
 from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.arguments.values import check_choice
-from cactus_decoding.cli import raise_when_interrupted
+from cactus_decoding.cli import notes, raise_when_interrupted
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
 from cactus_decoding.rules import RULES, parse_rule
 from cactus_decoding.rules.declared import check_declared
@@ -257,6 +257,7 @@ def prepare(threads: int | None, *, small: bool) -> None:
     from transformers.utils import logging
 
     raise_when_interrupted()
+    notes.say_what_is_logged("cactus_decoding.models")
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if threads is not None or small:

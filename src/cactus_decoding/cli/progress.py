@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -43,3 +44,24 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=total, remark="")
         yield lambda done, remark="": progress.update(task, completed=done, remark=remark)
+
+
+class Stages:
+    """Shows one count of progress after another."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._open = ExitStack()
+        self._show: Callable[..., None] = lambda done, remark: None
+
+    def __enter__(self) -> Callable[[str, int, int, str], None]:
+        return self._report
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.close()
+
+    def _report(self, stage: str, done: int, total: int, remark: str) -> None:
+        if stage != self._stage:
+            self._open.close()
+            self._stage, self._show = stage, self._open.enter_context(counting(stage, total))
+        self._show(done, remark)

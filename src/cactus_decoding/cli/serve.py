@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cactus_decoding.cli import notes, options
+from cactus_decoding.cli import notes, options, profiles
 
 if TYPE_CHECKING:
     from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
@@ -97,6 +97,7 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read: a request reads on "
                           "behind one with the same beginning; 0 keeps none.", rich_help_panel=SERVER)
     ] = 4,
+    profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
     *,
     settings: options.Settings,
@@ -109,9 +110,14 @@ def serve(
     given = list(arguments or ())
     # an unknown option's value looks like an argument too, so the target can only be what comes first
     target = given.pop(0) if given and not given[0].startswith("-") else None
+    if profile is not None and engine != "vllm":
+        chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, num_speculative_tokens, threads))
+        target, draft, num_speculative_tokens, threads = chosen
     if engine is None:
         engine = "vllm" if target is None or parse_gguf(target) is None else "llama-cpp"
     check_choice("engine", engine, ENGINES)
+    if profile is not None and engine == "vllm":
+        raise ValueError("a profile is of this package's own loop: give --engine llama-cpp, or leave --profile out")
     if rule is not None:
         parse_rule(rule)
     proposals = _proposals(num_speculative_tokens, engine)
@@ -148,6 +154,7 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
     from cactus_decoding.generation.settings import AUTO
 
     or_auto = " or auto" if engine == "llama-cpp" else ""
+    least = 1 if engine == "vllm" else 0
     if text is None:
         return 4 if engine == "vllm" else None
     if text.strip() == AUTO and engine == "llama-cpp":
@@ -158,9 +165,9 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
     try:
         number = int(text)
     except ValueError:
-        wanted = f"an integer of at least 1{or_auto}"
+        wanted = f"an integer of at least {least}{or_auto}"
         raise ValueError(f"num_speculative_tokens must be {wanted}, but is {shown(text)}") from None
-    check_integer("num_speculative_tokens", number, 1)
+    check_integer("num_speculative_tokens", number, least)
     return number
 
 
@@ -188,8 +195,12 @@ def _serve_vllm(
     server.check_installed()
     if memory := server.memory_arguments(engine_arguments, server.free_memory()):
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
+    if precision := server.precision_arguments(target, engine_arguments):
+        notes.say(f"vLLM gets {' '.join(precision)}, which is faster on this processor than 16 bits")
     speculation = server.speculative_config(draft, int(num_speculative_tokens or 4), draft_sampling)
-    command = server.server_command(target, speculation, default, audit_fraction, [*memory, *engine_arguments])
+    command = server.server_command(
+        target, speculation, default, audit_fraction, [*memory, *precision, *engine_arguments]
+    )
     return server.run_server(command)
 
 

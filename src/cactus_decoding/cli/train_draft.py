@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cactus_decoding.cli import INTERRUPTED, options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.progress import Stages
 from cactus_decoding.training.acceptance.settings import TrainingSettings, check_installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -68,7 +67,7 @@ def train_draft(
     from cactus_decoding.training.acceptance.training import train_draft as train
 
     try:
-        with _stages() as report:
+        with Stages() as report:
             folder = train(wanted, output, report)
     except KeyboardInterrupt:
         typer.echo(f"cactus: interrupted; what is done is in {part_of(output)}: the same command goes on", err=True)
@@ -91,19 +90,3 @@ def _outcome(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _spelled(value: float, low: float | None, high: float | None) -> str:
     return f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f}–{high:.2f})"
-
-
-@contextmanager
-def _stages() -> Iterator[Callable[[str, int, int, str], None]]:
-    """Yield what shows one count of progress after another."""
-    shown: dict[str, Callable[..., None]] = {}
-    with ExitStack() as opened:
-
-        def report(stage: str, done: int, total: int, remark: str) -> None:
-            if stage not in shown:
-                opened.close()
-                shown.clear()
-                shown[stage] = opened.enter_context(counting(stage, total))
-            shown[stage](done, remark)
-
-        yield report

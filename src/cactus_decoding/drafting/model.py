@@ -78,6 +78,12 @@ class ModelDrafter(Drafter):
         self._model.reset()
 
     @torch.inference_mode()
+    def read(self, token_ids: list[int], rows: int) -> Tensor:
+        """Return the logits after each of the last ``rows`` tokens of a text, as wide as proposed rows."""
+        self.reset()
+        return self._fit(self._model.append(token_ids, rows))
+
+    @torch.inference_mode()
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import get_args
@@ -138,7 +138,24 @@ class Pair:
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
         """
-        return Pair(self.target.twin(), self.drafter.twin(), self.tokenizer, self.bundled, self.kept_prompts)
+        return replace(self, target=self.target.twin(), drafter=self.drafter.twin())
+
+    def with_draft(self, draft: str | Path) -> Pair:
+        """Return the same target with another draft, by its name; raises what `load_pair` does.
+
+        Example:
+            >>> load_pair().with_draft("ngram").drafter
+            NgramDrafter(max_ngram_size=3, min_ngram_size=1)
+        """
+        named = parse_drafter(draft) if isinstance(draft, str) else None
+        if named is not None:
+            return replace(self, drafter=named.drafter(self.target.model))
+        name = zoo.draft_path(draft) or draft
+        local = only_cached("draft", name)
+        check_same_vocabulary(self.tokenizer, load_tokenizer("draft", name, local=local), self.target.name, str(draft))
+        dtype = torch.float32 if self.bundled else "auto"
+        model = load_cached("draft", name, dtype, self.target.device, local=local)
+        return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size))
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -166,8 +183,8 @@ def load_pair(
         draft: path or name of the proposing model, ``suffix``, which None takes, or ``ngram`` to look proposals up in
             the text, ``early_exit:layers=3`` for the target's own first layers; ``bundled:worded`` or ``bundled:draft``
             for one that only goes with the bundled target, for which None or ``bundled`` takes the first.
-        dtype: of the weights; ``auto`` takes what the checkpoint says, but float32 for the bundled pair, which is
-            faster on most CPUs. GGUF files have their own.
+        dtype: of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU and
+            fits into half of the free memory, and for the bundled pair. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,
             and its ``gpu_layers`` says what a GPU holds.
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster

@@ -92,6 +92,10 @@ class BaseCachedModel(ABC):
         """Whether all of it is computed on the CPU."""
         return self.device.type == "cpu"
 
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads of the CPU from now on; models of PyTorch share one number."""
+        torch.set_num_threads(count)
+
     @property
     @abstractmethod
     def name(self) -> str:

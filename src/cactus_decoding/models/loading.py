@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.models.placement import fastest_dtype
 from cactus_decoding.models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
 _LONGEST = 300
+logger = logging.getLogger(__name__)
+"""Tells in which precision weights are read, where that is not the one they are stored in."""
 
 
 def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
@@ -151,9 +155,16 @@ def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Token
 def load_model(
     role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
 ) -> PreTrainedModel:
-    """Load a causal language model with all of its weights; see `load_tokenizer`."""
+    """Load a causal language model with all of its weights; see `load_tokenizer`.
+
+    With the dtype ``auto`` they are in what they are stored in, or in what is faster here: see `fastest_dtype`.
+    """
     from transformers import AutoModelForCausalLM
 
+    if dtype == "auto" and (faster := faster_dtype(name, device, local=local)) is not None:
+        name_of = str(faster).removeprefix("torch.")
+        logger.info("the %s is read in %s, which is faster on this processor than what it is stored in", role, name_of)
+        dtype = faster
     try:
         model, about = AutoModelForCausalLM.from_pretrained(
             name,
@@ -173,6 +184,38 @@ def load_model(
     model = model.to(device).eval()
     lay_out_for_small_products(model)
     return model
+
+
+def stored_dtype(name: str | Path, *, local: bool = False) -> torch.dtype | None:
+    """Return what a model's weights are stored in, where its configuration says so."""
+    from transformers import AutoConfig
+
+    found: torch.dtype | None = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local).dtype
+    return found
+
+
+def faster_dtype(
+    name: str | Path, device: torch.device, *, local: bool = False, stored: torch.dtype | None = None
+) -> torch.dtype | None:
+    """Return a precision in which a model runs faster than in the one it is stored in; None where there is none.
+
+    Nothing is said of what cannot be read, or is quantised: whoever loads it finds out. ``stored`` is what its loader
+    would take, if not what the configuration says.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with suppress(Exception):  # whatever a broken file provokes
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+        stored = stored or config.dtype
+        if stored is None or getattr(config, "quantization_config", None):
+            return None
+        if fastest_dtype(stored, 0, device, memory=1.0) == stored:
+            return None  # whatever its size
+        with torch.device("meta"):
+            num_weights = AutoModelForCausalLM.from_config(config).num_parameters()
+        found = fastest_dtype(stored, num_weights, device)
+        return None if found == stored else found
+    return None
 
 
 def load_cached(

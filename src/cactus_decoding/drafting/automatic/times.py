@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -30,7 +30,7 @@ WIDTHS = (1, 2, 3, 4, 8, 12, 16)
 """Tokens of the passes that are measured: kernels work on blocks, so that what lies between is not on a line."""
 _CONTEXT = 16
 _DRAFTED = 4
-_REPEATS = 2
+_REPEATS, _LEAST = 2, 4
 _Clock = Callable[[], float]
 _ENGINES = ("transformers", "llama_cpp")
 
@@ -114,35 +114,60 @@ def measure(target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = No
     disturbs: what is decided by these times depends on their ratios only.
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
-    vocabulary = target.vocabulary_size
-    text = [(7 * i) % min(vocabulary, 1000) for i in range(_CONTEXT + max(WIDTHS) + _DRAFTED)]
-    room = len(text) if target.max_length is None else target.max_length - 1
-    context = min(_CONTEXT, room // 2)
+    best = time_passes(target, WIDTHS, clock)
+    return PassTimes(tuple(best.items()), *time_drafter(target, drafter, clock), "now")
+
+
+def time_passes(
+    model: BaseCachedModel, widths: Sequence[int], clock: _Clock, repeats: int = _REPEATS, until: float = math.inf
+) -> dict[int, float]:
+    """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
+
+    The model forgets what it had read.
+
+    Args:
+        model: what reads.
+        widths: of the passes, the most important ones first; a context window leaves out those without room.
+        clock: in seconds.
+        repeats: of each pass.
+        until: when no further pass is begun, by `time.perf_counter`; the first four are always timed once.
+    """
+    text, context = _text(model)
     best: dict[int, float] = {}
+    fitting = [width for width in widths if context + width <= len(text)]
     try:
-        target.reset()
-        target.append(text[:context], rows=1)
-        for _ in range(_REPEATS):
-            for width in (width for width in WIDTHS if context + width <= room):
-                began = clock()
-                target.append(text[context : context + width], rows=width)
-                _wait(target.device)
-                best[width] = min(best.get(width, float("inf")), clock() - began)
-                target.rollback(context)
+        model.reset()
+        model.append(text[:context], rows=1)
+        for width in fitting * repeats:
+            if len(best) >= min(_LEAST, len(fitting)) and time.perf_counter() > until:
+                break
+            began = clock()
+            model.append(text[context : context + width], rows=width)
+            _wait(model.device)
+            smallest = 1e-9  # of a clock that has not moved
+            best[width] = min(best.get(width, math.inf), max(clock() - began, smallest))
+            model.rollback(context)
     finally:
-        target.reset()
-    draft, reading = _measure_drafter(target, drafter, text[:room], context, clock)
-    smallest = 1e-9  # of a clock that has not moved
-    return PassTimes(tuple((width, max(seconds, smallest)) for width, seconds in best.items()), draft, reading, "now")
+        model.reset()
+    return dict(sorted(best.items()))
 
 
-def _measure_drafter(
-    target: BaseCachedModel, drafter: Drafter, text: list[int], context: int, clock: _Clock
+def _text(model: BaseCachedModel) -> tuple[list[int], int]:
+    """Return tokens to read, as many as there is room for, and how many of them stand before what is timed."""
+    text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + max(WIDTHS) + _DRAFTED)]
+    room = len(text) if model.max_length is None else model.max_length - 1
+    return text[:room], min(_CONTEXT, room // 2)
+
+
+def time_drafter(
+    target: BaseCachedModel, drafter: Drafter, clock: _Clock, sampling: SamplingParams | None = None
 ) -> tuple[float, float]:
     """Return the seconds of a proposal, and of a token that was not read before; nothing of what only copies."""
     if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0
-    to_probs, generator = as_logits_to_probs(SamplingParams()), torch.Generator(target.device).manual_seed(0)
+    text, context = _text(target)
+    to_probs = as_logits_to_probs(sampling or SamplingParams())
+    generator = torch.Generator(target.device).manual_seed(0)
     drafts: list[float] = []
     reads: list[float] = []
 
@@ -186,27 +211,39 @@ def pass_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes:
 
     Where the cache cannot be written, they are measured by each process anew.
     """
-    about = {
-        "target": _identity(target),
-        "draft": "copies"
-        if isinstance(drafter, LookUpDrafter)
-        else _identity(getattr(drafter, "model_cache", drafter)),
-        "device": _device(target.device),
-        "threads": torch.get_num_threads() if target.threads is None else target.threads,
-        "versions": [torch.__version__, *(sys.modules[name].__version__ for name in _ENGINES if name in sys.modules)],
-    }
-    path = cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json"
+    path = _place(target, drafter)[0]
     known = _KNOWN.get(str(path))
     if known is None:
         with suppress(ValueError):  # there is none yet, or one that was damaged
             known = PassTimes.read(path)
     if known is None:
-        known = replace(measure(target, drafter), source=f"measured now, to be kept in {path}")
-        with suppress(OSError, ValueError):  # it cannot be written, or another process does that
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, as_json({"about": about, "times": known.as_dict()}, indent=2) + "\n")
+        return keep_times(measure(target, drafter), target, drafter)
     _KNOWN[str(path)] = known
     return known
+
+
+def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
+    """Have `pass_times` return these from now on, in further processes too where the cache can be written."""
+    path, about = _place(target, drafter)
+    _KNOWN[str(path)] = known = replace(times, source=f"measured now, to be kept in {path}")
+    with suppress(OSError, ValueError):  # it cannot be written, or another process does that
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, as_json({"about": about, "times": known.as_dict()}, indent=2) + "\n")
+    return known
+
+
+def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
+    """Return where the times of a pair on this machine, with these threads, are kept, and what they depend on."""
+    about = {
+        "target": _identity(target),
+        "draft": "copies"
+        if isinstance(drafter, LookUpDrafter)
+        else _identity(getattr(drafter, "model_cache", drafter)),
+        "device": device_name(target.device),
+        "threads": torch.get_num_threads() if target.threads is None else target.threads,
+        "versions": [torch.__version__, *(sys.modules[name].__version__ for name in _ENGINES if name in sys.modules)],
+    }
+    return cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
 
 
 def _identity(model: Any) -> list[Any]:
@@ -220,5 +257,6 @@ def _identity(model: Any) -> list[Any]:
 
 
 @cache
-def _device(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return what computes, as far as its speed goes."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} {processor()}"

@@ -152,7 +152,8 @@ class TransformersEngine:
     """One pair, one response at a time, each of which begins with the same in its caches.
 
     That is what all checked prompts with the same first tokens begin with: no answer depends on what was answered
-    before, and none is faster for it.     ``watch`` sees every response's outcomes on their way, such as `DraftAdaptation.watch`.
+    before, and none is faster for it. ``watch`` sees every response's outcomes on their way, such as
+    `DraftAdaptation.watch`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
 from cactus_decoding.integrations.vllm.request import RULES_KEY, ServerConfig, asked_of, check_request_texts, request_of
-from cactus_decoding.integrations.vllm.server import check_draft
+from cactus_decoding.integrations.vllm.server import check_draft, prefers_float32
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.base import check_fits
 from cactus_decoding.models.loading import check_model_name
@@ -140,7 +140,8 @@ def located(target: str, draft: str, engine_arguments: str | None) -> tuple[str,
     offline.keep_stdout_clean()
     offline.check_names(given)
     # the bundled pair is trained in float32, of which vLLM would make bfloat16
-    return *paths, ({"dtype": "float32"} if target == "bundled" else {}) | given
+    float32 = target == "bundled" or ("dtype" not in given and prefers_float32(target))
+    return *paths, ({"dtype": "float32"} if float32 else {}) | given
 
 
 def _proposals(request: Request) -> int:

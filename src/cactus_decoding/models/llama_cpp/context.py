@@ -82,6 +82,12 @@ class Context:
         finalize(context, _free, handle, model)
         return context
 
+    def use_threads(self, count: int) -> None:
+        """Read batches of any size with so many threads."""
+        with captured_errors():  # it tells of every change
+            library().llama_set_n_threads(self.handle, count, count)
+        self.threads = count
+
     def clear(self) -> None:
         """Forget everything."""
         library().llama_memory_clear(self._memory, False)

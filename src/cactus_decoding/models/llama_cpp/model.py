@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class LlamaCppModel(BaseCachedModel):
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
         self.device = torch.device("cpu")
         self._context = context or Context.make(model, self.settings)
-        self.threads = self._context.threads
+        self.use_threads(self._context.threads)
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
@@ -58,6 +59,11 @@ class LlamaCppModel(BaseCachedModel):
     def on_cpu(self) -> bool:
         """Whether no layer is on a GPU, wherever its rows come out."""
         return self.settings.gpu_layers == 0 or not library().llama_supports_gpu_offload()
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads from now on; every context has a number of its own."""
+        self._context.use_threads(count)
+        self.threads, self.settings = count, replace(self.settings, threads=count)
 
     @property
     def name(self) -> str:

@@ -110,6 +110,11 @@ def draft_name(settings: TrainingSettings) -> str | Path | None:
     return settings.draft and (zoo.draft_path(settings.draft) or settings.draft)
 
 
+def target_name(settings: TrainingSettings) -> str | Path:
+    """Return the folder or the hub's name of the target."""
+    return zoo.path("target") if settings.target == zoo.BUNDLED else settings.target
+
+
 def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedModel:
     """Return the draft that is trained, its weights in float32."""
     torch.manual_seed(settings.seed)

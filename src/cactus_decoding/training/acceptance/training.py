@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from cactus_decoding import zoo
 from cactus_decoding.auditing import audit_rows
 from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.drafting.registry import parse_drafter
@@ -24,7 +23,7 @@ from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, check_folder
 from cactus_decoding.generation.pair import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
-from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached
+from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached, stored_dtype
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.rules import as_rule
 from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate, digest_of, read_documents
@@ -32,7 +31,14 @@ from cactus_decoding.training.acceptance.fitting import arguments, fit
 from cactus_decoding.training.acceptance.losses import parse_loss
 from cactus_decoding.training.acceptance.losses.base import Rows
 from cactus_decoding.training.acceptance.losses.relaxed import Relaxed
-from cactus_decoding.training.acceptance.material import Material, draft_name, longest_of, material_of, start
+from cactus_decoding.training.acceptance.material import (
+    Material,
+    draft_name,
+    longest_of,
+    material_of,
+    start,
+    target_name,
+)
 from cactus_decoding.training.acceptance.row_cache import RowCache
 from cactus_decoding.training.acceptance.saving import finish, naming, occupied, unfinished_folder
 from cactus_decoding.training.acceptance.settings import Report, TrainingSettings, check_installed
@@ -181,7 +187,7 @@ def write_model(
     shutil.rmtree(folder, ignore_errors=True)
     with naming(folder):
         model = load_model("draft", best, torch.float32, torch.device("cpu"))
-        model.to(_dtype(settings, target)).save_pretrained(folder)
+        model.to(_dtype(settings)).save_pretrained(folder)
         material.tokenizer.save_pretrained(folder)
     loss = parse_loss(settings.loss)
     rules = list(dict.fromkeys([*MEASURED, *([str(loss.rule)] if isinstance(loss, Relaxed) else [])]))
@@ -217,15 +223,10 @@ def write_model(
     return folder
 
 
-def _dtype(settings: TrainingSettings, target: PreTrainedModel) -> torch.dtype:
-    """Return the precision that the start's weights are stored in."""
-    name = draft_name(settings)
-    if name is None:
-        kept: torch.dtype = target.dtype
-        return kept
-    config = AutoConfig.from_pretrained(name, local_files_only=only_cached("draft", name))
-    stored: torch.dtype | None = config.dtype
-    return torch.float32 if stored is None else stored
+def _dtype(settings: TrainingSettings) -> torch.dtype:
+    """Return the precision that the start's weights are stored in, whichever they are read in."""
+    name = draft_name(settings) or target_name(settings)
+    return stored_dtype(name, local=only_cached("draft", name)) or torch.float32
 
 
 def _silent(stage: str, done: int, total: int, remark: str) -> None:
@@ -266,20 +267,21 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     work = unfinished_folder(output, settings, digest)
     if settings.cache is not None:
         check_folder(Path(settings.cache).expanduser())
-    target_name = check_models(settings)
-    local = only_cached("target", target_name)
-    tokenizer = load_tokenizer("target", target_name, local=local)
+    check_models(settings)
+    target_path = target_name(settings)
+    local = only_cached("target", target_path)
+    tokenizer = load_tokenizer("target", target_path, local=local)
     if (name := draft_name(settings)) is not None:
         theirs = load_tokenizer("draft", name, local=only_cached("draft", name))
         check_same_vocabulary(tokenizer, theirs, settings.target, str(settings.draft))
     args = arguments(settings, work / "checkpoints")
     main, wait = args.process_index == 0, args.distributed_state.wait_for_everyone
     report = report if main else _silent
-    target = load_model("target", target_name, "auto", args.device, local=local).requires_grad_(False)
+    target = load_model("target", target_path, "auto", args.device, local=local).requires_grad_(False)
     draft = start(settings, target)  # before any work: the shape may be impossible
     with occupied(work, settings, digest) if main else nullcontext():
         wait()
-        given = target, target_name, tokenizer, longest_of(settings, target, draft), work / "answers.jsonl"
+        given = target, target_path, tokenizer, longest_of(settings, target, draft), work / "answers.jsonl"
         material = material_of(settings, documents, *given, report, answering=main, wait=wait)
         cache = _cache(settings, material, report, filling=main)
         wait()
@@ -312,12 +314,11 @@ def _reference(
     return load_model("reference", best, torch.float32, args.device).requires_grad_(False)
 
 
-def check_models(settings: TrainingSettings) -> str | Path:
-    """Return the target's folder or name; raise `ValueError` for what can be no target or draft."""
+def check_models(settings: TrainingSettings) -> None:
+    """Raise `ValueError` for what can be no target or draft."""
     for name in (settings.target, settings.draft):
         if name is not None and parse_gguf(name) is not None:
             raise ValueError(f"{name!r} is a GGUF file, which only llama.cpp reads: give the folder it was made from")
     check_names(settings.target, settings.draft)
     if settings.draft is not None and parse_drafter(settings.draft) is not None:
         raise ValueError(f"{settings.draft!r} has no weights to train: give a model, a shape, or first_layers")
-    return zoo.path("target") if settings.target == zoo.BUNDLED else settings.target

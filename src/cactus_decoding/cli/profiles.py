@@ -1,0 +1,53 @@
+"""``--profile``: what `cactus tune` has found to be fastest here, for commands that answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from cactus_decoding.cli.options import RUNNING
+
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=RUNNING,
+                 help="Target, draft, proposals per step and threads by what 'cactus tune' wrote here; options that "
+                 "are given win. It must be of this machine and of these files."),
+]  # fmt: skip
+
+
+class Chosen(NamedTuple):
+    """What runs, and how."""
+
+    target: str | None
+    draft: str | None
+    proposals: str | None
+    threads: int | None
+
+
+def with_profile(path: Path | None, given: Chosen) -> Chosen:
+    """Return what is given, and by a profile what is not; raise `ValueError` for a profile of something else."""
+    if path is None:
+        return given
+    from cactus_decoding.evaluation.tuning.profile import Profile
+
+    profile = Profile.read(path)
+    for name, own, tuned in (("target", given.target, profile.target), ("--draft", given.draft, profile.draft)):
+        if own is not None and _file(own) != _file(tuned):
+            raise ValueError(f"the profile {str(path)!r} has {name} {tuned!r}, but {own!r} is given: leave one out")
+    return Chosen(
+        given.target or profile.target,
+        given.draft or profile.draft,
+        str(profile.num_speculative_tokens) if given.proposals is None else given.proposals,
+        given.threads or profile.threads,
+    )
+
+
+def _file(name: str) -> str:
+    """Return a model's name without settings, and as a whole path where it is a file."""
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+
+    file = parse_gguf(name)
+    path = Path(name) if file is None else file.path
+    return str(path.resolve()) if path.exists() else name

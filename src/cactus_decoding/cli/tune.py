@@ -1,0 +1,260 @@
+"""`cactus tune`: what speculation brings on this machine, and the line to type."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cactus_decoding.cli import INTERRUPTED, notes, options
+from cactus_decoding.cli.progress import Stages
+
+if TYPE_CHECKING:
+    from cactus_decoding import ModelDrafter, Pair, Request
+    from cactus_decoding.evaluation.tuning.forecast import Forecast
+    from cactus_decoding.evaluation.tuning.profile import Profile
+    from cactus_decoding.evaluation.tuning.tuning import Tuned
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus tune\n\n"
+    "cactus tune target.gguf small-q4.gguf small-q8.gguf --temperature 0\n\n"
+    "cactus tune ./large ./small --rule clamped:width=1 --task jsonl:path=prompts.jsonl --output profile.json"
+)
+NUM_PROMPTS = 10
+
+
+@options.request_options("rule", "sampling", "max_new_tokens", "seed", max_new_tokens=128)
+def tune(
+    *,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TARGET [DRAFT]…]", help="Verifying model, and those that might draft for it: local "
+                       "paths, GGUF files or hub names. Look-up is tried in any case.",
+                       show_default="bundled and its drafts"),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", show_default="ten of ours",
+                     help="Where prompts come from, as for cactus eval, such as jsonl:path=prompts.jsonl; the first "
+                     "ten are asked."),
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Ask by the target's chat template.",
+                     show_default="for prompts of ours, where it has one"),
+    ] = None,
+    settings: options.Settings,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, max=60, metavar="M", rich_help_panel=options.RUNNING,
+                            help="Time that it may take, loading included.")
+    ] = 3.0,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, show_default="in the cache", rich_help_panel=options.OUTPUT,
+                     help="Write the profile here, which 'generate' and 'serve' read by --profile."),
+    ] = None,
+    threads: options.Threads = None,
+) -> None:  # fmt: skip
+    """Say in three minutes whether speculation pays on this machine, with which draft and how many proposals.
+
+    Asks what is fastest for a rule that you have chosen; which rule keeps a limit 'cactus calibrate' says.
+
+    Times passes of every width with every number of threads, has the target answer prompts, and reads each answer with
+    each draft in one pass, which tells how much would be kept for any number of proposals. Ends with the line to type.
+    """
+    began = time.perf_counter()
+    from cactus_decoding.generation.request import Request
+    from cactus_decoding.rules import Lossless
+
+    asked = Request.from_dict(settings)  # with the rule, which says what it needs
+    rules = list(dict.fromkeys([Lossless(), asked.rule]))
+    request = Request.from_dict(settings | {"rule": "lossless", "num_speculative_tokens": 0})
+    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.evaluation.tuning.passes import thread_counts
+    from cactus_decoding.evaluation.tuning.profile import usual_place
+    from cactus_decoding.evaluation.tuning.tuning import tune as tuned
+    from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.generation.pair import check_names
+    from cactus_decoding.zoo import BUNDLED, DRAFTS
+
+    target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
+    drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] != "ngram"]
+    check_names(target, *drafts)
+    check_writable(output, inputs=[None if task is None else file_of(task)])
+    place = output or _kept_place(usual_place(target))
+    if task is None and target == BUNDLED:
+        task = "word_problems"
+    problems = None if task is None else [each.prompt for each in islice(parse_task(task).problems, NUM_PROMPTS)]
+    options.prepare(threads, small=False)
+    with Console(stderr=True).status("Loading the models"):
+        pair, loaded = _load(target, drafts)
+    prompts = _prompts(pair, loaded, problems, chat, request)
+    left = 58 * minutes - min(time.perf_counter() - began, 30 * minutes)  # loading may take half of it at most
+    counts = thread_counts() if threads is None else [threads]
+    try:
+        with Stages() as report:
+            found = tuned(pair, loaded, prompts, request, rules, seconds=left, thread_counts=counts, report=report)
+    except KeyboardInterrupt:
+        kept = "pass times that were measured to the end are kept, and 'auto' goes by them; nothing else is"
+        typer.echo(f"cactus: interrupted; {kept}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    _conclude(found, target, asked, place, settings | {"target": target, "drafts": drafts, "task": task})
+
+
+def _kept_place(place: Path) -> Path | None:
+    """Return where to keep a profile that nobody has named a file for; None, with a note, where that cannot be."""
+    from cactus_decoding.files.writing import check_folder
+
+    try:
+        check_folder(place.parent)
+    except ValueError as error:
+        notes.say(f"the profile will not be kept: {error}; --output FILE names another place")
+        return None
+    return place
+
+
+def _load(target: str, drafts: list[str]) -> tuple[Pair, dict[str, ModelDrafter]]:
+    from cactus_decoding import ModelDrafter, load_pair
+    from cactus_decoding.drafting.registry import LOOK_UP
+
+    pair, loaded = load_pair(target, LOOK_UP), dict[str, ModelDrafter]()
+    for name in drafts:
+        drafter = pair.with_draft(name).drafter
+        assert isinstance(drafter, ModelDrafter)  # all that have a name and look nothing up
+        loaded[name] = drafter
+    return pair, loaded
+
+
+def _prompts(
+    pair: Pair, drafts: dict[str, ModelDrafter], problems: list[str] | None, chat: bool | None, request: Request
+) -> list[str]:
+    """Return what is asked, which has room in every context window."""
+    from cactus_decoding.evaluation.tuning.prompts import PROMPTS
+    from cactus_decoding.generation.generate import check_prompt
+    from cactus_decoding.models.base import check_fits
+    from cactus_decoding.models.tokenizers import as_chat_prompt
+
+    if chat is None:
+        chat = problems is None and bool(getattr(pair.tokenizer, "chat_template", None))
+    given = PROMPTS if problems is None else problems
+    prompts = [as_chat_prompt(pair.tokenizer, each) if chat else each for each in given]
+    for prompt in prompts:
+        length = len(check_prompt(pair, prompt, request))
+        for draft in drafts.values():
+            check_fits("draft", draft.max_length, length, 1)
+    return prompts
+
+
+def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arguments: dict[str, Any]) -> None:
+    """Print what was found, keep it, and end with the line to type."""
+    from cactus_decoding.evaluation.tuning.forecast import best_of, pays, verdict
+    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.files.writing import as_json, write_atomically
+
+    best = best_of(found.found, str(asked.rule))
+    profile = _profile(found, target, best if pays(best) else found.found[0])
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    console.print(_table(found))
+    for line in _about(found):
+        console.print(escape(line), soft_wrap=True)
+    if place is not None:
+        content = {"schema": 1, "kind": "profile", "recommended": profile.as_dict(), "verdict": verdict(best)}
+        content |= found.as_dict() | {"provenance": provenance(arguments)}
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, as_json(content, indent=1) + "\n")
+        console.print(f"Kept in {escape(str(place))}: 'generate' and 'serve' read it by --profile", soft_wrap=True)
+    console.print(f"[bold]{escape(verdict(best))}[/bold]", soft_wrap=True)
+    if pays(best):
+        console.print(f"[bold]Type:[/bold] {escape(_line(profile, asked))}", soft_wrap=True)
+
+
+def _profile(found: Tuned, target: str, best: Forecast) -> Profile:
+    from cactus_decoding.evaluation.tuning.profile import Profile
+
+    draft = best.draft
+    if draft in found.drafts and found.drafts[draft].threads != found.threads:
+        draft = _on_threads(draft, found.drafts[draft].threads)
+    return Profile.of(target, draft, best.num_speculative_tokens, found.threads)
+
+
+def _on_threads(name: str, threads: int) -> str:
+    """Return a GGUF file's name with a number of threads."""
+    from cactus_decoding.arguments.spelling import spell
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+
+    file = parse_gguf(name)
+    assert file is not None  # models of PyTorch have no threads of their own
+    return f"{file.path}{spell('gguf', replace(file.settings, threads=threads)).removeprefix('gguf')}"
+
+
+def _line(profile: Profile, asked: Request) -> str:
+    """Return the command that asks by a profile."""
+    from cactus_decoding import FixedLength
+    from cactus_decoding.zoo import BUNDLED
+
+    models = [] if profile.target == BUNDLED else ["--target", profile.target]
+    models += ["--draft", profile.draft, "--threads", str(profile.threads)]
+    flags = options.flags_of(replace(asked, num_speculative_tokens=FixedLength(profile.num_speculative_tokens)))
+    return f'cactus generate "…" {shlex.join(models)} {flags}'
+
+
+def _about(found: Tuned) -> list[str]:
+    """Say what each draft costs and brings."""
+    tokens = sum(len(each.token_ids) for each in found.answers)
+    lines = [f"{tokens} tokens of {len(found.answers)} answers; the target reads with {_threads(found.threads)}"]
+    for name, draft in found.drafts.items():
+        kept = ", ".join(f"{found.acceptance(name, rule):.3f} by {rule}" for rule in found.rules)
+        lines.append(f"{name}: {1000 * draft.seconds:.1f} ms a proposal with {_threads(draft.threads)}; kept: {kept}")
+    return lines
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
+
+
+def _table(found: Tuned) -> Table:
+    from cactus_decoding.drafting.registry import LOOK_UP
+
+    title = "Tokens a second behind the prompt, and of a step, as the passes' times have it; * best"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=title)
+    table.add_column("proposals", justify="right")
+    table.add_column("pass, ms", justify="right")
+    columns = list(dict.fromkeys((each.draft, each.rule) for each in found.found))
+    for draft, rule in columns:
+        name = "look-up" if draft == LOOK_UP else Path(draft).name
+        table.add_column(escape(name if rule == "lossless" else f"{name}, {rule}"), justify="right", overflow="fold")
+    none, lengths = found.found[0], sorted({each.num_speculative_tokens for each in found.found} - {0})
+    by_place = {(each.draft, each.rule, each.num_speculative_tokens): each for each in found.found[1:]}
+    best = {
+        column: max((each for each in found.found[1:] if (each.draft, each.rule) == column), key=_speed)
+        for column in columns
+    }
+    table.add_row("0", _pass(found, 0), *(f"{none.tokens_per_second:.2f} 1.00  " for _ in columns))
+    for length in lengths:
+        cells = []
+        for column in columns:
+            each = by_place[*column, length]
+            star = "*" if each is best[column] else " "
+            cells.append(f"{each.tokens_per_second:.2f} {each.tokens_per_step:.2f} {star}")
+        table.add_row(str(length), _pass(found, length), *cells)
+    return table
+
+
+def _pass(found: Tuned, length: int) -> str:
+    return f"{1000 * found.times.of(length + 1):.1f}"
+
+
+def _speed(each: Forecast) -> float:
+    return each.tokens_per_second

@@ -1,0 +1,155 @@
+"""`cactus tune`: the line to type, the profile that other commands read, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from support.tuning import pretend
+
+from cactus_decoding.cli.profiles import Chosen, with_profile
+from cactus_decoding.evaluation.tuning import profile, tuning
+from cactus_decoding.evaluation.tuning.profile import Profile
+
+FEW = ("--max-new-tokens", "12", "--threads", "1", "--seed", "1")
+
+
+def cheap(width: int, threads: int) -> float:
+    """Passes over several tokens cost hardly more than one over one."""
+    return 0.1 * (1 + 0.01 * width)
+
+
+def dear(width: int, threads: int) -> float:
+    """They cost as much as so many passes."""
+    return 0.1 * width
+
+
+@pytest.fixture
+def asks_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 2)
+
+
+@pytest.mark.usefixtures("asks_two")
+def test_it_ends_with_a_line_that_can_be_typed_and_a_profile(run, tmp_path, monkeypatch):
+    pretend(monkeypatch, cheap, draft=0.002)
+    path = tmp_path / "profile.json"
+    given = ("bundled", "bundled:worded", "bundled:draft", "--rule", "clamped:width=1", *FEW, "--output", str(path))
+    code, out, err = run("tune", *given)
+    assert code == 0, err
+    assert "Answering: 2/2" in err
+    assert "bundled:draft: 2.0 ms a proposal with 1 thread; kept: 0." in out
+    kept = json.loads(path.read_text())
+    best = kept["recommended"]
+    assert best["num_speculative_tokens"] > 1
+    assert best["draft"].startswith("bundled:")
+    fastest = max(kept["forecasts"], key=lambda each: each["tokens_per_second"] * (each["rule"] != "lossless"))
+    assert (fastest["draft"], fastest["num_speculative_tokens"]) == (best["draft"], best["num_speculative_tokens"])
+    assert kept["prompts"] == 2
+    assert kept["drafts"][0]["acceptance"].keys() == {"lossless", "clamped:width=1.0"}
+    assert "commit" in kept["provenance"]
+    typed = shlex.split(out.splitlines()[-1].removeprefix("Type: "))
+    assert typed[:2] == ["cactus", "generate"]
+    assert typed[typed.index("--rule") :][:2] == ["--rule", "clamped:width=1.0"]
+    code, _, err = run("generate", "Finn has 22 nuts.", *typed[3:], "--json", "--max-new-tokens", "3")
+    assert code == 0, err
+    code, out, err = run("generate", "Finn has 22 nuts.", "--profile", str(path), "--json", "--max-new-tokens", "3")
+    assert code == 0, err
+    asked = json.loads(out)["arguments"]
+    assert (asked["draft"], asked["num_speculative_tokens"]) == (best["draft"], best["num_speculative_tokens"])
+    assert asked["rule"] == "lossless"  # a profile says what is fast, never what may be relaxed
+
+
+@pytest.mark.usefixtures("asks_two")
+def test_where_nothing_pays_it_says_so(run, tmp_path, monkeypatch):
+    pretend(monkeypatch, dear, draft=0.05)
+    path = tmp_path / "profile.json"
+    code, out, err = run("tune", "bundled", "bundled:draft", *FEW, "--output", str(path))
+    assert code == 0, err
+    assert out.splitlines()[-1].startswith("Do not speculate here: at best ")
+    assert json.loads(path.read_text())["recommended"]["num_speculative_tokens"] == 0
+    code, out, err = run("generate", "Finn has 22 nuts.", "--profile", str(path), "--json", "--max-new-tokens", "3")
+    assert code == 0, err
+    assert json.loads(out)["metrics"]["drafted"] == 0
+
+
+@pytest.mark.usefixtures("asks_two")
+def test_files_have_threads_of_their_own_and_our_prompts(run, gguf, tmp_path, monkeypatch):
+    pretend(monkeypatch, lambda width, threads: cheap(width, threads) / threads, draft=0.001)
+    monkeypatch.setattr("cactus_decoding.evaluation.tuning.passes.thread_counts", lambda: [1, 2])
+    monkeypatch.setattr("cactus_decoding.evaluation.tuning.prompts.PROMPTS", ("Ann has 3 pens.", "Bob has 4 nuts."))
+    target, draft = f"{gguf('target', 'q8_0')}:context_size=256", f"{gguf('worded', 'q8_0')}:context_size=256"
+    code, out, err = run("tune", target, draft, "--max-new-tokens", "12", "--seed", "1")
+    assert code == 0, err
+    (path,) = (Path(line.split()[2].rstrip(":")) for line in out.splitlines() if line.startswith("Kept in"))
+    kept = json.loads(path.read_text())
+    assert kept["threads"] == kept["drafts"][0]["threads"] == 2
+    assert f"--target {target} --draft {draft} --threads 2" in out.splitlines()[-1]
+    chosen = with_profile(path, Chosen(None, None, None, None))
+    assert chosen == (target, draft, str(kept["recommended"]["num_speculative_tokens"]), 2)
+    other = with_profile(path, Chosen(target.partition(":")[0], None, "3", 1))
+    assert other == (target.partition(":")[0], draft, "3", 1)
+    code, _, err = run("generate", "Ann", "--profile", str(path), "--draft", "ngram")
+    assert code == 2
+    assert f"has --draft '{draft}', but 'ngram' is given: leave one out" in err
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 1)
+    pretend(monkeypatch, cheap, draft=0.002)
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code, out, err = run("tune", "bundled", "bundled:draft", *FEW)
+    assert code == 0, err
+    assert err.count("cactus: note: the profile will not be kept: ") == 1
+    assert "Kept in" not in out
+    assert out.splitlines()[-1].startswith("Type: ")
+
+
+def test_an_interruption_says_what_is_kept(run, tmp_path, monkeypatch):
+    pretend(monkeypatch, cheap, draft=0.002)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "answer", interrupted)
+    code, out, err = run("tune", "bundled", "bundled:draft", *FEW, "--output", str(tmp_path / "new.json"))
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1].startswith("cactus: interrupted; pass times that were measured to the end are kept")
+    assert not (tmp_path / "new.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.gguf"], "cannot load the target: there is no file 'nothing.gguf'"),
+        (["bundled", "nothing.gguf"], "cannot load the draft: there is no file 'nothing.gguf'"),
+        (["ngram"], "'ngram' is a draft"),
+        (["--task", "jsonl:path=none.jsonl"], "none.jsonl: No such file"),
+        (["--rule", "relaxed_greedy:margin=1"], "set the temperature to 0"),
+        (["--output", "/missing/a.json"], "cannot write '/missing/a.json'"),
+        (["--minutes", "0"], "--minutes"),
+    ],
+)
+def test_mistakes_are_one_sentence(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("tune", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_profile_of_another_machine_is_refused_in_one_line(run, tmp_path, monkeypatch):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"recommended": Profile.of("bundled", "ngram", 3, 1).as_dict()}))
+    for command in (["serve", "--engine", "vllm"], ["serve"]):
+        code, _, err = run(*command, "--profile", str(path))
+        assert code == 2
+        assert "a profile is of this package's own loop" in err
+    monkeypatch.setattr(profile, "machine_key", lambda: {"processor": "cpu Z80"})
+    for command in (["generate", "Ann"], ["serve", "--engine", "llama-cpp"]):
+        code, out, err = run(*command, "--profile", str(path))
+        assert (code, out) == (2, "")
+        assert "is of a machine with processor" in err
+        assert err.count("\n") == 1

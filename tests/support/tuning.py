@@ -1,0 +1,23 @@
+"""Passes that take what a test says, in the place of what this machine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cactus_decoding.drafting.automatic import times
+
+
+def pretend(
+    monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int, int], float], draft: float, reading: float = 0.0
+) -> None:
+    """Have passes over some tokens take what a function of them and of the threads says, and drafts what they take."""
+
+    def time_passes(model, widths, *_):
+        from cactus_decoding.evaluation.tuning.passes import threads_of
+
+        return {width: seconds(width, threads_of(model)) for width in sorted(widths)}
+
+    monkeypatch.setattr(times, "time_passes", time_passes)
+    monkeypatch.setattr(times, "time_drafter", lambda *_: (draft, reading))
