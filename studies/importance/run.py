@@ -23,7 +23,7 @@ import torch
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.engines.engine import load_engine
+from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
 from cactus_decoding.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.evaluation.runs.results import RunResult, opened

@@ -27,7 +27,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.evaluation.engines.engine import load_engine
+from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult
 from cactus_decoding.evaluation.runs.runner import pending, run

@@ -20,7 +20,7 @@ from typing import Any
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.engines.engine import load_engine
+from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.frontier.frontier import Frontier
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.evaluation.run_config import RunConfig

@@ -25,7 +25,7 @@ from cactus_decoding.types import judges_untempered
 
 if TYPE_CHECKING:
     from cactus_decoding import Metrics, SamplingParams
-    from cactus_decoding.cli.demo import Way, Ways
+    from cactus_decoding.cli.demo_ways import Way, Ways
     from cactus_decoding.zoo.word_problems import WordProblem
 
 BAR = 8

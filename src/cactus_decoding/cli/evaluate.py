@@ -150,7 +150,7 @@ def evaluate(
     rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.arguments.knobs import settings_of
-    from cactus_decoding.evaluation.engines.engine import check_reads, load_engine
+    from cactus_decoding.evaluation.engines.loading import check_reads, load_engine
     from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.evaluation.intervals import check_installed
     from cactus_decoding.evaluation.run_config import grid, proposing, protecting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cactus_decoding.evaluation.engines.engine import load_engine
+from cactus_decoding.evaluation.engines.loading import load_engine
 
 
 def test_unknown_engines_and_arguments_that_are_not_theirs_are_refused():

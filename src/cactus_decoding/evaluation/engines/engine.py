@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.generation.generate import Response, check_prompt, generate, stream
 from cactus_decoding.generation.metrics import Metrics
-from cactus_decoding.generation.pair import Pair, load_pair
+from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.base import num_shared
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import AcceptanceRule, Outcome, Visit, judges_untempered
@@ -114,34 +112,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back what it holds beyond Python objects; the next answer takes it again."""
-
-
-ENGINES = ("transformers", "llama-cpp", "vllm")
-"""What reads the target; the first two are the package's own loop, over models of Hugging Face and GGUF files."""
-
-
-def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arguments: str | None = None) -> Engine:
-    """Return the engine of a name with its models loaded.
-
-    Target and draft are named as in `load_pair`; ``audited`` answers carry their exact costs, which those of vLLM never
-    do; ``engine_arguments`` are vLLM's, as a JSON object.
-    """
-    check_choice("engine", name, ENGINES)
-    if name == "vllm":
-        from cactus_decoding.evaluation.engines.vllm import VllmEngine, located
-
-        return VllmEngine(*located(target, draft, engine_arguments))
-    if engine_arguments is not None:
-        raise ValueError(f"--engine-args is for --engine vllm, but the engine is {name!r}")
-    check_reads(name, target)
-    return TransformersEngine(load_pair(target, draft), audited=audited)
-
-
-def check_reads(name: str, target: str) -> None:
-    """Raise `ValueError` for an engine that does not read a target of that name."""
-    check_choice("engine", name, ENGINES)
-    if name == "llama-cpp" and parse_gguf(target) is None:
-        raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")
 
 
 SHARED = 32

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cactus_decoding.evaluation.engines.engine import Answer, Engine, load_engine
+from cactus_decoding.evaluation.engines.engine import Answer, Engine
+from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.zoo import BUNDLED, full_name
 
