@@ -43,7 +43,6 @@ COST = (
     ("truncated", "truncated", 3),
 )
 
-SHORT = (*QUALITY[:2], QUALITY[3], QUALITY[5], QUALITY[7], COST[3])
 BRIEF = (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4])
 
 
@@ -54,8 +53,6 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
         main, tuned, others = _groups(summarise(read_results(folder / f"{sampling}.jsonl")))
         matched = json.loads((folder / f"matched-{sampling}.json").read_text())["matched"]
         pages.insert(f"matched {sampling}", _matched(matched))
-        few = [each for each in main if each.group is each.baseline or each.config.num_speculative_tokens in (0, 10)]
-        pages.insert(f"short {sampling}", table(few, SHORT))
         for name, columns in (("quality", QUALITY), ("cost", COST)):
             pages.insert(f"{name} {sampling}", table(main, columns))
         pages.insert(f"paired {sampling}", _paired(main, matched["bundled:draft"]))
