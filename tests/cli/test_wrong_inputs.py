@@ -53,6 +53,8 @@ CASES = [
     ((*GENERATE, "--draft", "ngrm"), "did you mean 'ngram'?"),
     ((*GENERATE, "--draft", "sufix"), "did you mean 'suffix'?"),
     ((*GENERATE, "--draft", "suffix:earlier=few"), "earlier must be an integer"),
+    ((*GENERATE, "--draft", "ngram:zzz=1"), "unknown parameter 'zzz'"),
+    (("serve", "some/model", "--tree", "static=2.2"), "so there is no --tree: give --num-speculative-tokens"),
     ((*GENERATE, "--draft", "early_exi:layers=3"), "did you mean 'early_exit'?"),
     ((*GENERATE, "--draft", "early_exit:layer=3"), "did you mean 'layers'?"),
     ((*GENERATE, "--draft", "early_exit:layers=99"), "an early exit must be before layer 6"),

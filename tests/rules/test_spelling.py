@@ -77,7 +77,7 @@ BAD_TEXTS = [
     ("cactus:", ["lacks delta"]),
     ("cactus:solver=exact", ["lacks delta"]),
     ("cactus:1.0", ["'1.0'", "parameter=value", "delta, solver, divergence, max_ratio"]),
-    ("cactus:delta=1,epsilon=2", ["'epsilon=2'", "delta, solver, divergence, max_ratio"]),
+    ("cactus:delta=1,epsilon=2", ["unknown parameter 'epsilon'", "delta, solver, divergence, max_ratio"]),
     ("cactus:delta=1,name=x", ["'name=x'", "delta, solver, divergence, max_ratio"]),
     ("lossless:delta=1", ["'delta=1'", "none"]),
     ("cactus:delta=1,delta=1", ["delta", "twice"]),

@@ -24,9 +24,13 @@ class Contributed(Mapping[str, Contribution]):
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = dict(places)
 
+    def place(self, name: str) -> str:
+        """Return an object's module and name, without importing anything; raises `KeyError` for a name that is none."""
+        return self._places[name]
+
     def __getitem__(self, name: str) -> Contribution:
         """Import an object; raises `KeyError` for a name that is none."""
-        module, _, attribute = self._places[name].partition(":")
+        module, _, attribute = self.place(name).partition(":")
         return cast(Contribution, getattr(import_module(module), attribute))
 
     def __contains__(self, name: object) -> bool:

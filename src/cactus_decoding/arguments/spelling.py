@@ -37,10 +37,11 @@ def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in allowed:
-            listed = ", ".join(allowed) or "none"
-            close = suggestion(key, allowed)
+            wrong = f"unknown parameter {shown(key)} in {shown(text)}"
+            if not equals:
+                wrong = f"{shown(part)} in {shown(text)} is not parameter=value"
             raise ValueError(
-                f"{shown(part)} in {shown(text)} is not parameter=value; parameters of {name} are: {listed}{close}"
+                f"{wrong}; parameters of {name} are: {', '.join(allowed) or 'none'}{suggestion(key, allowed)}"
             )
         if key in values:
             raise ValueError(f"{key} is given twice in {shown(text)}")

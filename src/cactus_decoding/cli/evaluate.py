@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, is_tree, read_length
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
@@ -147,6 +149,7 @@ def evaluate(
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
     from cactus_decoding import parse_rule
 
+    chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
     rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.arguments.knobs import settings_of
@@ -172,8 +175,7 @@ def evaluate(
         return _rescore(rescore, out, task, lm_eval, lm_eval_path, every_metric)
     engine = "transformers" if engine is None else engine
     check_reads(engine, target)
-    lengths = _lengths(num_speculative_tokens, settings.pop("tree") or [])
-    chosen_seeds = _integers("--seeds", seeds)
+    del settings["tree"]  # which stands among lengths
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     options.check_budget(settings, relaxed)
     asked = _unique(settings.pop("protect") or [NONE])
@@ -312,15 +314,13 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
     """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
-    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length, is_tree
-
     usual = "" if trees else str(NUM_SPECULATIVE_TOKENS)
     parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", usual if text is None else text)
     if any(map(is_tree, parts)):
         warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
     parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
     for part in parts:
-        as_draft_length(part)  # raises before any work
+        read_length(part, check_declared)  # raises before any work
     return _unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
 
 

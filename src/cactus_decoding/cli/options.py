@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.arguments.values import check_choice
 from cactus_decoding.cli import notes, raise_when_interrupted
+from cactus_decoding.drafting.registry import check_drafter_spelling
+from cactus_decoding.drafting.spelling import read_length, read_tree
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
 from cactus_decoding.rules import RULES, parse_rule
-from cactus_decoding.rules.declared import check_declared
 from cactus_decoding.verification.declarations import VERIFICATIONS
 
 if TYPE_CHECKING:
@@ -116,8 +118,13 @@ def request_options(
             _check_text(name, value)
             _check_value(name, value)
         for rule in (settings.get("rule"), others.get("rule")):
-            for text in [rule] if isinstance(rule, str) else rule or ():
-                (check_declared if text.partition(":")[0].strip() in RULES else parse_rule)(text)
+            for text in _texts(rule):
+                if text.partition(":")[0].strip() in RULES:
+                    check_declared("rule", text, RULES)
+                else:
+                    parse_rule(text)
+        for text in _texts(others.get("draft")):
+            check_drafter_spelling(text)
         if settings.get("importance") is not None:
             from cactus_decoding.policy.importance import read_importance
 
@@ -199,8 +206,18 @@ def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
     if name == "verification":
         check_choice(name, value, tuple(VERIFICATIONS))
+    elif name == "tree":
+        for text in _texts(value):
+            read_tree(text, check_declared)
+    elif name == "num_speculative_tokens" and isinstance(value, str):
+        read_length(value, check_declared)
     elif value is not None and not isinstance(value, (list, tuple)):
         SETTINGS[name].check(value)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return what an option was given, none, once or several times."""
+    return [value] if isinstance(value, str) else list(value or ())
 
 
 def _check_text(name: str, value: object) -> None:

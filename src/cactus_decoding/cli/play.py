@@ -72,8 +72,10 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
+    from cactus_decoding.drafting.registry import LOOK_UP, check_drafter_spelling, check_keeps_nothing, is_drafter
+
+    check_drafter_spelling(draft or LOOK_UP)  # first: no torch for a mistake
     from cactus_decoding import parse_rule, zoo
-    from cactus_decoding.drafting.registry import LOOK_UP, LOOK_UPS, check_keeps_nothing
 
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
@@ -83,7 +85,7 @@ def play(
         from cactus_decoding.serving.starting import listen
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
-    if target is None and draft not in (None, *LOOK_UPS) and zoo.draft_path(draft) is None:
+    if not (target or draft is None or is_drafter(draft) or zoo.draft_path(draft)):
         raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or '{LOOK_UP}'")
     check_keeps_nothing(draft or LOOK_UP)
     named = notes.usual_draft(target, draft)

@@ -28,6 +28,8 @@ SETTINGS = {"ignore_unknown_options": True}
 ENGINES = ("vllm", "llama-cpp")
 PORT = 8000
 KEY = "CACTUS_API_KEY"
+_MODELS = "give TARGET and --draft, TARGET alone, or neither"
+_NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "llama.cpp's batches take no attention mask"}
 SERVER = "Server"
 
 
@@ -45,7 +47,7 @@ def serve(
     draft: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Proposing model, or 'suffix' to look proposals up in the text.",
-                     show_default="bundled:worded with vLLM, suffix with llama.cpp"),
+                     show_default="suffix, or ngram with vLLM; bundled:worded for the bundled target"),
     ] = None,
     rule: Annotated[
         str | None,
@@ -121,6 +123,8 @@ def serve(
     if rule is not None:
         parse_rule(rule)
     proposals = _proposals(num_speculative_tokens, engine)
+    if any(each.partition("=")[0] == "--tree" for each in given):
+        raise ValueError(f"{_NO_TREES[engine]}, so there is no --tree: give --num-speculative-tokens")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
     policy = {name: value for name, value in settings.items() if value is not None}
@@ -150,7 +154,7 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
     It says why there are no trees.
     """
     from cactus_decoding.arguments.values import check_integer, shown
-    from cactus_decoding.drafting.lengths import is_tree
+    from cactus_decoding.drafting.spelling import is_tree
     from cactus_decoding.generation.settings import AUTO
 
     or_auto = " or auto" if engine == "llama-cpp" else ""
@@ -160,8 +164,9 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
     if text.strip() == AUTO and engine == "llama-cpp":
         return AUTO
     if is_tree(text):
-        reason = "vLLM has removed tree attention" if engine == "vllm" else "llama.cpp's batches take no attention mask"
-        raise ValueError(f"{reason}, so num_speculative_tokens must be a number{or_auto}, but is {shown(text)}")
+        raise ValueError(
+            f"{_NO_TREES[engine]}, so num_speculative_tokens must be a number{or_auto}, but is {shown(text)}"
+        )
     try:
         number = int(text)
     except ValueError:
@@ -186,9 +191,12 @@ def _serve_vllm(
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     server.check_draft(draft)
+    if target is not None and draft is None:
+        draft = "ngram"  # which vLLM has itself
+        notes.say_looked_up(draft)
     bundled = draft is None or zoo.draft_path(draft) is not None
     if (target is None) != bundled and draft != "ngram":
-        raise ValueError("the bundled models work with each other only: give TARGET and --draft, or neither")
+        raise ValueError(f"the bundled models work with each other only, but draft is {draft!r}: {_MODELS}")
     if target is not None and parse_gguf(target) is not None:
         raise ValueError(f"{target!r} is a GGUF file: give --engine llama-cpp, which reads them")
     default = request_of(spending, any_pattern=True)

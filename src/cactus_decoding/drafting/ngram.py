@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.drafting.lookup import LookUpDrafter
 
 

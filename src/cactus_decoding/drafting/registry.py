@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cactus_decoding.arguments.contributed import Contributed
+from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.arguments.spelling import parse
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ LOOK_UP = LOOK_UPS[0]
 """What drafts for a target that is named alone."""
 
 
+def is_drafter(text: str) -> bool:
+    """Say whether a text spells a drafter, rightly or not; if not it names a model."""
+    return text.strip().partition(":")[0] in DRAFTERS
+
+
 def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
     """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model.
 
@@ -35,7 +41,13 @@ def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
         >>> parse_drafter("early_exit:layers=3"), parse_drafter("path/to/model")
         (EarlyExit(layers=3), None)
     """
-    return parse("draft", text, DRAFTERS) if text.strip().partition(":")[0] in DRAFTERS else None
+    return parse("draft", text, DRAFTERS) if is_drafter(text) else None
+
+
+def check_drafter_spelling(text: str) -> None:
+    """Raise `ValueError` where `parse_drafter` would, without importing what drafts."""
+    if is_drafter(text):
+        check_declared("draft", text, DRAFTERS)
 
 
 def check_keeps_nothing(text: str) -> None:

@@ -87,9 +87,9 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
     name, _, rest = text.partition(":")
     if name in RULES:
         if "torch" not in sys.modules:
-            from cactus_decoding.rules.declared import check_declared
+            from cactus_decoding.arguments.declared import check_declared
 
-            check_declared(text)  # a mistake need not wait for it
+            check_declared("rule", text, RULES)  # a mistake need not wait for it
         return parse("rule", text, RULES)
     registered = [each.name for each in registered_rules()]
     if name not in registered:

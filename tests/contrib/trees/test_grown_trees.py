@@ -39,7 +39,7 @@ def test_spellings() -> None:
         ("tree:best_first=3", "unknown tree 'best_first=3'"),
         ("tree:best_first,nodes=0", "nodes must be between 1 and 1024, but is 0"),
         ("tree:best_first,nodes=a", "nodes must be an integer, but is 'a'"),
-        ("tree:best_first,node=3", "'node=3' in 'best_first:node=3' is not parameter=value"),
+        ("tree:best_first,node=3", "unknown parameter 'node' in 'best_first:node=3'"),
         ("tree:best_first,drawn=2", "drawn must be between 0 and 1, but is 2"),
         ("tree:best_first,drawn=0,width=0", "width and drawn must not both be 0"),
         ("tree:best_first,acceptance=1", r"acceptance must be in \(0, 1\), but is 1"),

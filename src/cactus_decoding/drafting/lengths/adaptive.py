@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.arguments.values import check_integer, check_number
 from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.lengths.costs import StepCosts, given_costs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.drafting.lengths.base import LearnsNothing
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
+from cactus_decoding.arguments.values import shown
 from cactus_decoding.drafting.lengths.base import Split, TreeShape
 
 MAX_NODES = 1024
