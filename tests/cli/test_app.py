@@ -24,6 +24,7 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "diagnose",
+    "tune",
     "plan",
     "report",
     "train-draft",

@@ -32,6 +32,15 @@ def test_json_is_what_python_returns(run):
     assert all(result["metrics"][name] == counts[name] for name in ("steps", "relaxed", "acceptance_length"))
 
 
+def test_what_auto_decided_by_is_told(run):
+    asked = ("generate", QUESTION, *SHORT, "--num-speculative-tokens", "auto")
+    told = json.loads(run(*asked, "--json")[1])["pass_times"]
+    assert ".json" in told["source"]
+    assert told["target"][0][0] == 1
+    assert "Proposed what pays by pass times" in run(*asked)[2]
+    assert json.loads(run("generate", QUESTION, *SHORT, "--json")[1])["pass_times"] is None
+
+
 def test_a_drawn_seed_is_told_and_repeats_the_text(run):
     first = json.loads(run("generate", QUESTION, "--json", "--max-new-tokens", "20")[1])
     seed = str(first["arguments"]["seed"])

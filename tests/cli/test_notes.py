@@ -20,7 +20,7 @@ def target(tmp_path_factory):
 
     def save(template: str | None) -> str:
         folder = tmp_path_factory.mktemp("model")
-        AutoModelForCausalLM.from_pretrained(zoo.path("target")).save_pretrained(folder)
+        AutoModelForCausalLM.from_pretrained(zoo.path("target"), dtype="float32").save_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
         tokenizer.chat_template = template
         tokenizer.save_pretrained(folder)

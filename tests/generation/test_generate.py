@@ -14,9 +14,9 @@ from cactus_decoding import (
     Fate,
     FixedLength,
     Lossless,
-    NgramDrafter,
     Pair,
     Proposal,
+    SuffixDrafter,
     generate,
     load_pair,
     stream,
@@ -171,7 +171,7 @@ def test_wrong_input_is_refused_before_any_work(pair, arguments, message):
 
 
 def test_a_target_that_is_named_alone_drafts_by_look_up():
-    assert load_pair(zoo.path("target")).drafter == NgramDrafter()
+    assert load_pair(zoo.path("target")).drafter == SuffixDrafter()
 
 
 def test_an_unreadable_model_is_named(tmp_path):

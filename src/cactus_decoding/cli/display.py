@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from cactus_decoding import Outcome, Response
     from cactus_decoding.generation.detokenizer import TextPart
@@ -82,6 +83,20 @@ def number(value: float, digits: int = 2) -> str:
     if isinstance(value, int):
         return str(value)
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def pass_times_text(times: Mapping[str, Any]) -> str:
+    """Return pass times and where they are from, in a line.
+
+    Example:
+        >>> times = {"source": "times.json", "target": [[1, 0.1], [2, 0.16]], "draft": 0.04, "reading": 0.0}
+        >>> pass_times_text(times)
+        'pass times times.json: 1, 2 tokens in 100, 160 ms, a drafted one in 40 ms'
+    """
+    widths, seconds = zip(*times["target"], strict=True)
+    drafted = f", a drafted one in {1000 * times['draft']:.3g} ms" if times["draft"] else ""
+    taken = ", ".join(f"{1000 * each:.3g}" for each in seconds)
+    return f"pass times {times['source']}: {', '.join(map(str, widths))} tokens in {taken} ms{drafted}"
 
 
 def metrics_table(response: Response, *, adapting: bool = False) -> Table:

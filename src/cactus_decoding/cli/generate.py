@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
-from cactus_decoding.cli.display import metrics_table, show
+from cactus_decoding.cli.display import metrics_table, pass_times_text, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,7 @@ def generate(
 
     # first: mistakes need not wait for transformers
     request = options.as_request(with_usual_proposals(settings, automatic=target not in (None, BUNDLED)))
-    from cactus_decoding import AutoLength, Rule, load_pair, stream
+    from cactus_decoding import Rule, load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.models.tokenizers import as_chat_prompt
@@ -127,11 +127,8 @@ def generate(
 
                 adaptation = closing.enter_context(DraftAdaptation.load(adapt, target, draft))
             pair = load_pair(target, named) if adaptation is None else adaptation.pair
-        length = request.draft_length
-        decided_from = None
-        if isinstance(length, AutoLength):
-            with errors.status("Looking up what passes cost on this machine; measuring them takes a few seconds"):
-                decided_from = length.times(pair.target, pair.drafter).source
+        with errors.status("Looking up what passes cost on this machine; measuring them takes a few seconds"):
+            pair.prepare(request.draft_length)
         question = text
         if chat:
             text = as_chat_prompt(pair.tokenizer, text)
@@ -164,15 +161,15 @@ def generate(
             "finish_reason": response.finish_reason,
             "metrics": response.metrics.as_dict(),
             "budget_left": None if left is None or math.isinf(left) else left,
-            "pass_times": decided_from,
+            "pass_times": response.pass_times,
             "arguments": {"target": target, "draft": named, "prompt": text} | request.as_dict(),
         }
         typer.echo(to_json(result))
     else:
         errors.print()
         errors.print(metrics_table(response, adapting=adaptation is not None))
-        if decided_from is not None:
-            errors.print(f"Proposed what pays by the pass times {decided_from}", soft_wrap=True, markup=False)
+        if response.pass_times is not None:
+            errors.print(f"Proposed what pays by {pass_times_text(response.pass_times)}", soft_wrap=True, markup=False)
     if adaptation is not None:
         errors.print(adaptation.summary(), soft_wrap=True, markup=False)
     if trace is not None and not as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cactus_decoding.cli import notes, options, profiles
+from cactus_decoding.cli.display import pass_times_text
 
 if TYPE_CHECKING:
     from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
@@ -249,6 +250,8 @@ def _serve_llama_cpp(
         def announce(address: str) -> None:
             guarded = "with a key" if key else "without a key"
             typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
+            if llama.pass_times is not None:
+                notes.say(f"proposes what pays by {pass_times_text(llama.pass_times)}")
 
         run(server, host, listening, key, announce)
     return 0

@@ -79,6 +79,7 @@ def tune(
     asked = Request.from_dict(settings)  # with the rule, which says what it needs
     rules = list(dict.fromkeys([Lossless(), asked.rule]))
     request = Request.from_dict(settings | {"rule": "lossless", "num_speculative_tokens": 0})
+    from cactus_decoding.drafting.registry import LOOK_UPS
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.evaluation.tuning.passes import thread_counts
     from cactus_decoding.evaluation.tuning.profile import usual_place
@@ -88,7 +89,7 @@ def tune(
     from cactus_decoding.zoo import BUNDLED, DRAFTS
 
     target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
-    drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] != "ngram"]
+    drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
     check_names(target, *drafts)
     check_writable(output, inputs=[None if task is None else file_of(task)])
     place = output or _kept_place(usual_place(target))

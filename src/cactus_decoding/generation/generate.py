@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
@@ -74,6 +74,14 @@ class Response(Iterator[Outcome]):
         """Nats of the budget that are left; None without a budget."""
         budget = self.request.budget
         return None if budget is None else max(budget.limit - self.metrics.nats, 0.0)
+
+    @property
+    def pass_times(self) -> dict[str, Any] | None:
+        """Seconds of passes by which proposals are chosen, and their ``source``: with ``auto``, from its first step on.
+
+        None for other draft lengths.
+        """
+        return self._pair.pass_times(self.request.draft_length)
 
     @property
     def text(self) -> str:

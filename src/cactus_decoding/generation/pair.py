@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from weakref import ref
 
 import torch
@@ -131,6 +131,13 @@ class Pair:
             length.prepare(self.target, self.drafter)
         finally:
             held.active = False
+
+    def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
+        """Return the pass times by which a draft length chooses how much is proposed, and their ``source``, as values.
+
+        None for one that does not look at any, or has not measured them yet.
+        """
+        return length.decided_by(self.target, self.drafter) if isinstance(length, PerResponse) else None
 
     def twin(self) -> Pair:
         """Return a pair with the same weights and caches of its own, so that two responses can take turns.

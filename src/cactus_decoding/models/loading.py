@@ -161,14 +161,11 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
-    if dtype == "auto" and (faster := faster_dtype(name, device, local=local)) is not None:
-        name_of = str(faster).removeprefix("torch.")
-        logger.info("the %s is read in %s, which is faster on this processor than what it is stored in", role, name_of)
-        dtype = faster
+    faster = faster_dtype(name, device, local=local) if dtype == "auto" else None
     try:
         model, about = AutoModelForCausalLM.from_pretrained(
             name,
-            dtype=dtype,
+            dtype=faster or dtype,
             trust_remote_code=False,
             local_files_only=local,
             output_loading_info=True,
@@ -181,6 +178,9 @@ def load_model(
         raise ValueError(f"cannot load the {role} {str(name)!r}: its weight {key} is {shapes}")
     if missing := sorted(about["missing_keys"]):
         raise ValueError(f"cannot load the {role} {str(name)!r}: it lacks {len(missing)} weights, such as {missing[0]}")
+    if faster is not None:
+        name_of = str(faster).removeprefix("torch.")
+        logger.info("the %s is read in %s, which is faster on this processor than what it is stored in", role, name_of)
     model = model.to(device).eval()
     lay_out_for_small_products(model)
     return model

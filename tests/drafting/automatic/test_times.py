@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.loop_runs import decided, run
+from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter
+from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter, Pair, load_pair, stream
 from cactus_decoding.drafting.automatic import times as module
 from cactus_decoding.drafting.automatic.times import PassTimes, measure, pass_times
 from cactus_decoding.models.cached import CachedModel
@@ -51,6 +52,19 @@ def test_passes_of_both_models_are_timed_and_forgotten() -> None:
 def test_what_copies_costs_nothing(target: CachedModel) -> None:
     found = measure(target, NgramDrafter())
     assert (found.draft, found.reading) == (0.0, 0.0)
+
+
+def test_what_decided_is_told_and_never_measured_for_it(target: CachedModel) -> None:
+    pair = Pair(target, NgramDrafter(), load_pair().tokenizer)
+    response = stream(pair, "a b", num_speculative_tokens="auto", max_new_tokens=2)
+    told = pair.pass_times(AutoLength())
+    assert told is not None
+    assert "measured now, to be kept in" in told["source"]
+    assert PassTimes.from_dict(told, told["source"]) == pass_times(target, NgramDrafter())
+    assert response.pass_times == told
+    assert stream(pair, "a b", num_speculative_tokens=2, max_new_tokens=2).pass_times is None
+    assert pair.pass_times(AutoLength(profile=str(PASS_TIMES)))["source"] == str(PASS_TIMES)  # type: ignore[index]
+    assert Pair(target, ModelDrafter(tiny_llama(1)), pair.tokenizer).pass_times(AutoLength()) is None
 
 
 def test_they_are_measured_once_and_kept(target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

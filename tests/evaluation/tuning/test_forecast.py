@@ -28,7 +28,7 @@ def by_setting(found: list[Forecast]) -> dict[tuple[str, int], Forecast]:
 
 def test_a_draft_that_is_always_right_takes_the_fewest_steps() -> None:
     found = by_setting(forecasts([answered(*range(12), kept=1.0)], TIMES, COSTS))
-    assert found["ngram", 0].tokens_per_second == pytest.approx(1.0)
+    assert found["suffix", 0].tokens_per_second == pytest.approx(1.0)
     assert found["small", 3].tokens_per_second == pytest.approx(12 / (3 * (2.0 + 3 * 0.25)))  # three steps of four
     assert found["small", 3].tokens_per_step == pytest.approx(4.0)
     assert found["small", 4].tokens_per_second == pytest.approx(12 / (3 * (3.0 + 4 * 0.25)))  # 5, 5 and 2 tokens
@@ -38,7 +38,7 @@ def test_a_draft_that_is_always_right_takes_the_fewest_steps() -> None:
 def test_one_that_is_never_right_costs_its_passes() -> None:
     found = by_setting(forecasts([answered(*range(6), kept=0.0)], TIMES, COSTS))
     assert found["small", 1].speedup.value == pytest.approx(1 / 1.75)
-    assert best_of([*found.values()], "lossless").draft == "ngram"
+    assert best_of([*found.values()], "lossless").draft == "suffix"
 
 
 def test_a_draft_that_is_behind_reads_two_tokens() -> None:
@@ -56,16 +56,16 @@ def test_copies_are_replayed_step_by_step() -> None:
     #              finds 2 3 9, of which 2 and 3 are right; then nothing; then one that is wrong
     copied = [[2, 3, 9], [3], [], [], [7, 7], []]
     found = by_setting(forecasts([answered(2, 3, 4, 5, 6, 8, copied=copied)], TIMES, COSTS))
-    three = found["ngram", 3]
+    three = found["suffix", 3]
     assert three.tokens_per_step == pytest.approx(6 / 4)  # 2 3 4 | 5 | 6 | 8
     assert three.tokens_per_second == pytest.approx(6 / (2.0 + 1.0 + 2.0 + 1.0))
-    one = found["ngram", 1]
+    one = found["suffix", 1]
     assert one.tokens_per_second == pytest.approx(6 / (1.5 + 1.0 + 1.0 + 1.5 + 1.0))  # 2 3 | 4 | 5 | 6 | 8
 
 
 def test_verification_takes_its_time_of_every_token() -> None:
     found = by_setting(forecasts([answered(*range(12), kept=1.0, verify=0.5)], TIMES, COSTS))
-    assert found["ngram", 0].tokens_per_second == pytest.approx(1 / 1.5)
+    assert found["suffix", 0].tokens_per_second == pytest.approx(1 / 1.5)
     assert found["small", 3].tokens_per_second == pytest.approx(12 / (3 * 2.75 + 12 * 0.5))
 
 
@@ -85,10 +85,10 @@ def test_a_rule_is_recommended_for_itself_and_look_up_for_any() -> None:
     def one(draft: str, rule: str, speed: float) -> Forecast:
         return Forecast(draft, rule, 3, speed, 2.0, Interval(speed, speed, speed))
 
-    found = [one("ngram", "lossless", 1.1), one("small", "lossless", 1.3), one("small", "loose", 1.2)]
+    found = [one("suffix", "lossless", 1.1), one("small", "lossless", 1.3), one("small", "loose", 1.2)]
     assert best_of(found, "loose").rule == "loose"
     assert best_of(found, "lossless").tokens_per_second == 1.3
-    assert best_of([one("ngram", "lossless", 1.5), *found], "loose").draft == "ngram"
+    assert best_of([one("suffix", "lossless", 1.5), *found], "loose").draft == "suffix"
 
 
 def test_what_hardly_pays_is_said_not_to() -> None:

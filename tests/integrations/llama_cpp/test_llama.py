@@ -159,6 +159,7 @@ def test_a_model_without_a_draft_file_looks_proposals_up(gguf, theirs):
     given = {"max_tokens": 40, "temperature": 0}
     assert llama(QUESTION, **given)["choices"] == theirs(QUESTION, **given)["choices"]
     assert llama.metrics.drafted > 0
+    assert ".json" in llama.pass_times["source"]
     again = pickle.loads(pickle.dumps(llama))
     assert again(QUESTION, **given)["choices"] == theirs(QUESTION, **given)["choices"]
     for each in (llama, again):

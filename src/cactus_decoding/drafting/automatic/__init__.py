@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.automatic.choosing import Chooser
 from cactus_decoding.drafting.automatic.drafter import ChoosingDrafter
-from cactus_decoding.drafting.automatic.times import PassTimes, pass_times
+from cactus_decoding.drafting.automatic.times import PassTimes, known_times, pass_times
 from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -61,6 +61,11 @@ class AutoLength(PerResponse):
     def times(self, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
         """Return what passes cost; measure them where that is not known."""
         return pass_times(target, drafter) if self.profile is None else PassTimes.read(Path(self.profile))
+
+    def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
+        """Return what passes cost, and where that is from; None where it is yet to be measured."""
+        times = known_times(target, drafter) if self.profile is None else self.times(target, drafter)
+        return None if times is None else {"source": times.source} | times.as_dict()
 
     def prepare(self, target: BaseCachedModel, drafter: Drafter) -> None:
         """Measure what passes cost, if that is not known."""

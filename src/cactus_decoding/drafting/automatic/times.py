@@ -211,15 +211,16 @@ def pass_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes:
 
     Where the cache cannot be written, they are measured by each process anew.
     """
+    return known_times(target, drafter) or keep_times(measure(target, drafter), target, drafter)
+
+
+def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
+    """Return the times that `pass_times` returns without measuring; None where it would measure."""
     path = _place(target, drafter)[0]
-    known = _KNOWN.get(str(path))
-    if known is None:
+    if str(path) not in _KNOWN:
         with suppress(ValueError):  # there is none yet, or one that was damaged
-            known = PassTimes.read(path)
-    if known is None:
-        return keep_times(measure(target, drafter), target, drafter)
-    _KNOWN[str(path)] = known
-    return known
+            _KNOWN[str(path)] = PassTimes.read(path)
+    return _KNOWN.get(str(path))
 
 
 def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> PassTimes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -40,6 +40,10 @@ class PerResponse(LearnsNothing, ABC):
     @abstractmethod
     def prepare(self, target: BaseCachedModel, drafter: Drafter) -> None:
         """Find out what responses on these models need to know, where that takes time; both are left empty."""
+
+    @abstractmethod
+    def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
+        """Return what responses on these models are decided by, as plain values; None where that is not known yet."""
 
     @abstractmethod
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from cactus_decoding.auditing import acceptance
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
@@ -61,7 +60,7 @@ def answer(
     the lossless test accepts it.
 
     Args:
-        target: with what drafts nothing.
+        target: with look-up as its draft.
         drafts: by name.
         prompt: the text.
         request: of plain sampling.
@@ -88,8 +87,9 @@ def answer(
         for name, draft in drafts.items()
         for rule, kept in zip(rules, _kept(draft, text, logits, request.sampling, rules), strict=True)
     }
-    look_up = NgramDrafter()
-    copied = [look_up.propose(text[: start + i], copies, lambda row, _: row, None).token_ids for i in range(len(ids))]
+    copied = [
+        target.drafter.propose(text[: start + i], copies, lambda row, _: row, None).token_ids for i in range(len(ids))
+    ]
     return Answer(ids, copied, chances, statistics.median(verifying))
 
 

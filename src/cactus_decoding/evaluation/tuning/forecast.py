@@ -42,7 +42,7 @@ class Forecast:
     """What one draft and draft length bring under one rule.
 
     Attributes:
-        draft: its name, or ``ngram`` for look-up; without proposals that is what there would be.
+        draft: its name, or ``suffix`` for look-up; without proposals that is what there would be.
         rule: by which its proposals are judged.
         num_speculative_tokens: per step; 0 for none.
         tokens_per_second: behind the prompt.
@@ -143,7 +143,7 @@ def best_of(found: Sequence[Forecast], rule: str) -> Forecast:
 def verdict(best: Forecast) -> str:
     """Say whether the best there is is worth it.
 
-    >>> verdict(Forecast("ngram", "lossless", 2, 9.0, 1.2, Interval(1.026, 0.9, 1.1)))
+    >>> verdict(Forecast("suffix", "lossless", 2, 9.0, 1.2, Interval(1.026, 0.9, 1.1)))
     'Do not speculate here: at best 3 % faster (look-up with 2 proposals)'
     """
     value, low, high = best.speedup

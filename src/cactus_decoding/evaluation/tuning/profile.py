@@ -27,7 +27,7 @@ class Profile:
 
     Attributes:
         target: its name, with settings such as ``model.gguf:threads=2``.
-        draft: likewise, or ``ngram``.
+        draft: likewise, or ``suffix``.
         num_speculative_tokens: 0 where speculation does not pay.
         threads: of the CPU.
         files: what `file_key` said of both.

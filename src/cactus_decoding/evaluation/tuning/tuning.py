@@ -12,7 +12,6 @@ import torch
 from cactus_decoding.drafting.automatic import times
 from cactus_decoding.drafting.automatic.times import PassTimes, keep_times
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.ngram import NgramDrafter
 from cactus_decoding.evaluation.tuning.answers import Answer, answer
 from cactus_decoding.evaluation.tuning.forecast import DraftTimes, Forecast, forecasts
 from cactus_decoding.evaluation.tuning.passes import WIDTHS, use_fastest_threads
@@ -151,6 +150,6 @@ def _time(
     passes = PassTimes(tuple(times.time_passes(model, WIDTHS, clock, SWEEPS, until).items()))
     for name, draft in drafts.items():
         keep_times(PassTimes(passes.target, costs[name].seconds, costs[name].reading), model, draft)
-    keep_times(passes, model, NgramDrafter())
+    keep_times(passes, model, target.drafter)
     report("Timing passes", total, total, "")
     return passes, threads, costs

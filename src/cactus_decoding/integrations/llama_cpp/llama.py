@@ -46,6 +46,7 @@ SETTINGS = ("budget", *(name for group in DECODING for name in settings_of(PARTS
 """What a call, and the constructor for all calls, takes besides: names of `Request`."""
 _RANDOM_SEED = 2**32 - 1
 """``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed."""
+_USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[[Request, Outcome], None]
 
@@ -72,6 +73,7 @@ class CactusLlama(Llama):
 
     Attributes:
         metrics: counts of the last response, and the seconds of its steps.
+        pass_times: by which it chose what to propose, and their ``source``; None where it was told how much.
         usage: its tokens, end tokens left out, by the names of completions.
         on_step: as given.
 
@@ -110,7 +112,8 @@ class CactusLlama(Llama):
             raise
         finalize(self, self._stack.close)  # at exit too, where llama_cpp.Llama comes too late for its own modules
         self.draft, self.on_step, self.metrics = draft, on_step, Metrics()
-        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        self.usage = dict.fromkeys(_USAGE, 0)
+        self.pass_times: dict[str, Any] | None = None
         self._weights = GgufModel("target", model_path, self.model)
         tokenizer = GgufTokenizer(self._weights)
         self._context = InterruptibleContext(self._weights, self.ctx)
@@ -162,6 +165,7 @@ class CactusLlama(Llama):
             raise ValueError("this CactusLlama is closed")
         if self._pair.chooses:
             self._pair.prepare(AutoLength())
+            self.pass_times = self._pair.pass_times(AutoLength())
 
     def close(self) -> None:
         """Free the models; nothing can be generated afterwards."""
@@ -234,10 +238,9 @@ class CactusLlama(Llama):
         if not prompt_ids:
             raise ValueError("prompt must have at least one token, but has none")
         processors = [each if isinstance(each, LogitBias) else row_processor(each) for each in asked]
-        if not without_penalties(repeat_penalty, frequency_penalty, presence_penalty):
-            reach = self.last_n_tokens_size
-            penalties = Penalties(len(prompt_ids), reach, repeat_penalty, frequency_penalty, presence_penalty)
-            processors.append(penalties)
+        penalties = repeat_penalty, frequency_penalty, presence_penalty
+        if not without_penalties(*penalties):
+            processors.append(Penalties(len(prompt_ids), self.last_n_tokens_size, *penalties))
         if grammar is not None:
             processors.append(GrammarMask(self._weights, grammar, len(prompt_ids)))
         sampling = LlamaSampling(temp, top_k, top_p, min_p, processors)
@@ -291,17 +294,15 @@ class CactusLlama(Llama):
                     ):
                         return
                     written += token not in ends
-                    self.usage = {
-                        "prompt_tokens": len(prompt_ids),
-                        "completion_tokens": written,
-                        "total_tokens": len(prompt_ids) + written,
-                    }
+                    counts = len(prompt_ids), written, len(prompt_ids) + written
+                    self.usage = dict(zip(_USAGE, counts, strict=True))
                     yield token
                     self.input_ids[self.n_tokens] = token
                     self.n_tokens += 1
                 began = time.perf_counter()
         finally:
             reservation.active, self._requires_eval = False, True
+            self.pass_times = pair.pass_times(request.draft_length)
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
         """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `SETTINGS`.

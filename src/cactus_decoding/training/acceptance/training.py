@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from cactus_decoding import zoo
 from cactus_decoding.auditing import audit_rows
 from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.drafting.registry import parse_drafter
@@ -277,7 +278,8 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     args = arguments(settings, work / "checkpoints")
     main, wait = args.process_index == 0, args.distributed_state.wait_for_everyone
     report = report if main else _silent
-    target = load_model("target", target_path, "auto", args.device, local=local).requires_grad_(False)
+    dtype = torch.float32 if settings.target == zoo.BUNDLED else "auto"
+    target = load_model("target", target_path, dtype, args.device, local=local).requires_grad_(False)
     draft = start(settings, target)  # before any work: the shape may be impossible
     with occupied(work, settings, digest) if main else nullcontext():
         wait()
