@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from cactus_decoding.cli.play import PORT, _listen
+from cactus_decoding.evaluation.tuning.profile import Profile
 from cactus_decoding.serving.starting import listen
 
 
@@ -46,17 +48,23 @@ def test_the_usual_port_gives_way_where_nobody_asked_for_it():
 
 
 @pytest.mark.slow
-def test_the_command_serves_until_it_is_interrupted():
+def test_the_command_serves_until_it_is_interrupted(tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"recommended": Profile.of("bundled", "bundled:draft", 3, 1).as_dict()}))
     command = [sys.executable, "-c", "import sys; from cactus_decoding.cli import main; sys.exit(main())"]
-    arguments = ["play", "--no-browser", "--port", "0"]
+    arguments = ["play", "--no-browser", "--port", "0", "--profile", str(profile)]
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("cactus play: http://127.0.0.1:")
         address = line.split()[2]
         with socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1].strip("/")))) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+            connection.sendall(b"GET /api/form HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            form = json.loads(body)
+            assert form["start"]["num_speculative_tokens"] == "3"
+            assert form["pair"] == {"target": "bundled", "draft": "bundled:draft"}
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130

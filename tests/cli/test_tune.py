@@ -148,7 +148,7 @@ def test_a_profile_of_another_machine_is_refused_in_one_line(run, tmp_path, monk
         assert code == 2
         assert "a profile is of this package's own loop" in err
     monkeypatch.setattr(profile, "machine_key", lambda: {"processor": "cpu Z80"})
-    for command in (["generate", "Ann"], ["serve", "--engine", "llama-cpp"]):
+    for command in (["generate", "Ann"], ["serve", "--engine", "llama-cpp"], ["play", "--no-browser"]):
         code, out, err = run(*command, "--profile", str(path))
         assert (code, out) == (2, "")
         assert "is of a machine with processor" in err

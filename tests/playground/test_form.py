@@ -44,6 +44,11 @@ def test_choices_and_ranges_are_those_that_the_rule_allows(name):
             replace(start, **nothing_else | {knob["name"]: end})
 
 
+def test_a_pair_of_the_user_begins_with_what_pays():
+    start = form(Limits(), models=False)["start"]
+    assert form(Limits(), models=False, proposals="auto")["start"] == start | {"num_speculative_tokens": "auto"}
+
+
 def test_the_form_is_json_and_names_every_rule():
     offered = json.loads(json.dumps(form(Limits(), models=False), allow_nan=False))
     assert [each["name"] for each in offered["rules"]] == list(RULES)

@@ -100,6 +100,7 @@ def test_models_by_name_need_leave():
         ({"draft": "suffix:min_token_prob=0"}, "draft must be left empty"),
         ({"draft": "x"}, "draft"),
         ({"importance": "/etc/passwd"}, "does not read files by name"),
+        ({"num_speculative_tokens": "auto:profile=/etc/passwd"}, "auto's profile must be left out"),
     ):
         with pytest.raises(ValueError, match=sentence):
             read_request(asked() | change, Limits(), models=False)

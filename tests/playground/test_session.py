@@ -93,3 +93,14 @@ def test_rows_behind_the_limit_are_not_held_by_anyone(pair):
         session.what_if(next(one["place"] for one in positions if one["fate"] == "bonus"), "lossless")
     with pytest.raises(ValueError, match="max_rows_bytes"):
         Session(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=-1)
+
+
+def test_a_step_may_propose_nothing_where_that_pays(pair, tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"times": {"target": [[1, 1.0], [16, 9.0]], "draft": 0.5, "reading": 0.1}}')
+    asked = Request("clamped:width=1", num_speculative_tokens=f"auto:profile={profile}", seed=0)
+    session = Session(pair.twin(), PROMPT, asked)
+    while session.step():
+        pass
+    assert session.header["num_speculative_tokens"].startswith("auto")
+    assert session.end()["metrics"]["drafted"] == 0

@@ -20,4 +20,4 @@ def pretend(
         return {width: seconds(width, threads_of(model)) for width in sorted(widths)}
 
     monkeypatch.setattr(times, "time_passes", time_passes)
-    monkeypatch.setattr(times, "time_drafter", lambda *_: (draft, reading))
+    monkeypatch.setattr(times, "time_drafter", lambda *_: (draft, reading, draft + reading))

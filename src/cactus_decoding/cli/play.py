@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.cli import notes, options
+from cactus_decoding.cli import notes, options, profiles
 
 if TYPE_CHECKING:
     from socket import socket
@@ -66,6 +66,7 @@ def play(
     max_prompt: Annotated[
         int, typer.Option(min=1, metavar="CHARACTERS", help="Longest prompt.", rich_help_panel=LIMITS)
     ] = 8000,
+    profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Open a page that shows what a rule does to an answer: token by token, what if, and side by side.
@@ -75,8 +76,13 @@ def play(
     from cactus_decoding.drafting.registry import LOOK_UP, check_drafter_spelling, check_keeps_nothing, is_drafter
 
     check_drafter_spelling(draft or LOOK_UP)  # first: no torch for a mistake
-    from cactus_decoding import parse_rule, zoo
+    from cactus_decoding import AutoLength, parse_rule, zoo
+    from cactus_decoding.generation.settings import AUTO
 
+    chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
+    target, draft, proposals, threads = chosen
+    if proposals is None and target not in (None, zoo.BUNDLED):
+        proposals = AUTO
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
         from cactus_decoding.playground.form import Limits
@@ -91,7 +97,7 @@ def play(
     named = notes.usual_draft(target, draft)
     options.prepare(threads, small=target is None)
     models = is_loopback(host) if allow_models is None else allow_models
-    playground = Playground(limits, models=models, pair=(target, named), rules=rules)
+    playground = Playground(limits, models=models, pair=(target, named), rules=rules, proposals=proposals)
     with_models = "visitors may name models" if models else "only the pair it was started with"
 
     def announce(address: str) -> None:
@@ -101,7 +107,9 @@ def play(
 
     with _listen(listen, host, port) as listening:  # before the models are loaded, for which nobody waits in vain then
         # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
-        playground.pairs.get(None, None)
+        pair = playground.pairs.get(None, None)
+        if proposals == AUTO:
+            pair.prepare(AutoLength())
         if named != draft:
             notes.say_looked_up()
         serve(playground, host, listening, browser=browser, announce=announce)

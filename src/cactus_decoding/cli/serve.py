@@ -158,6 +158,12 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
     from cactus_decoding.drafting.spelling import is_tree
     from cactus_decoding.generation.settings import AUTO
 
+    if text is not None and text.strip() == AUTO and engine == "vllm":
+        raise ValueError(
+            "vLLM proposes the same number for all requests and in every step, so num_speculative_tokens must be an "
+            "integer of at least 1, but is 'auto', which chooses for each step: give the best number that you have "
+            "measured, or --engine llama-cpp"
+        )
     or_auto = " or auto" if engine == "llama-cpp" else ""
     least = 1 if engine == "vllm" else 0
     if text is None:

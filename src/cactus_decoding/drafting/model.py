@@ -14,7 +14,8 @@ from cactus_decoding.drafting.suffix_index import SuffixIndex
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.trees import path_places, tree_inputs
-from cactus_decoding.sampling.rows import check_drawn, draw
+from cactus_decoding.sampling.params import is_greedy
+from cactus_decoding.sampling.rows import check_drawn, draw, draw_one
 from cactus_decoding.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class ModelDrafter(Drafter):
         model: a causal language model with the target's tokens: one of transformers, or any with a cache.
         vocabulary: width of the target's logits; the draft's are cut or padded to it where the two models pad their
             vocabularies differently. The draft's own width, if None.
+
+    Attributes:
+        singly: up to how many unread tokens before the last one to read one by one in this response.
     """
 
     fixed_blocks: ClassVar[bool] = True
@@ -40,6 +44,7 @@ class ModelDrafter(Drafter):
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._begins = False  # a response
+        self.singly = 0
         self._tree: tuple[int, Proposal] | None = None  # what the cache holds behind its first tokens, if not a chain
         self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
 
@@ -70,7 +75,7 @@ class ModelDrafter(Drafter):
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Ask a draft length after each row whether to go on."""
         self._model.forget_if_changed()
-        self._length, self._tree, self._begins = length, None, True
+        self._length, self._tree, self._begins, self.singly = length, None, True, 0
 
     def reset(self) -> None:
         """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
@@ -90,7 +95,7 @@ class ModelDrafter(Drafter):
         """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
 
         Where the draft length is a tree's shape, this is how many levels the tree may have.
-        There are none after a token that the draft lacks.
+        There are none after a token that the draft lacks. Of greedy sampling there are tokens without rows.
         """
         if self.max_length is not None:
             limit = min(limit, self.max_length - len(token_ids))
@@ -100,16 +105,23 @@ class ModelDrafter(Drafter):
         if isinstance(self._length, TreeShape) and self._length.branches:
             return self._grow(self._length, token_ids, limit, to_probs, generator)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
-        sequence, rows = list(token_ids), []
+        sequence, rows = list(token_ids), list[Tensor]()
+        greedy, on_cpu = is_greedy(to_probs), self._model.device.type == "cpu"
+        if len(token_ids) - 1 - known <= self.singly:
+            for token in token_ids[known:-1]:
+                self._model.append([token], rows=1)
         for i in range(limit):
             logits = self._fit(self._model.append(sequence[self._model.length :], rows=1))
-            rows.append(to_probs(logits, sequence))
-            token = int(draw(rows[-1], uniforms[i : i + 1]))
-            check_drawn("draft", token, rows[-1], len(sequence))
+            if greedy:
+                token = int(logits.argmax(-1))
+            else:
+                rows.append(to_probs(logits, sequence))
+                token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
+                check_drawn("draft", token, rows[-1], len(sequence))
             sequence.append(token)
             if not self._length.should_continue(logits[0]):
                 break
-        return Proposal(sequence[len(token_ids) :], torch.cat(rows))
+        return Proposal(sequence[len(token_ids) :], torch.cat(rows) if rows else None)
 
     def _grow(
         self,

@@ -111,6 +111,8 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
     request = Request.from_file(values)  # links may be of an older version
+    if not models and getattr(request.num_speculative_tokens, "profile", None) is not None:
+        raise ValueError("this server does not read files by name, so auto's profile must be left out")
     if not models:
         _check_named(request.spending)
     if isinstance(request.rule, Lossless):
@@ -160,8 +162,11 @@ _FINEST, _WIDEST = 0.02, 20.0
 """The range of a slider that no study of rules has set, in units of where it starts."""
 
 
-def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = ()) -> dict[str, Any]:
-    """Return everything that the page needs to draw itself, for JSON: the package's rules and those of the server."""
+def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = (), proposals: str | None = None) -> dict[str, Any]:
+    """Return everything that the page needs to draw itself, for JSON: the package's rules and those of the server.
+
+    ``proposals`` is how many the page begins with, if not as many as suit the bundled pair.
+    """
     return {
         "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
         "sampling": knobs(SamplingParams),
@@ -170,7 +175,7 @@ def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = ()) -> dict[st
         "budget": knobs(Budget),
         "protection": knobs(Protection),
         "protected_sets": list(PATTERNS),
-        "start": RELAXED,
+        "start": RELAXED if proposals is None else RELAXED | {"num_speculative_tokens": proposals},
         "verifications": {each.name: each.summary for each in VERIFICATIONS.values()},
         "limits": asdict(limits),
         "models": models,

@@ -83,7 +83,8 @@ class Playground:
     """What visitors share: models, a queue, and recent runs.
 
     ``models`` says whether visitors may name models; ``pair`` names target and draft where they do not;
-    ``rules`` are those from outside that they may choose beside the package's.
+    ``rules`` are those from outside that they may choose beside the package's, and ``proposals`` how many the page
+    begins with, if not as many as suit the bundled pair.
     """
 
     def __init__(
@@ -93,10 +94,11 @@ class Playground:
         models: bool,
         pair: tuple[str | None, str | None] = (None, None),
         rules: Sequence[Rule] = (),
+        proposals: str | None = None,
     ) -> None:
         self.limits, self.models = limits, models
         self.pairs, self.queue, self.runs = PairStore(pair), RequestQueue(limits.waiting), Runs(limits.runs)
-        self._form = form(limits, models=models, rules=rules) | {
+        self._form = form(limits, models=models, rules=rules, proposals=proposals) | {
             "pair": dict(zip(("target", "draft"), pair, strict=True))
         }
 

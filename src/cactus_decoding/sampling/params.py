@@ -127,9 +127,30 @@ class SamplingParams(SamplingSettings):
         return probs
 
 
+class PlainSampling:
+    """Sampling as a function that is also told the tokens, which it does not look at.
+
+    Attributes:
+        plain: the sampling; of other functions, that which they do nothing else than, or None.
+    """
+
+    def __init__(self, sampling: SamplingParams) -> None:
+        self.plain = sampling
+
+    def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return probabilities, ``[rows, vocabulary]``."""
+        return self.plain(logits)
+
+
 def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:
-    """Return sampling as a function that is also told the tokens, which it does not look at."""
-    return lambda logits, _: sampling(logits)
+    """Return sampling as a function that is also told the tokens."""
+    return PlainSampling(sampling)
+
+
+def is_greedy(to_probs: LogitsToProbs) -> bool:
+    """Say whether a function takes the likeliest token and does nothing else, so that its rows need not be made."""
+    plain: SamplingParams | None = getattr(to_probs, "plain", None)
+    return plain is not None and plain.temperature == 0
 
 
 def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:

@@ -27,14 +27,14 @@ class Run:
         self.chooser, self.times = chooser(times, 15, drafts=drafts), times
         self.seconds, self.tokens, self.ways = 0.0, 0, list[str]()
 
-    def step(self, kept: int, match: Match = NOTHING, row: torch.Tensor = SURE, unread: int = 1) -> None:
+    def step(self, kept: int, match: Match = NOTHING, row: torch.Tensor = SURE, unread: int = 0) -> None:
         """Take one of whose proposals up to so many are kept."""
         limit = self.chooser.begin_step()
         choice = self.chooser.choose(match, limit, limit, unread, first=False)
         drafted = choice.count
         if choice.way == "draft":
             drafted = next((i for i in range(1, choice.count) if not self.chooser.should_continue(row)), choice.count)
-            self.seconds += drafted * self.times.draft + unread * self.times.reading
+            self.seconds += drafted * self.times.draft + self.times.catching_up(unread)
         self.chooser.end_draft(drafted)
         accepted = min(kept, drafted)
         self.chooser.end_step(accepted)
@@ -51,15 +51,18 @@ class Run:
 
 steps = st.lists(
     st.tuples(
-        st.integers(0, 15), st.sampled_from([NOTHING, COPY, Match(1, [7], [1.0])]), st.booleans(), st.integers(1, 30)
+        st.integers(0, 15), st.sampled_from([NOTHING, COPY, Match(1, [7], [1.0])]), st.booleans(), st.integers(0, 30)
     ),
     max_size=80,
 )
 some_times = st.builds(
-    lambda widths, draft, reading: PassTimes(tuple(zip((1, 2, 3, 4, 8, 16), widths, strict=True)), draft, reading),
+    lambda widths, draft, reading, pair: PassTimes(
+        tuple(zip((1, 2, 3, 4, 8, 16), widths, strict=True)), draft, reading, pair=pair
+    ),
     st.lists(st.floats(0.1, 5), min_size=6, max_size=6),
     st.floats(0, 2),
     st.floats(0, 0.5),
+    st.floats(0, 3),
 )
 
 
@@ -87,7 +90,7 @@ class Careless(Chooser):
 
 def test_a_chooser_without_an_account_loses_more() -> None:
     dear, behind = PassTimes(((1, 1.0), (16, 8.0))), list(range(15))
-    taken = [(0, Match(size, behind, [size + i for i in behind]), True, 1) for size in (64, 16)]
+    taken = [(0, Match(size, behind, [size + i for i in behind]), True, 0) for size in (64, 16)]
     assert worst_loss(Run(dear, chooser=Careless), taken) > STAKE + 0.5
     assert worst_loss(Run(dear), taken) <= STAKE
 

@@ -46,6 +46,7 @@ def test_passes_of_both_models_are_timed_and_forgotten() -> None:
     assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
     assert found.draft == pytest.approx(1.1)
     assert found.reading == pytest.approx(0.1, abs=0.02)
+    assert found.pair == pytest.approx(1.2)
     assert model.length == draft.length == 0
 
 
@@ -145,6 +146,28 @@ def test_seed_and_profile_repeat_a_response(target: CachedModel, tmp_path: Path)
     first, other, again = (decided(run(target, drafter, k=length, seed=seed, length=60)) for seed in (5, 6, 5))
     assert first == again != other
     assert len({len(step[0]) for step in first}) > 1
+
+
+class Widths(CachedModel):
+    """Notes how many tokens it reads at once."""
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        vars(self).setdefault("widths", []).append(len(token_ids))
+        return super().append(token_ids, rows, positions, mask)
+
+
+def test_a_draft_reads_one_by_one_where_two_at_once_take_longer(target: CachedModel, tmp_path: Path) -> None:
+    made = []
+    for pair in (0.12, 0.08):  # a proposal takes 0.05
+        path = tmp_path / f"{pair}.json"
+        path.write_text(json.dumps({"times": TIMES.as_dict() | {"pair": pair}}))
+        draft = Widths(target.model)  # whose proposals are all kept
+        made.append(decided(run(target, ModelDrafter(draft), k=AutoLength(profile=str(path)), seed=5, length=60)))
+        assert (2 in draft.widths[1:]) == (pair < 0.1)
+        draft.widths.clear()
+        run(target, ModelDrafter(draft), k=2, seed=5)
+        assert 2 in draft.widths[1:]  # where nobody has measured
+    assert made[0] == made[1]
 
 
 def test_the_context_window_of_a_small_model_is_not_left() -> None:

@@ -56,6 +56,7 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["some-model"], "give TARGET and --draft"),
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
         (["--num-speculative-tokens", "adaptive"], "must be an integer of at least 1, but is 'adaptive'"),
+        (["--num-speculative-tokens", "auto"], "vLLM proposes the same number for all requests and in every step"),
         (["--num-speculative-tokens", "tree:static=4.2"], "vLLM has removed tree attention, so num_speculative_tokens"),
         (
             ["--engine", "llama-cpp", "--num-speculative-tokens", "tree:static=4.2"],

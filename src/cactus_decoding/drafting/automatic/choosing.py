@@ -92,11 +92,11 @@ class Chooser:
             match: what may be copied.
             limit: proposals at most.
             room: of these, what the draft's context window has room for.
-            unread: tokens that the draft has to read first.
+            unread: tokens before the last one that the draft has to read first.
             first: whether that is the whole text, which is then an outlay for the rest of the response.
         """
         times, rate = self.times, self.rate
-        reading = times.reading * unread
+        reading = times.catching_up(unread)
         options = [Choice("nothing", 0, 1.0, times.of(1))]
         found = min(limit, len(match.token_ids))
         if found:

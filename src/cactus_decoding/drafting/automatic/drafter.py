@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from cactus_decoding.drafting.automatic.choosing import Chooser
+from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.suffix import SuffixDrafter
 from cactus_decoding.drafting.suffix_index import Match
+from cactus_decoding.models.base import num_shared
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 
 
@@ -29,13 +31,15 @@ class ChoosingDrafter(Drafter):
         self._drafter, self._chooser, self._lookup, self._shortest = drafter, chooser, lookup, shortest
         self.max_length = None if drafter is None else drafter.max_length
         self._match, self._length = Match(0, [], []), 0  # behind the text as it was in the last step
-        self._read = 0  # how much of the text the other drafter has seen
+        self._read: list[int] = []  # what the other drafter has seen
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Tell both."""
         self._lookup.begin_response(target, length)
         if self._drafter is not None:
             self._drafter.begin_response(target, length)
+        if isinstance(self._drafter, ModelDrafter):
+            self._drafter.singly = self._chooser.times.singly
 
     def reset(self) -> None:
         """Have the other drafter forget the last response."""
@@ -52,8 +56,10 @@ class ChoosingDrafter(Drafter):
         if self._match.size < self._shortest:
             self._match = Match(0, [], [])
         room = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
-        choice = self._chooser.choose(self._match, limit, room, len(token_ids) - self._read, first=not self._read)
+        unread = len(token_ids) - 1 - num_shared(self._read, token_ids[:-1])
+        choice = self._chooser.choose(self._match, limit, room, unread, first=not self._read)
         if choice.way == "draft" and self._drafter is not None:
-            self._read = len(token_ids)
-            return self._drafter.propose(token_ids, choice.count, to_probs, generator)
+            proposal = self._drafter.propose(token_ids, choice.count, to_probs, generator)
+            self._read = token_ids + proposal.token_ids[:-1]
+            return proposal
         return Proposal(self._match.token_ids[: choice.count] if choice.way == "copy" else [], None)

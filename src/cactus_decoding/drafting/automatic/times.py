@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ WIDTHS = (1, 2, 3, 4, 8, 12, 16)
 _CONTEXT = 16
 _DRAFTED = 4
 _REPEATS, _LEAST = 2, 4
+_SINGLY = 8
 _Clock = Callable[[], float]
 _ENGINES = ("transformers", "llama_cpp")
 
@@ -44,6 +46,7 @@ class PassTimes:
         draft: of one proposal by the drafter; 0 for one that copies.
         reading: of a token that the drafter has not read yet, in a longer pass.
         source: where they are from.
+        pair: of a proposal behind a token that the drafter has not read yet; 0 where that is not known.
 
     Raises:
         ValueError: for seconds that are not positive, or widths that do not ascend from 1.
@@ -52,22 +55,24 @@ class PassTimes:
         >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
         >>> times.of(1), times.of(3), times.of(8)
         (0.1, 0.26, 0.52)
+        >>> PassTimes(((1, 0.1),), draft=0.022, reading=0.01, pair=0.067).singly
+        2
     """
 
     target: tuple[tuple[int, float], ...]
     draft: float = 0.0
     reading: float = 0.0
     source: str = "given"
+    pair: float = 0.0
 
     def __post_init__(self) -> None:
         widths = [width for width, _ in self.target]
         if widths[:1] != [1] or widths != sorted(set(widths)):
             raise ValueError(f"widths of passes must ascend from 1, but are {widths}")
         seconds = [seconds for _, seconds in self.target]
-        if not all(map(math.isfinite, (*seconds, self.draft, self.reading))) or not (
-            min(seconds) > 0 and min(self.draft, self.reading) >= 0
-        ):
-            raise ValueError(f"seconds of passes must be positive, but are {self.target}, {self.draft}, {self.reading}")
+        drafts = self.draft, self.reading, self.pair
+        if not all(map(math.isfinite, (*seconds, *drafts))) or min(seconds) <= 0 or min(drafts) < 0:
+            raise ValueError(f"seconds of passes must be positive, but are {self.target}, {drafts}")
 
     @property
     def widths(self) -> list[int]:
@@ -82,6 +87,19 @@ class PassTimes:
         known, seconds = self.target[-1]
         return seconds * width / known
 
+    def catching_up(self, unread: int) -> float:
+        """Return what it takes longer to draft where so many tokens stand unread before the last one."""
+        return unread * self.draft if unread <= self.singly else self._together(unread)
+
+    @cached_property
+    def singly(self) -> int:
+        """Up to how many such tokens are faster read one by one: kernels may take long for two or three rows."""
+        return sum(1 for _ in takewhile(lambda count: count * self.draft < self._together(count), range(1, _SINGLY)))
+
+    def _together(self, unread: int) -> float:
+        second = max(self.pair - self.draft, 0.0) if self.pair else self.reading
+        return second + (unread - 1) * self.reading if unread else 0.0
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "source"}
@@ -91,7 +109,8 @@ class PassTimes:
         """Return the times of a file; raise `ValueError` for one that holds none."""
         try:
             target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            return cls(target, float(values["draft"]), float(values["reading"]), source)
+            pair = float(values.get("pair", 0.0))  # which older files lack
+            return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{source} holds no times of passes: {error}") from None
 
@@ -115,7 +134,8 @@ def measure(target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = No
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
     best = time_passes(target, WIDTHS, clock)
-    return PassTimes(tuple(best.items()), *time_drafter(target, drafter, clock), "now")
+    draft, reading, pair = time_drafter(target, drafter, clock)
+    return PassTimes(tuple(best.items()), draft, reading, "now", pair)
 
 
 def time_passes(
@@ -161,15 +181,16 @@ def _text(model: BaseCachedModel) -> tuple[list[int], int]:
 
 def time_drafter(
     target: BaseCachedModel, drafter: Drafter, clock: _Clock, sampling: SamplingParams | None = None
-) -> tuple[float, float]:
-    """Return the seconds of a proposal, and of a token that was not read before; nothing of what only copies."""
+) -> tuple[float, float, float]:
+    """Return draft, reading and pair of `PassTimes`; nothing of what only copies."""
     if isinstance(drafter, LookUpDrafter):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     text, context = _text(target)
     to_probs = as_logits_to_probs(sampling or SamplingParams())
     generator = torch.Generator(target.device).manual_seed(0)
     drafts: list[float] = []
     reads: list[float] = []
+    pairs: list[float] = []
 
     def seconds(length: int, limit: int) -> tuple[float, int]:
         began = clock()
@@ -184,12 +205,13 @@ def time_drafter(
             seconds(context, 1)
             taken, drafted = seconds(context + 1, _DRAFTED)
             drafts.append(taken / max(drafted, 1))
-            behind = min(context + 1 + max(WIDTHS), len(text))
+            pairs.append(seconds(context + 3, 1)[0])
+            behind = min(context + 3 + max(WIDTHS), len(text))
             taken, _ = seconds(behind, 1)
-            reads.append(max(taken - drafts[-1], 0.0) / max(behind - context - 1, 1))
+            reads.append(max(taken - drafts[-1], 0.0) / max(behind - context - 3, 1))
     finally:
         drafter.reset()
-    return min(drafts), min(reads)
+    return min(drafts), min(reads), min(pairs)
 
 
 def _wait(device: torch.device) -> None:

@@ -18,7 +18,7 @@ from cactus_decoding.integrations.vllm.request import RULES_KEY, ServerConfig, a
 from cactus_decoding.integrations.vllm.server import check_draft, prefers_float32
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.base import check_fits
-from cactus_decoding.models.loading import check_model_name
+from cactus_decoding.models.loading import check_model_name, logger
 from cactus_decoding.rules import Lossless, parse_rule
 from cactus_decoding.sampling.params import SamplingParams
 
@@ -49,7 +49,8 @@ class VllmEngine:
         """Raise `ValueError` for what vLLM, or the plug-in in it, does not do."""
         request.check_chain("vLLM, which has removed tree attention,")
         if not isinstance(request.num_speculative_tokens, FixedLength):
-            raise ValueError(f"vLLM takes a fixed number of proposals, but not '{request.num_speculative_tokens}'")
+            given = request.num_speculative_tokens
+            raise ValueError(f"vLLM takes a fixed number of proposals for all requests and steps, but not '{given}'")
         if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):
             raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
         for name, value in vars(request.sampling).items():
@@ -141,6 +142,8 @@ def located(target: str, draft: str, engine_arguments: str | None) -> tuple[str,
     offline.check_names(given)
     # the bundled pair is trained in float32, of which vLLM would make bfloat16
     float32 = target == "bundled" or ("dtype" not in given and prefers_float32(target))
+    if float32 and target != "bundled":
+        logger.info("vLLM reads the models in float32, which is faster on this processor than 16 bits")
     return *paths, ({"dtype": "float32"} if float32 else {}) | given
 
 

@@ -143,13 +143,14 @@ def _time(
     costs: dict[str, DraftTimes] = {}
     for number, (name, draft) in enumerate(drafts.items(), start=1):
         report("Timing passes", number, total, name)
-        one, two = times.time_passes(draft.model_cache, (1, 2), clock, SWEEPS).values()
-        seconds, reading = times.time_drafter(model, draft, clock, request.sampling)
-        costs[name] = DraftTimes(own[name], seconds, reading, max(two - one, 0.0))
+        seconds, reading, pair = times.time_drafter(model, draft, clock, request.sampling)
+        costs[name] = DraftTimes(own[name], seconds, reading, max(pair - seconds, 0.0))
     report("Timing passes", total - 1, total, "")
     passes = PassTimes(tuple(times.time_passes(model, WIDTHS, clock, SWEEPS, until).items()))
     for name, draft in drafts.items():
-        keep_times(PassTimes(passes.target, costs[name].seconds, costs[name].reading), model, draft)
+        cost = costs[name]
+        kept = PassTimes(passes.target, cost.seconds, cost.reading, pair=cost.seconds + cost.behind)
+        keep_times(kept, model, draft)
     keep_times(passes, model, target.drafter)
     report("Timing passes", total, total, "")
     return passes, threads, costs

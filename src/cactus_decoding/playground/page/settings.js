@@ -146,7 +146,7 @@ export class Settings {
         "Proposals per step",
         this.proposals,
         "A number; 0 is plain sampling from the target. Or ``confidence:threshold=0.4`` to stop where the draft is " +
-          "unsure, or ``adaptive`` for as many as are worth their time.",
+          "unsure, or ``auto`` for what pays on this machine, which may be none: a rule relaxes nothing then.",
       ),
       list,
       row(
