@@ -85,7 +85,7 @@ def test_servers_name_the_key(key: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{key} must be"):
         request_of({RULE_KEY: "clamped:width=1", key: value}, server)
     with pytest.raises((TypeError, ValueError), match=f"^{key} must be"):
-        read_completion({"prompt": "Hi", RULE_KEY: "clamped:width=1", key: value}, "m", GIVEN, chat=False)
+        read_completion({"prompt": "Hi", RULE_KEY: "clamped:width=1", key: value}, GIVEN, chat=False)
 
 
 SAMPLED = [
@@ -98,7 +98,7 @@ SAMPLED = [
 @pytest.mark.parametrize(("name", "value"), SAMPLED, ids=[f"{name}={value}" for name, value in SAMPLED])
 def test_a_server_of_llama_cpp_names_what_it_samples_by(name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name} must be"):
-        read_completion({"prompt": "Hi", name: value}, "m", {}, chat=False)
+        read_completion({"prompt": "Hi", name: value}, {}, chat=False)
 
 
 @pytest.mark.parametrize("name", [*SETTINGS])
@@ -111,4 +111,4 @@ def test_names_that_nobody_declared_are_unknown_everywhere(name: str, capsys: py
         with pytest.raises(ValueError, match=f"there is no key '{name}z'; did you mean '{name}'"):
             request_of({f"{name}z": 1})
         with pytest.raises(ValueError, match=f"a request has no '{name}z'"):
-            read_completion({"prompt": "Hi", f"{name}z": 1}, "m", {}, chat=False)
+            read_completion({"prompt": "Hi", f"{name}z": 1}, {}, chat=False)

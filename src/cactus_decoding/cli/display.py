@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from cactus_decoding import Outcome, Response
+    from cactus_decoding import Fate, Outcome, Response
     from cactus_decoding.generation.detokenizer import TextPart
     from cactus_decoding.models.tokenizers import Tokenizer
     from cactus_decoding.tracing import TracedStep
@@ -60,7 +60,8 @@ def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequ
     console = Console(highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(legend(console), end="\n\n")
-    detokenizer, look = IncrementalDetokenizer(tokenizer, stop), styles(console)
+    detokenizer: IncrementalDetokenizer[Fate] = IncrementalDetokenizer(tokenizer, stop)
+    look = styles(console)
     for step in steps:
         for token_id, fate in zip(step.token_ids, step.fates, strict=True):
             write(console, detokenizer.push(token_id, fate), look)
@@ -69,7 +70,7 @@ def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequ
     console.file.write("\n")
 
 
-def write(console: Console, parts: list[TextPart], look: dict[str, str]) -> None:
+def write(console: Console, parts: list[TextPart[Fate]], look: dict[str, str]) -> None:
     """Write parts of a text to a console, each in the look of its token's fate; plain where it is no terminal."""
     for part in parts:
         if console.is_terminal:

@@ -12,7 +12,7 @@ from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import pass_times_text
 
 if TYPE_CHECKING:
-    from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
+    from cactus_decoding.generation.pair import Pair
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -100,6 +100,10 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read: a request reads on "
                           "behind one with the same beginning; 0 keeps none.", rich_help_panel=SERVER)
     ] = 4,
+    alias: Annotated[
+        str | None, typer.Option(metavar="NAME", help="llama.cpp: what answers call the model; requests may name any.",
+                                 show_default="what the file says", rich_help_panel=SERVER)
+    ] = None,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
     *,
@@ -141,7 +145,7 @@ def serve(
             spending["budget"] = budget
         key = api_key or os.environ.get(KEY) or None
         address = host or "127.0.0.1", port
-        return _serve_llama_cpp(target, draft, spending, address, key, max_waiting, kept_prompts, threads)
+        return _serve_llama_cpp(target, draft, spending, address, key, alias, max_waiting, kept_prompts, threads)
     for option, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
         given += [] if value is None else [option, str(value)]
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
@@ -225,6 +229,7 @@ def _serve_llama_cpp(
     spending: dict[str, Any],
     address: tuple[str, int | None],
     key: str | None,
+    alias: str | None,
     max_waiting: int,
     kept_prompts: int,
     threads: int | None,
@@ -242,16 +247,20 @@ def _serve_llama_cpp(
             f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"
         )
     library()  # says how to install it
+    from cactus_decoding.drafting.automatic import AutoLength
+    from cactus_decoding.generation.request import Request
     from cactus_decoding.generation.settings import AUTO
     from cactus_decoding.integrations.llama_cpp.server import LlamaServer
     from cactus_decoding.integrations.llama_cpp.server import serve as run
 
     options.prepare(threads, small=False)
+    Request.from_dict(spending | {"temperature": 0.0})
     with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
-        llama = _load(target, draft, spending, kept_prompts)
-        if spending.get("num_speculative_tokens", AUTO) == AUTO:
-            llama.prepare()  # no client is to wait for that
-        server = LlamaServer(llama, llama.metadata.get("general.name") or "model", spending, max_waiting)
+        pair = _load(target, draft, kept_prompts)
+        if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
+            pair.prepare(AutoLength())  # no client is to wait for that
+        name = alias or pair.target.model.metadata("general.name") or "model"
+        server = LlamaServer(pair, name, spending, max_waiting)
 
         def announce(address: str) -> None:
             guarded = "with a key" if key else "without a key"
@@ -263,11 +272,11 @@ def _serve_llama_cpp(
     return 0
 
 
-def _load(target: str | None, draft: str | None, spending: dict[str, Any], kept_prompts: int) -> CactusLlama:
+def _load(target: str | None, draft: str | None, kept_prompts: int) -> Pair:
     """Load a pair by name, as everywhere else."""
     from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing
     from cactus_decoding.generation.pair import check_names
-    from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
+    from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     file = None if target is None else parse_gguf(target)
@@ -278,4 +287,4 @@ def _load(target: str | None, draft: str | None, spending: dict[str, Any], kept_
         draft = LOOK_UP
     check_keeps_nothing(draft)
     check_names(target, draft)
-    return CactusLlama.open(file, draft, kept_prompts=kept_prompts, **spending)
+    return load_gguf_pair(file, draft, kept_prompts)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from cactus_decoding.models.tokenizers import Tokenizer
-    from cactus_decoding.types import Fate
+
+Told = TypeVar("Told")
+"""What is said of a token, such as its `Fate`."""
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no whole character yet."""
 
 
 @dataclass(frozen=True)
-class TextPart:
-    """The text that one token added, and the token's fate."""
+class TextPart(Generic[Told]):
+    """The text that one token added, and the token's fate, or what else was said of it."""
 
     text: str
-    fate: Fate
+    fate: Told
 
 
-class IncrementalDetokenizer:
+class IncrementalDetokenizer(Generic[Told]):
     """Decodes token by token.
 
     A token may hold a part of a UTF-8 character: the character belongs to the token that completes it. The text that
@@ -37,10 +39,10 @@ class IncrementalDetokenizer:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._context: list[int] = []  # the tokens decoded before: a tokenizer may drop a leading space
-        self._waiting: list[tuple[int, Fate]] = []  # tokens that do not end in a whole character
-        self._held: list[TextPart] = []  # parts that may be cut
+        self._waiting: list[tuple[int, Told]] = []  # tokens that do not end in a whole character
+        self._held: list[TextPart[Told]] = []  # parts that may be cut
 
-    def push(self, token_id: int, fate: Fate) -> list[TextPart]:
+    def push(self, token_id: int, fate: Told) -> list[TextPart[Told]]:
         """Take a token; return the parts that can now be shown."""
         self._waiting.append((token_id, fate))
         if self._decode(self._context + [token for token, _ in self._waiting]).endswith(UNFINISHED):
@@ -48,13 +50,13 @@ class IncrementalDetokenizer:
         self._held += self._split_waiting()
         return self._release(len(self._text_held()) - self._length_of_a_started_stop())
 
-    def finish(self) -> list[TextPart]:
+    def finish(self) -> list[TextPart[Told]]:
         """Return what was held back, cut before a stop string."""
         self._held += self._split_waiting()
         text = self._text_held()
         return self._release(min([text.index(s) for s in self._stop if s in text], default=len(text)))
 
-    def _split_waiting(self) -> list[TextPart]:
+    def _split_waiting(self) -> list[TextPart[Told]]:
         """Share the text of the waiting tokens out: to each what is settled once it is there."""
         waiting = [token for token, _ in self._waiting]
         whole = self._decode(self._context + waiting)
@@ -67,9 +69,9 @@ class IncrementalDetokenizer:
         self._context, self._waiting = waiting or self._context, []
         return parts
 
-    def _release(self, length: int) -> list[TextPart]:
+    def _release(self, length: int) -> list[TextPart[Told]]:
         """Return the first ``length`` characters that are held, part by part, and keep the rest."""
-        released: list[TextPart] = []
+        released: list[TextPart[Told]] = []
         while self._held and length >= len(self._held[0].text):
             released.append(self._held.pop(0))
             length -= len(released[-1].text)

@@ -57,9 +57,20 @@ def as_chat_prompt(tokenizer: Any, message: str) -> str:
         raise ValueError(
             "the target has no chat template: leave out --chat, and write the prompt as the model wants it"
         )
+    return conversation_prompt(tokenizer, [{"role": "user", "content": message}])
+
+
+def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
+    """Return the prompt that a model's chat template makes of messages; see `as_chat_prompt`.
+
+    Raises:
+        ValueError: for a tokenizer without a template, or one that fails.
+    """
+    if not tokenizer.chat_template:
+        raise ValueError("the target has no chat template: give a prompt as the model wants it, and no messages")
+    wanted = {"add_generation_prompt": True} | options | {"tokenize": False}
     try:
-        conversation = [{"role": "user", "content": message}]
-        prompt = str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+        prompt = str(tokenizer.apply_chat_template(conversation, **wanted))
     except Exception as error:  # templates are programs, and raise what they like
         raise ValueError(f"the target's chat template fails: {' '.join(str(error).split())}") from error
     first, begins = tokenizer.bos_token, tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]

@@ -14,7 +14,7 @@ from cactus_decoding.models.tokenizers import Tokenizer
 from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
 from cactus_decoding.tracing.what_if import PositionRows, what_if
-from cactus_decoding.types import ROOT, Outcome, Visit
+from cactus_decoding.types import ROOT, Fate, Outcome, Visit
 
 
 class TokenNames:
@@ -63,7 +63,8 @@ class PositionReader:
         top_candidates: int = 5,
         max_rows_bytes: float = 0,
     ) -> None:
-        self._name, self._text = TokenNames(tokenizer), IncrementalDetokenizer(tokenizer)
+        self._name = TokenNames(tokenizer)
+        self._text: IncrementalDetokenizer[Fate] = IncrementalDetokenizer(tokenizer)
         self._request, self._top = request, top_candidates
         self._max_rows_bytes, self.rows_bytes = max_rows_bytes, 0
         self._steps, self._positions, self._spent = 0, 0, 0.0

@@ -14,8 +14,9 @@ from support.engine_rules import SPELLINGS
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.integrations.common.batched_policy import Group, Layout, Protected, Weighed
-from cactus_decoding.integrations.common.counters import REPORTED, BudgetMeter
+from cactus_decoding.integrations.common.counters import BudgetMeter
 from cactus_decoding.integrations.common.relaxed_logits import relax_rows, relax_tokens
+from cactus_decoding.integrations.common.reports import REPORTED
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.v1 import DraftProbs
 from cactus_decoding.policy.importance import Importance

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 from itertools import islice
 
@@ -17,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from cactus_decoding import SamplingParams, zoo
 from cactus_decoding.integrations.llama_cpp import CactusLlama
-from cactus_decoding.integrations.llama_cpp.calls import Cancelled
 from cactus_decoding.integrations.llama_cpp.sampling import LlamaSampling
+from cactus_decoding.models.llama_cpp.context import Cancelled
 from cactus_decoding.zoo.word_problems import EXAMPLES, word_problems
 
 QUESTION = EXAMPLES[0].prompt
@@ -27,6 +29,11 @@ TOOL = {
     "type": "function",
     "function": {"name": "answer", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}},
 }
+
+
+def test_whoever_imports_the_class_does_not_wait_for_torch():
+    code = "import sys; from cactus_decoding.integrations.llama_cpp import CactusLlama; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def told(completion):

@@ -5,47 +5,112 @@ from __future__ import annotations
 import pytest
 from support.tables import all_of
 
-from cactus_decoding.integrations.llama_cpp.request import UnknownModelError, read_completion
+from cactus_decoding.integrations.llama_cpp.request import read_completion
 
 USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+def schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
 
 
 def read(usual=(), *, chat=False, **body):
-    return read_completion(({"messages": [USER]} if chat else {"prompt": "Hi"}) | body, "m", dict(usual), chat=chat)
+    return read_completion(({"messages": [USER]} if chat else {"prompt": "Hi"}) | body, dict(usual), chat=chat)
 
 
 def test_what_is_not_asked_for_is_what_vllm_takes():
     asked = read()
-    assert {name: asked.arguments[name] for name in ("temperature", "top_p", "top_k", "min_p", "stream")} == {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "stream": False,
-    }
-    assert asked.arguments["seed"] != read().arguments["seed"]
-    assert "rule" not in asked.arguments  # the model's own settings decide
+    assert asked.sampling == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    assert (asked.stream, asked.n, asked.logprobs, asked.max_tokens, read(chat=True).max_tokens) == (
+        False, 1, None, 16, None
+    )  # fmt: skip
+    assert asked.seed != read().seed
+    assert "rule" not in asked.settings  # the server's own settings decide
 
 
 def test_names_of_openai_and_ours_become_those_of_a_completion():
     asked = read(
         chat=True, max_completion_tokens=5, acceptance_rule="cactus:delta=1", budget=0.5, protect="json|digits"
     )
-    assert asked.arguments["max_tokens"] == 5
-    assert asked.arguments["rule"] == "cactus:delta=1"
-    assert (asked.arguments["budget"], asked.arguments["protect"]) == (0.5, "digits|json")
-    assert read(user="me", n=1, best_of=1, model="m", logit_bias=None).arguments.keys() == read().arguments.keys()
-    assert read(prompt=[[1, 2]]).arguments["prompt"] == [1, 2]
-    assert read(stop="x").arguments["stop"] == ["x"]
+    assert asked.max_tokens == 5
+    assert asked.settings == {"rule": "cactus:delta=1", "budget": 0.5, "protect": "digits|json"}
+    assert read(prompt=[[1, 2]]).prompt == [1, 2]
+    assert read(stop="x").stop == ("x",)
+    assert (read(logprobs=0).logprobs, read(n=3).n, read(acceptance_report=True).report) == (0, 3, True)
+    told = [{"logprobs": True}, {"logprobs": True, "top_logprobs": 4}, {"logprobs": False}, {"top_logprobs": 0}]
+    assert [read(chat=True, **each).logprobs for each in told] == [0, 4, None, None]
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert read(chat=True, messages=[{"role": "user", "content": parts}]).arguments["messages"][0]["content"] == "ab"
+    assert read(chat=True, messages=[{"role": "developer", "content": parts}]).messages == [
+        {"role": "system", "content": "ab"}
+    ]
+
+
+_ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [
+    {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+]}  # fmt: skip
+CLIENTS = {
+    "openai, structured": {
+        "model": "x", "stream": False, "messages": [USER], "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "N", "strict": True, "schema": {
+                "properties": {"n": {"title": "N", "type": "integer"}}, "required": ["n"], "title": "N",
+                "type": "object", "additionalProperties": False}}},
+    },
+    "langchain, with tools": {
+        "model": "x", "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.7, "n": 1,
+        "max_completion_tokens": 30, "parallel_tool_calls": False, "tool_choice": "required", "tools": [TOOL],
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "me"}],
+    },
+    "langchain, a tool's answer": {
+        "model": "x", "tools": [TOOL], "messages": [
+            USER, _ASSISTANT, {"role": "tool", "content": "1", "tool_call_id": "call_1"}],
+    },
+    "litellm": {
+        "model": "x", "messages": [USER], "max_tokens": 8, "user": "me", "top_p": 1, "frequency_penalty": 0,
+        "presence_penalty": 0, "logit_bias": {}, "logprobs": True, "top_logprobs": 2, "seed": 3, "stop": ["."],
+        "metadata": {"trace": "1"}, "service_tier": "default",
+    },
+    "llama-index": {
+        "model": "x", "temperature": 0.1, "max_tokens": 8, "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    },
+    "open webui": {
+        "model": "x", "stream": True, "stream_options": {"include_usage": True}, "reasoning_effort": "low",
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": ""}, USER],
+        "temperature": 0.8, "min_p": 0.05, "top_k": 40, "repeat_penalty": 1.1, "seed": 0, "max_tokens": 128,
+    },
+    "open webui, a title": {"model": "x", "messages": [USER], "stream": False, "max_completion_tokens": 1000},
+}  # fmt: skip
+"""Bodies as these clients send them."""
+
+
+@all_of("client", CLIENTS)
+def test_bodies_of_clients_are_read(client):
+    asked = read(chat=True, **CLIENTS[client])
+    assert asked.stream == CLIENTS[client].get("stream", False)
+    assert all(isinstance(message["content"], str) for message in asked.messages)
+    assert (asked.grammar is not None) == (client in ("openai, structured", "langchain, with tools"))
+    if "answer" in client:
+        assert asked.messages[1]["tool_calls"][0]["function"]["arguments"] == {"n": 1}
+
+
+def test_what_clients_send_besides_is_taken_and_changes_nothing():
+    besides = {
+        "user": "me", "service_tier": "auto", "store": False, "metadata": {"a": "b"}, "safety_identifier": "x",
+        "prompt_cache_key": "y", "parallel_tool_calls": True, "model": "gpt-4", "logit_bias": None, "seed": 1,
+        "stream_options": {"include_usage": False, "include_obfuscation": False},
+    }  # fmt: skip
+    assert read(**besides, best_of=1) == read(seed=1)
+    chat = {"reasoning_effort": "low", "verbosity": "low", "modalities": ["text"], "response_format": {"type": "text"}}
+    assert read(chat=True, **besides, **chat) == read(chat=True, seed=1)
 
 
 def test_a_server_s_settings_can_be_taken_back():
     usual = {"rule": "clamped:width=1", "protect": r"\d+", "protect_threshold": 0.1, "relax_within": ["<a>", "</a>"]}
-    assert read(usual, protect=r"\d+").arguments["protect"] == r"\d+"  # the server's own pattern may be named
+    assert read(usual, protect=r"\d+").settings["protect"] == r"\d+"  # the server's own pattern may be named
     asked = read(usual, protect="none", relax_within="none")
-    assert [asked.arguments[name] for name in ("protect", "protect_threshold", "relax_within")] == [None] * 3
+    assert [asked.settings[name] for name in ("protect", "protect_threshold", "relax_within")] == [None] * 3
 
 
 @all_of(
@@ -67,10 +132,14 @@ def test_a_server_s_settings_can_be_taken_back():
         ({"relax_within": "x"}, "relax_within"),
         ({"lossless_tokens": -1}, "lossless_tokens"),
         ({"importance": "/etc/passwd"}, "a request may read no file"),
-        ({"logprobs": 1}, "logprobs is not served"),
+        ({"logprobs": 21}, "logprobs must be between 0 and 20"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1, "echo": True}, "echo with logprobs is not served"),
+        ({"best_of": 2}, "best_of of 2 is not served"),
+        ({"service_tier": 3}, "service_tier must be a text"),
         ({"suffix": "x"}, "suffix is not served"),
         ({"mirostat_mode": 1}, "mirostat_mode is not served"),
-        ({"n": 2}, "n must be 1"),
+        ({"n": 17}, "n must be between 1 and 16"),
         ({"temperature": -1}, "temperature must be in"),
         ({"temperature": True}, "temperature"),
         ({"top_p": 0}, "top_p must be in"),
@@ -101,13 +170,19 @@ def test_mistakes_are_sentences(body, said):
         ({"messages": [{"role": "user", "content": 3}]}, "content must be text"),
         ({"prompt": "x"}, "a request has no 'prompt'"),
         ({"tools": {}}, "tools must be a list"),
+        ({"tools": [{"type": "function"}]}, "a function with a name"),
+        ({"tool_choice": "required"}, "the request has no tools"),
+        ({"tool_choice": "some"}, "tool_choice must be one of none, auto, required"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "the tools are: add"),
+        ({"response_format": {"type": "xml"}}, "response_format must be of type text"),
+        ({"response_format": {"type": "json_schema"}}, "must have a json_schema with a schema"),
+        ({"response_format": {"type": "json_object"}, "grammar": "x"}, "exclude each other"),
+        ({"response_format": schema({"$ref": "https://example.org"})}, "cannot read the JSON schema"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"best_of": 1}, "best_of is not served"),
+        ({"modalities": ["audio"]}, "answers are text"),
     ],
 )
 def test_mistakes_of_conversations(body, said):
     with pytest.raises((TypeError, ValueError), match=said):
         read(chat=True, **body)
-
-
-def test_another_model_is_not_here():
-    with pytest.raises(UnknownModelError, match="has the model 'm', but not 'gpt-4'"):
-        read(model="gpt-4")

@@ -26,7 +26,7 @@ def models(gguf) -> list[str]:
 @pytest.fixture(scope="module")
 def server(gguf):
     # with quantised weights llama.cpp's rows depend on how many tokens are read at once, and so on what is kept
-    given = ("--rule", "cactus:delta=1", "--max-waiting", "200", "--kept-prompts", "0")
+    given = ("--rule", "cactus:delta=1", "--max-waiting", "200", "--kept-prompts", "0", "--alias", "ours")
     with serving(*models(gguf), "--port", "0", *given) as running:
         yield running
 
@@ -60,14 +60,15 @@ def test_a_conversation_under_a_rule_of_its_own_is_counted(server):
 @pytest.mark.slow
 def test_health_models_and_mistakes(server):
     assert server.ask("GET", "/health") == (200, {"status": "ok"})
-    assert [each["id"] for each in server.ask("GET", "/v1/models")[1]["data"]] == ["target"]
+    assert [each["id"] for each in server.ask("GET", "/v1/models")[1]["data"]] == ["ours"]
+    assert server.ask("GET", "/v1/models/meta/any")[1]["id"] == "ours"
+    assert server.complete(prompt="Hi", model="gpt-4", max_tokens=1)[1]["model"] == "ours"
     for path, body, status, said in (
         ("/v1/completions", {"prompt": "Hi", "acceptance_rule": "cactis"}, 400, "did you mean 'cactus'"),
         ("/v1/completions", {"prompt": "Hi", "acceptance_rul": "lossless"}, 400, "did you mean 'acceptance_rule'"),
-        ("/v1/completions", {"prompt": "word " * 2000, "stream": True}, 400, "exceed context window of 512"),
-        ("/v1/completions", {"prompt": "word " * 2000}, 400, "exceed context window of 512"),
+        ("/v1/completions", {"prompt": "word " * 2000, "stream": True}, 400, "shorter than the target's 512 positions"),
+        ("/v1/completions", {"prompt": "word " * 2000}, 400, "shorter than the target's 512 positions"),
         ("/v1/completions", {"prompt": "Hi", "grammar": "frob"}, 400, "cannot read the grammar"),
-        ("/v1/completions", {"prompt": "Hi", "model": "gpt-4"}, 404, "but not 'gpt-4'"),
         ("/v1/chat/completions", {"messages": []}, 400, "messages must be a list"),
         ("/v1/completions", b"[1]", 400, "a JSON object"),
         ("/v1/embeddings", {}, 404, "Not Found"),

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cactus_decoding.integrations.common.counters import REPORTED
-from cactus_decoding.integrations.vllm.reports import ATTRIBUTE, report_of, with_counts
+from cactus_decoding.integrations.common.reports import REPORTED, report_of
+from cactus_decoding.integrations.vllm.reports import ATTRIBUTE, with_counts
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.v2 import SlotRules
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.integrations.common.relaxed_logits import PositionCosts
+from cactus_decoding.integrations.common.reports import REPORTED
 from cactus_decoding.rules.base import Rule
 
 COUNTERS = {
@@ -117,12 +118,6 @@ def _prometheus_counters() -> list[Any]:
 
     known = REGISTRY._names_to_collectors
     return [known.get(name) or Counter(name, text, ["rule"]) for name, text in COUNTERS.items()]
-
-
-REPORTED = (
-    "nats", "verified_positions", "accepted_tokens", "relaxed_tokens", "fell_back_positions", "protected_positions"
-)  # fmt: skip
-"""What is counted of a response that asks for it: nats as a budget charges them, and the rest as `counters` has it."""
 
 
 class BudgetMeter:

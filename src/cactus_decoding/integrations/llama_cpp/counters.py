@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.counters import COUNTERS, MAX_RULES, OTHER
 from cactus_decoding.integrations.common.relaxed_logits import lift_cost
+from cactus_decoding.integrations.common.reports import REPORTED, report_of
 from cactus_decoding.rules import Lossless, Rule
 from cactus_decoding.types import Outcome, Visit, judges_untempered
 
@@ -28,7 +31,7 @@ class RuleCounters:
 
     def add(self, request: Request, outcome: Outcome) -> None:
         """Count a step."""
-        judged = [visit for visit in outcome.visits if not visit.protected and not visit.fell_back]
+        judged = _judged(outcome)
         audited = [] if judges_untempered(request.rule) else [each.nats for each in judged if each.nats is not None]
         step = [
             len(judged),
@@ -52,6 +55,40 @@ class RuleCounters:
             lines += [f"# HELP {name}_total {meaning}", f"# TYPE {name}_total counter"]
             lines += [f'{name}_total{{rule="{rule}"}} {float(sums[place])}' for rule, sums in rules]
         return "\n".join(lines) + "\n"
+
+
+def _judged(outcome: Outcome) -> list[Visit]:
+    """Return the positions that the request's rule judged."""
+    return [visit for visit in outcome.visits if not visit.protected and not visit.fell_back]
+
+
+class ResponseCounts:
+    """What one response's rule did, for its report."""
+
+    def __init__(self) -> None:
+        self._counts, self._drafted, self._accepted = [0.0] * len(REPORTED), list[int](), list[int]()
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a step."""
+        judged = _judged(outcome)
+        step = (
+            sum(outcome.nats),
+            len(judged),
+            sum(visit.accepted for visit in judged),
+            sum(visit.relaxed for visit in judged),
+            outcome.num_fell_back,
+            outcome.num_protected,
+        )
+        self._counts = [old + new for old, new in zip(self._counts, step, strict=True)]
+        for counts, number in ((self._drafted, outcome.num_drafted), (self._accepted, outcome.num_accepted)):
+            counts += [0] * (number - len(counts))
+            for place in range(number):
+                counts[place] += 1
+
+    def report(self) -> dict[str, Any]:
+        """Return them as a response says them."""
+        missing = [0] * (len(self._drafted) - len(self._accepted))
+        return report_of(self._counts, self._drafted, self._accepted + missing)
 
 
 def conditional_nats(visit: Visit) -> float:

@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-import torch
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
-from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.knobs import settings_of
-from cactus_decoding.arguments.values import suggestion
-from cactus_decoding.drafting.automatic import AutoLength
-from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.registry import DRAFTERS, LOOK_UP, parse_drafter
-from cactus_decoding.generation.loop import decode
-from cactus_decoding.generation.metrics import Metrics
-from cactus_decoding.generation.pair import Pair
-from cactus_decoding.generation.request import Request
-from cactus_decoding.generation.settings import DECODING, PARTS, with_usual_proposals
-from cactus_decoding.integrations.llama_cpp.calls import CallProcessors, InterruptibleContext, ScoredModel
-from cactus_decoding.integrations.llama_cpp.grammar import GrammarMask
-from cactus_decoding.integrations.llama_cpp.sampling import (
-    LlamaSampling,
-    LogitBias,
-    Penalties,
-    row_processor,
-    without_penalties,
-)
-from cactus_decoding.models.llama_cpp.model import LlamaCppModel
-from cactus_decoding.models.llama_cpp.settings import USUAL_CONTEXT_SIZE, GgufFile, parse_gguf
-from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
-from cactus_decoding.models.llama_cpp.weights import GgufModel
-from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer
-from cactus_decoding.models.tokenizers import check_same_vocabulary
-from cactus_decoding.types import Drafter, Outcome
+from cactus_decoding.arguments.values import check_integer, suggestion
+from cactus_decoding.generation.settings import DECODING, PARTS
+from cactus_decoding.integrations.llama_cpp.calls import CallProcessors
+
+if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
+    from cactus_decoding.generation.request import Request
+    from cactus_decoding.integrations.llama_cpp.runtime import Runtime
+    from cactus_decoding.types import Drafter, Outcome
 
 SETTINGS = ("budget", *(name for group in DECODING for name in settings_of(PARTS[group])))
 """What a call, and the constructor for all calls, takes besides: names of `Request`."""
-_RANDOM_SEED = 2**32 - 1
-"""``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed."""
-_USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 _COMPLETION = signature(Llama.create_completion)
-StepReader = Callable[[Request, Outcome], None]
+StepReader = Callable[["Request", "Outcome"], None]
 
 
 class CactusLlama(Llama):
@@ -86,11 +62,16 @@ class CactusLlama(Llama):
         self,
         model_path: str | Path,
         *,
-        draft: str | Path | Drafter = LOOK_UP,
+        draft: str | Path | Drafter = "suffix",
         on_step: StepReader | None = None,
         kept_prompts: int = 1,
         **options: Any,
     ) -> None:
+        from cactus_decoding.generation.metrics import Metrics
+        from cactus_decoding.generation.request import Request
+        from cactus_decoding.integrations.llama_cpp.runtime import Runtime
+        from cactus_decoding.models.llama_cpp.weights import GgufModel
+
         self._usual = {name: options.pop(name) for name in SETTINGS if name in options}
         # llama_cpp.Llama takes every name without a word
         known = signature(Llama.__init__).parameters
@@ -112,71 +93,30 @@ class CactusLlama(Llama):
             raise
         finalize(self, self._stack.close)  # at exit too, where llama_cpp.Llama comes too late for its own modules
         self.draft, self.on_step, self.metrics = draft, on_step, Metrics()
-        self.usage = dict.fromkeys(_USAGE, 0)
+        self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self.pass_times: dict[str, Any] | None = None
-        self._weights = GgufModel("target", model_path, self.model)
-        tokenizer = GgufTokenizer(self._weights)
-        self._context = InterruptibleContext(self._weights, self.ctx)
-        target = ScoredModel(self._weights, self._context, self.scores if self._logits_all else None)
-        drafter = self._load(draft, target, tokenizer)
-        self._pair: Pair | None = Pair(target, drafter, tokenizer, kept_prompts=kept_prompts)
-
-    @classmethod
-    def open(cls, file: GgufFile, draft: str | Path | Drafter, **settings: Any) -> CactusLlama:
-        """Open a file by its settings, as `load_pair` reads them; ``settings`` are those of calls that say nothing."""
-        read = file.settings
-        weights = GgufModel.load("target", file.path, vocab_only=True)
-        precise: dict[str, Any] = {"type_k": 0, "type_v": 0} if read.cache == "float32" else {}
-        threads = read.threads or torch.get_num_threads()
-        return cls(
-            file.path,
-            draft=draft,
-            n_ctx=read.context_size or min(weights.trained_length, USUAL_CONTEXT_SIZE),
-            n_gpu_layers=read.gpu_layers,
-            n_threads=threads,
-            n_threads_batch=threads,
-            flash_attn=read.cache == "float16",
-            verbose=False,
-            **precise,
-            **settings,
-        )
-
-    def _load(self, draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: GgufTokenizer) -> Drafter:
-        """Return what drafts, with the target's threads and a context as long."""
-        if isinstance(draft, Drafter):
-            return draft
-        named = parse_drafter(draft) if isinstance(draft, str) else None
-        if named is not None:
-            return named.drafter(target.model)
-        check_model_name("draft", draft, DRAFTERS)
-        check_same_vocabulary(tokenizer, load_tokenizer("draft", draft), target.name, str(draft))
-        file = parse_gguf(draft)
-        if file is None:
-            return ModelDrafter(load_cached("draft", draft, "auto", target.device), target.vocabulary_size)
-        settings = file.settings
-        weights = GgufModel.load("draft", file.path, gpu_layers=settings.gpu_layers)
-        size = settings.context_size or min(weights.trained_length, self.n_ctx())
-        settings = replace(settings, context_size=size, threads=settings.threads or self.n_threads)
-        return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size)
+        self._runtime: Runtime | None = Runtime(self, draft, kept_prompts)
 
     def prepare(self) -> None:
         """Measure what passes cost here, if that is not known; without, the first response waits for it."""
-        if self._pair is None:
+        if self._runtime is None:
             raise ValueError("this CactusLlama is closed")
-        if self._pair.chooses:
-            self._pair.prepare(AutoLength())
-            self.pass_times = self._pair.pass_times(AutoLength())
+        if self._runtime.pair.chooses:
+            from cactus_decoding.drafting.automatic import AutoLength
+
+            self._runtime.pair.prepare(AutoLength())
+            self.pass_times = self._runtime.pair.pass_times(AutoLength())
 
     def close(self) -> None:
         """Free the models; nothing can be generated afterwards."""
-        self._pair = None
+        self._runtime = None
         if "_stack" in vars(self):  # llama_cpp.Llama also closes what was refused before it was made
             super().close()
 
     def forget(self) -> None:
         """Forget all texts: the next call reads its whole prompt."""
-        if self._pair is not None:
-            self._pair.forget()
+        if self._runtime is not None:
+            self._runtime.pair.forget()
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Read tokens as `llama_cpp.Llama` does, which overwrites what was kept."""
@@ -229,80 +169,13 @@ class CactusLlama(Llama):
         asked: Any = logits_processor
         if not isinstance(asked, CallProcessors):
             asked = CallProcessors(logits_processor or (), settings)
-        if self._pair is None:
+        if self._runtime is None:
             raise ValueError("this CactusLlama is closed")
         refused = {"typical_p": typical_p != 1, "mirostat_mode": mirostat_mode != 0, "reset=False": not reset}
         if names := [name for name, given in refused.items() if given]:
             raise ValueError(f"CactusLlama does not do {names[0]}: it would not know the law that is sampled from")
-        prompt_ids = [int(token) for token in tokens]
-        if not prompt_ids:
-            raise ValueError("prompt must have at least one token, but has none")
-        processors = [each if isinstance(each, LogitBias) else row_processor(each) for each in asked]
-        penalties = repeat_penalty, frequency_penalty, presence_penalty
-        if not without_penalties(*penalties):
-            processors.append(Penalties(len(prompt_ids), self.last_n_tokens_size, *penalties))
-        if grammar is not None:
-            processors.append(GrammarMask(self._weights, grammar, len(prompt_ids)))
-        sampling = LlamaSampling(temp, top_k, top_p, min_p, processors)
-        settings = with_usual_proposals(self._usual | asked.settings, automatic=self._pair.chooses)
-        seed = None if self._seed < 0 or self._seed == _RANDOM_SEED else int(self._seed)
-        settings |= {"temperature": 0.0 if temp == 0 else 1.0, "seed": seed}
-        request = Request.from_dict(settings)
-        request.check_room(self._pair.target.max_length, self._pair.drafter.max_length, len(prompt_ids))
-        request.check_drafter(self._pair.drafter)
-        return self._respond(self._pair, prompt_ids, request, sampling, asked, stopping_criteria)
-
-    def _respond(
-        self,
-        pair: Pair,
-        prompt_ids: list[int],
-        request: Request,
-        sampling: LlamaSampling,
-        asked: CallProcessors,
-        stopping_criteria: Any,
-    ) -> Generator[int]:
-        generator = torch.Generator()
-        generator.manual_seed(generator.seed() if request.seed is None else request.seed)
-        policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
-        max_length, ends = self.n_ctx(), frozenset(pair.stop_token_ids)
-        if asked.max_tokens is not None and asked.max_tokens > 0:
-            max_length = min(max_length, len(prompt_ids) + asked.max_tokens)
-        outcomes = decode(
-            pair.target,
-            pair.drafter,
-            prompt_ids,
-            request.verifier(sampling, sampling.untempered, sampling.plain, policy),
-            sampling,
-            length=request.draft_length,
-            max_length=max_length,
-            stopping_criteria=lambda token_ids: token_ids[-1] in ends,
-            generator=generator,
-        )
-        self.metrics, written = Metrics(), 0
-        self.input_ids[: len(prompt_ids)] = prompt_ids
-        reservation, self.n_tokens = pair.reserve(), len(prompt_ids)
-        self._context.cancelled = asked.cancelled
-        try:
-            began = time.perf_counter()
-            for outcome in outcomes:
-                self.metrics += replace(Metrics.of(outcome), seconds=time.perf_counter() - began)
-                if self.on_step is not None:
-                    self.on_step(request, outcome)
-                for i, token in enumerate(outcome.token_ids):
-                    if stopping_criteria is not None and stopping_criteria(
-                        self._input_ids, outcome.rows.logits[i].numpy()
-                    ):
-                        return
-                    written += token not in ends
-                    counts = len(prompt_ids), written, len(prompt_ids) + written
-                    self.usage = dict(zip(_USAGE, counts, strict=True))
-                    yield token
-                    self.input_ids[self.n_tokens] = token
-                    self.n_tokens += 1
-                began = time.perf_counter()
-        finally:
-            reservation.active, self._requires_eval = False, True
-            self.pass_times = pair.pass_times(request.draft_length)
+        sampling, penalties = (temp, top_k, top_p, min_p), (repeat_penalty, frequency_penalty, presence_penalty)
+        return self._runtime.generate(self, tokens, asked, sampling, penalties, grammar, stopping_criteria)
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
         """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `SETTINGS`.
@@ -317,6 +190,8 @@ class CactusLlama(Llama):
         del given["self"]
         processors = [*(given.get("logits_processor") or ())]
         if bias := given.pop("logit_bias", None):
+            from cactus_decoding.integrations.llama_cpp.sampling import LogitBias
+
             processors.append(LogitBias(bias, self.n_vocab()))
         given["logits_processor"] = CallProcessors(processors, settings, given.get("max_tokens", 16))
         return super().create_completion(**given)

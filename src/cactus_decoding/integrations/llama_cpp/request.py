@@ -1,28 +1,28 @@
-"""From the JSON of an OpenAI-compatible request to the arguments of a completion: every mistake is a sentence."""
+"""From the JSON of an OpenAI-compatible request to what a completion is asked for: every mistake is a sentence."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from llama_cpp import LlamaGrammar
-
 from cactus_decoding.arguments.knobs import Parameter, parameters
-from cactus_decoding.arguments.values import check_integer, check_number, shown, suggestion
+from cactus_decoding.arguments.values import shown, suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.keys import KEYS, LIMITS, RULE_KEY, read_keys
+from cactus_decoding.integrations.common.reports import REPORT_KEY
+from cactus_decoding.integrations.llama_cpp import fields as read
+from cactus_decoding.integrations.llama_cpp.tools import Tools, grammar_of
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling.settings import SamplingSettings
 
-_MAX_SEED = 2**32 - 2
+MAX_SEED = 2**32 - 2
+MAX_CHOICES, MAX_LOGPROBS = 16, 20
 _SAMPLING = parameters(SamplingSettings)
-
-
-class UnknownModelError(ValueError):
-    """Another model than the one that is served."""
+_COMPLETION_TOKENS = 16
+"""OpenAI's own limit of a completion, where a request says nothing; conversations have none."""
 
 
 @dataclass(frozen=True)
@@ -30,200 +30,190 @@ class Asked:
     """What a request asks for.
 
     Attributes:
-        chat: whether it is a conversation.
+        prompt: a text or its tokens; None for a conversation.
+        messages: of a conversation.
+        settings: by the names of `Request.from_dict`, those of sampling left out.
+        sampling: temperature, ``top_k``, ``top_p`` and ``min_p``.
+        penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
+        logit_bias: what to add to logits, by token.
+        grammar: in GBNF; None where anything may be written.
+        tools: that the answer may call.
+        template: further names for the chat template.
+        max_tokens: of each choice; None for as many as there is room for.
+        stop: strings that end a choice.
+        seed: of the first choice; the next ones have the next ones.
+        n: how many choices.
+        logprobs: how many of the likeliest tokens to name at each place; None for none of that.
+        echo: whether the prompt is to stand before each choice.
         stream: whether the answer is to come bit by bit.
         usage: whether the tokens are to be counted at the end of a stream.
-        arguments: of `CactusLlama.create_completion` or `CactusLlama.create_chat_completion`.
+        report: whether to say what the rule did.
     """
 
-    chat: bool
-    stream: bool
-    usage: bool
-    arguments: dict[str, Any]
+    prompt: str | list[int] | None
+    messages: list[dict[str, Any]]
+    settings: dict[str, Any]
+    sampling: dict[str, Any]
+    penalties: tuple[float, ...]
+    logit_bias: dict[str, Any]
+    grammar: str | None
+    tools: Tools | None
+    template: dict[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    n: int = 1
+    logprobs: int | None = None
+    echo: bool = False
+    stream: bool = False
+    usage: bool = False
+    report: bool = False
+
+    @property
+    def chat(self) -> bool:
+        """Whether it is a conversation."""
+        return self.prompt is None
 
 
-def read_completion(body: Mapping[str, Any], model: str, usual: Mapping[str, Any], *, chat: bool) -> Asked:
+def read_completion(body: Mapping[str, Any], usual: Mapping[str, Any], *, chat: bool) -> Asked:
     """Check a request; null is as good as absent.
 
-    Sampling that is not asked for is OpenAI's and vLLM's: temperature 1 and no cuts, not llama-cpp-python's.
+    Sampling that is not asked for is OpenAI's and vLLM's: temperature 1 and no cuts, not llama-cpp-python's. Any name
+    of a model will do, because one is served.
 
     Args:
         body: its JSON object.
-        model: what is served.
         usual: settings of requests that say nothing, by the names of `Request.from_dict`.
         chat: whether it is a conversation.
 
     Raises:
         TypeError: for a value of the wrong type.
-        UnknownModelError: for another model.
         ValueError: for an unknown name, or a value that is out of range or not served.
 
     Example:
-        >>> asked = read_completion({"prompt": "Hi", "acceptance_rule": "cactus:delta=1"}, "m", {}, chat=False)
-        >>> asked.arguments["rule"], asked.arguments["temperature"]
+        >>> asked = read_completion({"prompt": "Hi", "acceptance_rule": "cactus:delta=1"}, {}, chat=False)
+        >>> asked.settings["rule"], asked.sampling["temperature"]
         ('cactus:delta=1', 1.0)
     """
     given = {name: value for name, value in body.items() if value is not None}
     readers = _READERS | (_CHAT if chat else _COMPLETION)
+    _check_names(given, readers)
+    values = {name: readers[name](name, value) for name, value in given.items()}
+    needed = "messages" if chat else "prompt"
+    if needed not in values:
+        raise ValueError(f"a request must have {needed}")
+    settings = _settings(values, usual)
+    tools = Tools.of(values)
+    logprobs = _logprobs(values, chat=chat)
+    if logprobs is not None and values.get("echo"):
+        raise ValueError("echo with logprobs is not served: the rows of prompts are not kept")
+    limit = values.get("max_completion_tokens", values.get("max_tokens", None if chat else _COMPLETION_TOKENS))
+    return Asked(
+        prompt=None if chat else values["prompt"],
+        messages=values.get("messages", []),
+        settings=settings,
+        sampling={each.name: values.get(each.name, each.default) for each in _SAMPLING},
+        penalties=tuple(values.get(name, usual) for name, usual in _PENALTIES.items()),
+        logit_bias=values.get("logit_bias", {}),
+        grammar=grammar_of(values, tools),
+        tools=tools,
+        template=values.get("chat_template_kwargs", {}),
+        max_tokens=limit,
+        logprobs=logprobs,
+        stop=tuple(values.get("stop", ())),
+        seed=values.get("seed", secrets.randbelow(MAX_SEED)),
+        usage=values.get("stream_options", {}).get("include_usage", False),
+        report=values.get(REPORT_KEY, False),
+        **{name: values[name] for name in ("n", "echo", "stream") if name in values},
+    )
+
+
+def _check_names(given: Mapping[str, Any], readers: Mapping[str, read.Reader]) -> None:
     if unknown := [name for name in given if name not in readers and name not in _NOT_SERVED]:
         raise ValueError(
             f"a request has no {unknown[0]!r}{suggestion(unknown[0], readers)}; known are {', '.join(readers)}"
         )
     if refused := [name for name in given if name in _NOT_SERVED and name not in readers]:
         raise ValueError(f"{refused[0]} is not served: {_NOT_SERVED[refused[0]]}")
-    asked = given.get("model", model)
-    if asked != model:
-        raise UnknownModelError(f"this server has the model {model!r}, but not {shown(asked)}")
-    values = {name: readers[name](name, value) for name, value in given.items()}
-    needed = "messages" if chat else "prompt"
-    if needed not in values:
-        raise ValueError(f"a request must have {needed}")
-    settings = _settings(values, usual)
-    stream, options = values.pop("stream", False), values.pop("stream_options", {})
-    for name in _ONLY_CHECKED:
-        values.pop(name, None)
-    if "max_completion_tokens" in values:
-        values["max_tokens"] = values.pop("max_completion_tokens")
-    if "grammar" in values:
-        values["grammar"] = LlamaGrammar.from_string(values["grammar"], verbose=False)
-    values = {each.name: each.default for each in _SAMPLING} | values | settings
-    values.setdefault("seed", secrets.randbelow(_MAX_SEED))
-    return Asked(chat, stream, options.get("include_usage", False), values | {"stream": stream})
 
 
 def _settings(values: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Take our settings out of a request's values, and return them as arguments of a completion."""
-    settings = read_keys({name: values.pop(name) for name in KEYS if name in values}, usual)
+    """Return our settings among a request's values, as those of a `Request`."""
+    settings = read_keys({name: values[name] for name in KEYS if name in values}, usual)
     if "rule" in settings:
         parse_rule(settings["rule"], importing=False)  # no request runs a module's code
-    # combined as the call will combine them
+    # combined as the completion will combine them
     greedy = values.get("temperature", 1.0) == 0
     Request.from_dict({**usual, **settings, "temperature": 0.0 if greedy else 1.0})
     return settings
 
 
-def _as_is(name: str, value: Any) -> Any:
-    return value
+def _logprobs(values: Mapping[str, Any], *, chat: bool) -> int | None:
+    """Return how many of the likeliest tokens to name: conversations ask for it by two keys, completions by one."""
+    if not chat:
+        return values.get("logprobs")
+    top = values.get("top_logprobs")
+    if top and not values.get("logprobs"):
+        raise ValueError(f"top_logprobs needs logprobs to be true, but is {shown(top)}")
+    return (top or 0) if values.get("logprobs") else None
 
 
-def _number(low: float, high: float, **more: bool) -> Callable[[str, Any], float]:
-    return lambda name, value: float(check_number(name, value, low, high, **more))
-
-
-def _knob(parameter: Parameter) -> Callable[[str, Any], Any]:
-    def read(name: str, value: Any) -> Any:
+def _knob(parameter: Parameter) -> read.Reader:
+    def check(name: str, value: Any) -> Any:
         checked: Any = parameter.check(value, name)
         return parameter.kind(checked)
 
-    return read
+    return check
 
 
-def _integer(low: int, high: int | None = None) -> Callable[[str, Any], int]:
-    return lambda name, value: check_integer(name, value, low, high)
-
-
-def _kind(kind: type | tuple[type, ...], said: str) -> Callable[[str, Any], Any]:
-    def read(name: str, value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be {said}, but is {shown(value)}")
-        return value
-
-    return read
-
-
-_text, _flag = _kind(str, "a text"), _kind(bool, "true or false")
-_object, _list = _kind(dict, "an object"), _kind(list, "a list")
-
-
-def _one(name: str, value: Any) -> int:
-    if value != 1:
-        raise ValueError(f"{name} must be 1, but is {shown(value)}: this server gives one answer to a request")
-    return 1
-
-
-def _stop(name: str, value: Any) -> list[str]:
-    strings = [value] if isinstance(value, str) else value
-    if not isinstance(strings, list) or not all(isinstance(each, str) and each for each in strings):
-        raise TypeError(f"stop must be a text or a list of texts that are not empty, but is {shown(value)}")
-    return strings
-
-
-def _prompt(name: str, value: Any) -> str | list[int]:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        (value,) = value
-    if isinstance(value, str) and value:
-        return _encodable(value)
-    if isinstance(value, list) and value and all(type(each) is int and each >= 0 for each in value):
-        return value
-    raise TypeError(f"prompt must be one text, or one list of tokens, and not empty, but is {shown(value)}")
-
-
-def _messages(name: str, value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise TypeError(f"messages must be a list of objects that is not empty, but is {shown(value)}")
-    return [_message(each) for each in value]
-
-
-def _message(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise TypeError(f"a message must be an object with a role, but is {shown(value)}")
-    content = value.get("content")
-    if isinstance(content, list):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-            raise ValueError("a message's content must be text: this server reads neither images nor sounds")
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str | None):
-        raise TypeError(f"a message's content must be text, but is {shown(content)}")
-    return value | ({} if content is None else {"content": _encodable(content)})
-
-
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON can spell and which are no text."""
-    return text.encode(errors="replace").decode()
-
-
-def _stream_options(name: str, value: Any) -> dict[str, bool]:
-    if not isinstance(value, dict) or not all(key == "include_usage" and type(on) is bool for key, on in value.items()):
-        raise ValueError(f"stream_options may hold include_usage, true or false, but is {shown(value)}")
-    return value
-
-
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "model": _text,
-    "max_tokens": _integer(1),
+_PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+_READERS: dict[str, read.Reader] = {
+    "model": read.text,
+    "max_tokens": read.integer(1),
     **{each.name: _knob(each) for each in _SAMPLING},
-    "top_k": _integer(-1),
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "repeat_penalty": _number(0, math.inf, low_open=True, high_open=True),
-    "logit_bias": _object,
-    "stop": _stop,
-    "seed": _integer(0, _MAX_SEED),
-    "stream": _flag,
-    "stream_options": _stream_options,
-    "grammar": _text,
-    "n": _one,
-    "user": _text,
-    **dict.fromkeys((name for name in KEYS if name != "importance"), _as_is),
-    RULE_KEY: _text,
+    "top_k": read.integer(-1),
+    "presence_penalty": read.number(-2, 2),
+    "frequency_penalty": read.number(-2, 2),
+    "repeat_penalty": read.number(0, math.inf, low_open=True, high_open=True),
+    "logit_bias": read.an_object,
+    "stop": read.stop,
+    "seed": read.integer(0, MAX_SEED),
+    "stream": read.flag,
+    "stream_options": read.stream_options,
+    "grammar": read.text,
+    "n": read.integer(1, MAX_CHOICES),
+    **dict.fromkeys(("user", "service_tier", "safety_identifier", "prompt_cache_key"), read.text),
+    **dict.fromkeys(("store", "parallel_tool_calls"), read.flag),
+    "metadata": read.an_object,
+    **dict.fromkeys((name for name in KEYS if name != "importance"), read.as_is),
+    RULE_KEY: read.text,
+    REPORT_KEY: read.flag,
 }
 """What every request may ask for, and what checks it; our own settings are checked together, by `Request`."""
-_COMPLETION: dict[str, Callable[[str, Any], Any]] = {"prompt": _prompt, "echo": _flag, "best_of": _one}
-_CHAT: dict[str, Callable[[str, Any], Any]] = {
-    "messages": _messages,
-    "max_completion_tokens": _integer(1),
-    "tools": _list,
-    "tool_choice": _kind((str, dict), "a text or an object"),
-    "functions": _list,
-    "function_call": _kind((str, dict), "a text or an object"),
-    "response_format": _object,
+_COMPLETION: dict[str, read.Reader] = {
+    "prompt": read.prompt,
+    "echo": read.flag,
+    "best_of": read.only(1, "the likeliest of several answers is not looked for"),
+    "logprobs": read.integer(0, MAX_LOGPROBS),
 }
-_ONLY_CHECKED = ("model", "n", "user", "best_of")
+_CHAT: dict[str, read.Reader] = {
+    "messages": read.messages,
+    "max_completion_tokens": read.integer(1),
+    "logprobs": read.flag,
+    "top_logprobs": read.integer(0, MAX_LOGPROBS),
+    "tools": read.objects,
+    "tool_choice": read.kind((str, dict), "a text or an object"),
+    "functions": read.objects,
+    "function_call": read.kind((str, dict), "a text or an object"),
+    "response_format": read.an_object,
+    "chat_template_kwargs": read.an_object,
+    "modalities": read.only(["text"], "answers are text"),
+    **dict.fromkeys(("reasoning_effort", "verbosity", "prompt_cache_retention"), read.text),
+}
 _NOT_SERVED = {
-    "logprobs": "the rows of all tokens would have to be kept (`CactusLlama` has them, with logits_all=True)",
-    "top_logprobs": "the rows of all tokens would have to be kept (`CactusLlama` has them, with logits_all=True)",
+    "best_of": "the likeliest of several answers is not looked for",
     "suffix": "models are not asked to fill gaps",
     "importance": f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
-    "typical_p": "`CactusLlama` does not do it",
-    "mirostat_mode": "`CactusLlama` does not do it",
+    "typical_p": "the law that it samples from would not be known",
+    "mirostat_mode": "the law that it samples from would not be known",
 }

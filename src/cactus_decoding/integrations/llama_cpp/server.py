@@ -6,16 +6,18 @@ model and its lock are globals of a module, and it has no limit on who waits.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from anyio import CancelScope
 from anyio.to_thread import run_sync
-from jinja2 import TemplateError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,14 +26,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
-from cactus_decoding.integrations.llama_cpp.calls import Cancelled
+from cactus_decoding.generation.pair import Pair
+from cactus_decoding.generation.request import Request as GenerationRequest
+from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.counters import RuleCounters
-from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
-from cactus_decoding.integrations.llama_cpp.request import Asked, UnknownModelError, read_completion
+from cactus_decoding.integrations.llama_cpp.request import Asked, read_completion
+from cactus_decoding.models.llama_cpp.context import Cancelled
 from cactus_decoding.serving.guards import Guards, KeyGuard, names_of, read_json
 from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.serving.starting import address_of, server_of
 from cactus_decoding.serving.streams import StreamedResponse
+from cactus_decoding.types import Outcome
 
 MAX_BODY = 4 * 2**20
 """Bytes of a request."""
@@ -42,16 +47,15 @@ class LlamaServer:
     """One model, whose requests take turns.
 
     Args:
-        llama: the model; its ``on_step`` becomes the counters'.
-        name: of the model, as requests name it.
-        usual: settings of requests that say nothing; those that the model was made with.
+        pair: which answers, of GGUF files.
+        name: of the model, as answers bear it; requests may name any.
+        usual: settings of requests that say nothing.
         waiting: how many requests may wait.
     """
 
-    def __init__(self, llama: CactusLlama, name: str, usual: Mapping[str, Any], waiting: int) -> None:
-        self.llama, self.name, self._usual = llama, name, usual
+    def __init__(self, pair: Pair, name: str, usual: Mapping[str, Any], waiting: int) -> None:
+        self.name, self._pair, self._usual = name, pair, usual
         self.queue, self.counters = RequestQueue(waiting), RuleCounters()
-        llama.on_step = self.counters.add
         self._begun, self._running = int(time.time()), set[threading.Event]()
 
     async def health(self, request: Request) -> Response:
@@ -65,61 +69,78 @@ class LlamaServer:
     async def models(self, request: Request) -> Response:
         """Name the model."""
         model = {"id": self.name, "object": "model", "created": self._begun, "owned_by": "cactus-decoding"}
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse(model if "model" in request.path_params else {"object": "list", "data": [model]})
 
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
         """Check what is asked, and answer when it is its turn."""
-        asked = read_completion(await read_json(request, MAX_BODY), self.name, self._usual, chat=chat)
+        asked = read_completion(await read_json(request, MAX_BODY), self._usual, chat=chat)
         self.queue.check_open()
         cancelled = threading.Event()
-        answer, kind = (self._stream, "text/event-stream") if asked.stream else (self._whole, "application/json")
-        return StreamedResponse(answer(asked, cancelled), kind, cancelled.set)
+        kind = "text/event-stream" if asked.stream else "application/json"
+        return StreamedResponse(self._answer(asked, cancelled), kind, cancelled.set)
 
     def stop(self) -> None:
         """End what runs."""
         for event in list(self._running):
             event.set()
 
-    async def _whole(self, asked: Asked, cancelled: threading.Event) -> AsyncGenerator[bytes]:
+    async def _answer(self, asked: Asked, cancelled: threading.Event) -> AsyncGenerator[bytes]:
+        """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
         with self.queue.join() as place:
             async for _ in place.ahead():
                 pass
-            yield as_json(await self._call(self._create(asked, cancelled), cancelled)).encode()
-
-    async def _stream(self, asked: Asked, cancelled: threading.Event) -> AsyncGenerator[bytes]:
-        """Yield server-sent events; an error behind the first of them is the last."""
-        with self.queue.join() as place:
-            async for _ in place.ahead():
-                pass
-            chunks = await self._call(self._create(asked, cancelled), cancelled)
-            latest: dict[str, Any] | None = None
+            begun = False
             try:
-                while (chunk := await self._call(partial(next, chunks, None), cancelled)) is not None:
-                    latest = chunk | {"model": self.name}
-                    yield _event(latest)
-                if asked.usage and latest is not None:
-                    yield _event(latest | {"choices": [], "usage": self.llama.usage})
-                yield b"data: [DONE]\n\n"
+                async with aclosing(self._run(partial(self._parts, asked, cancelled), cancelled)) as parts:
+                    async for part in parts:
+                        yield part
+                        begun = True
+                if asked.stream:
+                    yield b"data: [DONE]\n\n"
             except Exception as error:
-                if latest is None or isinstance(error, Cancelled):
+                if not begun or isinstance(error, Cancelled):
                     raise
                 logging.getLogger(__name__).exception("a stream failed")
                 yield _event(_error(f"the server failed at this: {type(error).__name__}", "server_error"))
+
+    def _parts(self, asked: Asked, cancelled: threading.Event) -> Iterator[bytes]:
+        """Yield the parts of an answer, in the thread that reads the model."""
+
+        def count(request: GenerationRequest, outcome: Outcome) -> None:
+            if cancelled.is_set():  # between two steps, where what was read can stay
+                raise Cancelled
+            self.counters.add(request, outcome)
+
+        target: Any = self._pair.target
+        target.cancelled = cancelled
+        completion = Completion(self._pair, asked, self._usual, self.name, count)
+        if asked.stream:
+            yield from map(_event, completion.chunks())
+        else:
+            yield as_json(completion.whole()).encode()
+
+    async def _run(self, make: Callable[[], Iterator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
+        """Yield what a thread makes, which waits for nobody, and is not left alone: others may have its turn next."""
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+
+        def run() -> None:
+            try:
+                for part in make():
+                    loop.call_soon_threadsafe(parts.put_nowait, part)
             finally:
-                chunks.close()
+                loop.call_soon_threadsafe(parts.put_nowait, None)
 
-    def _create(self, asked: Asked, cancelled: threading.Event) -> Callable[[], Any]:
-        create = self.llama.create_chat_completion if asked.chat else self.llama.create_completion
-        return partial(create, **asked.arguments, model=self.name, cancelled=cancelled)
-
-    async def _call(self, function: Callable[[], Any], cancelled: threading.Event) -> Any:
-        """Call what uses the model in a thread, which is not left alone: nobody else may have its turn meanwhile."""
         self._running.add(cancelled)
+        work = asyncio.ensure_future(run_sync(run))
         try:
-            return await run_sync(function)
-        except TemplateError as error:
-            raise ValueError(f"the model's chat template refuses this: {error}") from error
+            while (part := await parts.get()) is not None:
+                yield part
+            await work
         finally:
+            cancelled.set()
+            with CancelScope(shield=True):
+                await asyncio.wait([work])
+                work.exception()  # which is raised above, or of no interest any more
             self._running.discard(cancelled)
 
     def application(self, hosts: tuple[str, ...] | None, key: str | None) -> ASGIApp:
@@ -128,12 +149,12 @@ class LlamaServer:
             Route("/health", self.health),
             Route("/metrics", self.metrics),
             Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.models),
             Route("/v1/completions", partial(self.complete, chat=False), methods=["POST"]),
             Route("/v1/chat/completions", partial(self.complete, chat=True), methods=["POST"]),
         ]
         handlers = {
             QueueIsFullError: _sentence(503, "overloaded_error"),
-            UnknownModelError: _sentence(404, "not_found_error"),
             ValueError: _sentence(400, "invalid_request_error"),
             TypeError: _sentence(400, "invalid_request_error"),
             Cancelled: _sentence(503, "cancelled"),  # the server stops, or nobody is there to read it
@@ -170,7 +191,7 @@ def _event(value: Mapping[str, Any]) -> bytes:
 
 
 def _error(message: str, kind: str) -> dict[str, Any]:
-    return {"error": {"message": " ".join(message.split()), "type": kind}}
+    return {"error": {"message": " ".join(message.split()), "type": kind, "param": None, "code": None}}
 
 
 def _sentence(status: int, kind: str) -> Callable[[Request, Exception], Response]:

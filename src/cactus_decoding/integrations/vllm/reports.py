@@ -6,13 +6,12 @@ into the one field of its messages that takes anything; the front end puts them 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cactus_decoding.integrations.common.counters import REPORTED
-from cactus_decoding.integrations.vllm.request import REPORT_KEY, asks_for_report
+from cactus_decoding.integrations.common.reports import REPORT_KEY, report_of
+from cactus_decoding.integrations.vllm.request import asks_for_report
 from cactus_decoding.integrations.vllm.seams import replace as replace_function
 from cactus_decoding.integrations.vllm.state import RequestRules
 
@@ -143,30 +142,6 @@ def _add_report(output: Any, positions: CountedPositions, counts: Sequence[float
     if output.finish_reason is None:  # what is listed step by step grows, and is sent once
         metrics = replace(metrics, per_step_accepted=[], per_step_drafted=[])
     output.spec_decode_metrics = metrics
-
-
-def report_of(counts: Sequence[float] | None, drafted: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
-    """Return what a response says of its own acceptance; a number that nobody knows is None.
-
-    Args:
-        counts: by `REPORTED`; None for a request without a rule.
-        drafted: proposals by position.
-        accepted: those accepted.
-
-    Example:
-        >>> report_of([0.5, 3, 2, 1.25, 0, 0], [2, 1], [1, 1])["relaxed_tokens"]
-        1.25
-        >>> report_of(None, [1], [1])["nats"]
-        0.0
-    """
-    given = [0.0] * len(REPORTED) if counts is None else counts
-    known = [number if math.isfinite(number) else None for number in given]
-    integral = ("verified_positions", "accepted_tokens", "fell_back_positions", "protected_positions")
-    report: dict[str, Any] = {
-        name: int(number) if name in integral and number is not None else number
-        for name, number in zip(REPORTED, known, strict=True)
-    }
-    return report | {"drafted_by_position": list(drafted), "accepted_by_position": list(accepted)}
 
 
 @dataclass(frozen=True)

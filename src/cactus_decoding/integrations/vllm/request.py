@@ -14,6 +14,7 @@ from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
+from cactus_decoding.integrations.common.reports import REPORT_KEY
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.policy.fitted import check_scalable
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
@@ -28,7 +29,6 @@ GREEDY_BELOW = 1e-5
 METRICS_KEY, AUDIT_KEY, LOAD_KEY = "acceptance_metrics", "audit_fraction", "load_rule"
 RULES_KEY = "outside_rules"
 """Rules by path that requests may name too, beside the default rule's."""
-REPORT_KEY = "acceptance_report"
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
 SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY, RULES_KEY)
 CONTRIBUTED = Contributed[Any]({LOAD_KEY: "cactus_decoding.contrib.load_rules.table:LoadRule"})

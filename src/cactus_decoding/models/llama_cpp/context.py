@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 from weakref import finalize
 
@@ -18,6 +19,10 @@ _CACHE_TYPES = {"float32": 0, "float16": 1}
 """``GGML_TYPE_F32`` and ``GGML_TYPE_F16``."""
 
 
+class Cancelled(Exception):
+    """Somebody else ended the response."""
+
+
 class Context:
     """llama.cpp's context: a cache for one sequence, and the memory of a batch.
 
@@ -31,10 +36,13 @@ class Context:
         batch_size: tokens that it takes at once.
         vocabulary_size: the width of its logits.
         threads: of the CPU that read a batch.
+        cancelled: looked at before every batch: with it another thread ends the response.
 
     Raises:
         ValueError: for a model that keeps no cache of tokens.
     """
+
+    cancelled: threading.Event | None = None
 
     def __init__(self, model: GgufModel, handle: int) -> None:
         lib = library()
@@ -111,7 +119,14 @@ class Context:
             raise RuntimeError(f"llama.cpp could not take {len(saved)} bytes of a saved text: {reason(errors)}")
 
     def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
-        """Return the logits after the last ``rows`` of at most ``batch_size`` tokens; the next call overwrites them."""
+        """Return the logits after the last ``rows`` of at most ``batch_size`` tokens; the next call overwrites them.
+
+        Raises:
+            Cancelled: where it is; nothing is read then.
+            RuntimeError: where llama.cpp cannot read them.
+        """
+        if self.cancelled is not None and self.cancelled.is_set():
+            raise Cancelled
         lib, count = library(), len(token_ids)
         self._batch.n_tokens = count
         self._tokens[:count] = token_ids

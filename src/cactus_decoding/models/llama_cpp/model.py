@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,15 @@ class LlamaCppModel(BaseCachedModel):
         """Open a file; raise `ValueError` where that cannot be."""
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
+
+    @property
+    def cancelled(self) -> threading.Event | None:
+        """With it another thread ends the response: what is read next raises `Cancelled`."""
+        return self._context.cancelled
+
+    @cancelled.setter
+    def cancelled(self, event: threading.Event | None) -> None:
+        self._context.cancelled = event
 
     @property
     def on_cpu(self) -> bool:

@@ -72,7 +72,7 @@ class GgufTokenizer:
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         """Return the text of tokens; bytes that are no whole character are replaced."""
         ids = [i for i in token_ids if not (skip_special_tokens and i in self._special)]
-        text = b"".join(self._piece(i) for i in ids if i < len(self)).decode(errors="replace")
+        text = b"".join(self.piece(i) for i in ids if i < len(self)).decode(errors="replace")
         first = next((i for i in ids if i not in self._special), None)
         if self._drops_space and first is not None and ids[0] == first:
             return text.removeprefix(" ")
@@ -102,16 +102,34 @@ class GgufTokenizer:
         return self._model.metadata("tokenizer.chat_template") or None
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, tokenize: bool = False, add_generation_prompt: bool = False
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        tokenize: bool = False,
+        add_generation_prompt: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        **options: Any,
     ) -> str:
-        """Return a conversation as the file's template writes it, by transformers' own sandboxed Jinja."""
+        """Return a conversation as the file's template writes it, by transformers' own sandboxed Jinja.
+
+        Args:
+            conversation: messages, each with a role and most with content.
+            tokenize: False.
+            add_generation_prompt: whether an answer is to follow.
+            tools: functions that the answer may call.
+            options: further names that the template knows.
+        """
         if tokenize:
             raise ValueError("tokenize must be False: hand the text on to the tokenizer")
         from transformers.utils.chat_template_utils import render_jinja_template
 
         names = {name: getattr(self, name) or "" for name in ("bos_token", "eos_token")}
         rendered, _ = render_jinja_template(
-            [conversation], chat_template=self.chat_template, add_generation_prompt=add_generation_prompt, **names
+            [conversation],
+            tools=tools,
+            chat_template=self.chat_template,
+            add_generation_prompt=add_generation_prompt,
+            **options | names,
         )
         return str(rendered[0])
 
@@ -120,7 +138,7 @@ class GgufTokenizer:
         lib, vocab = library(), self._model.vocab
         return [lib.llama_vocab_get_text(vocab, i).decode(errors="replace") for i in range(len(self))]
 
-    def _piece(self, token_id: int) -> bytes:
+    def piece(self, token_id: int) -> bytes:
         """Return what a token adds to a text."""
         if token_id not in self._pieces:
             self._pieces[token_id] = _piece(self._model.vocab, token_id)
