@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cactus_decoding.evaluation.runs.results import read_results
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 PROMPT = EXAMPLES[0].prompt
@@ -72,3 +73,21 @@ def test_frontier_and_calibrate(run, models, tmp_path):
     code, out, err = run("calibrate", "--rows", "rows.npz", "--max-nats", "0.05", "--rounds", "2")
     assert code == 0, err
     assert "Recommended: " in out
+
+
+def test_eval_asks_by_the_template_of_the_file_unless_told_otherwise(run, models, tmp_path):
+    given = ("--num-speculative-tokens", "2", "--problems", "2", "--max-new-tokens", "8", "--out", "new.jsonl")
+    for more in ((), ("--no-chat",), ("--no-chat", "--draft", "suffix")):
+        code, out, err = run("eval", *models, *given, *more)
+        assert code == 0, err
+        assert ("the target is asked by its chat template" in err) == (more == ())
+        assert ("llama-cpp, chat" in " ".join(out.split())) == (more == ())
+    asked, plain, *_ = read_results(tmp_path / "new.jsonl")
+    assert (str(asked.config.chat), plain.config.chat) == ("chat", None)
+    assert asked.answers["text"] == plain.answers["text"], "this template writes what the problems are written in"
+    code, _, err = run("eval", "--rescore", "new.jsonl", "--out", "again.jsonl")
+    assert code == 0, err
+    again = read_results(tmp_path / "again.jsonl")
+    assert {each.config.key: each.answers["right"] for each in again} == {
+        each.config.key: each.answers["right"] for each in read_results(tmp_path / "new.jsonl")
+    }

@@ -238,7 +238,7 @@ def _usual_policies(rows: RecordedRows) -> list[SpendingPolicy]:
 
 def _vocabulary(rows: RecordedRows, policies: list[SpendingPolicy]) -> Vocabulary | None:
     """Return what the target's tokens say, where a policy asks."""
-    from cactus_decoding.evaluation.frontier.relaxations import tokenizer_of
+    from cactus_decoding.evaluation.chat import tokenizer_of
     from cactus_decoding.policy.vocabulary import Vocabulary
 
     if all(policy.protection is None for policy in policies):

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.cli import INTERRUPTED, options
+from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, is_tree, read_length
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.engines.engine import Engine
-    from cactus_decoding.evaluation.run_config import RunConfig
-    from cactus_decoding.evaluation.runs.results import RunResult
-    from cactus_decoding.evaluation.tasks.task import Task
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -34,7 +32,6 @@ EXAMPLES = (
     "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
 )
 WHAT, MODELS = "What is asked", "Models"
-Value = TypeVar("Value")
 
 
 @options.request_options(
@@ -50,8 +47,8 @@ def evaluate(
     task: Annotated[
         list[str] | None,
         typer.Option(metavar="TASK", show_default="word_problems", rich_help_panel=WHAT,
-                     help="word_problems, gsm8k:path=FILE, spec_bench:path=FILE, or jsonl:path=FILE,extract=NAME; may "
-                     "be given several times."),
+                     help="word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
+                     "jsonl:path=FILE,extract=NAME; may be given several times."),
     ] = None,
     lm_eval: Annotated[
         str | None,
@@ -68,6 +65,12 @@ def evaluate(
         typer.Option(min=1, metavar="N", show_default="all; 500 word problems", rich_help_panel=WHAT,
                      help="Ask the first N problems of each task."),
     ] = None,
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option("--allow-code-execution", rich_help_panel=WHAT,
+                     help="Run the programs that models write: humaneval needs it. Limits and what is not isolated: "
+                     "docs/evaluation.md."),
+    ] = False,
     target: Annotated[
         str,
         typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
@@ -87,6 +90,8 @@ def evaluate(
                      "begins as a copy of the draft. The optimizer's moments and earlier answers are not kept between "
                      "commands. One setting at a time."),
     ] = None,
+    chat: options.ChatFlag = None,
+    system: options.System = None,
     engine: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="What decodes: transformers, llama-cpp or vllm.", rich_help_panel=MODELS,
@@ -150,7 +155,7 @@ def evaluate(
     from cactus_decoding import parse_rule
 
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
-    rules = _unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
+    rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.arguments.knobs import settings_of
     from cactus_decoding.evaluation.engines.loading import check_reads, load_engine
@@ -172,23 +177,25 @@ def evaluate(
     if rescore is not None:
         if rule or draft or adapt is not None or settings.get("protect"):
             raise ValueError("--rescore runs no model: leave out --rule, --draft, --adapt and --protect")
-        return _rescore(rescore, out, task, lm_eval, lm_eval_path, every_metric)
+        return rescored_file(rescore, out, task, lm_eval, lm_eval_path, every_metric, allow_code_execution)
     engine = "transformers" if engine is None else engine
     check_reads(engine, target)
     del settings["tree"]  # which stands among lengths
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     options.check_budget(settings, relaxed)
-    asked = _unique(settings.pop("protect") or [NONE])
+    asked = unique(settings.pop("protect") or [NONE])
     parse_policies(asked, **{name: settings[name] for name in settings_of(Protection) if name in settings})
     protected = [None if pattern == NONE else pattern for pattern in asked]
     for length in lengths:  # raises before tasks are read
         how = proposing(length, settings["verification"]) | protecting(settings, None)
         Request.from_dict(settings | how | {"rule": relaxed})
-    tasks = _tasks(task, lm_eval, lm_eval_path, problems)
-    counts = {name: len(each.problems) for name, each in tasks.items()}
-    drafts = _unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))
+    drafts = unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))
     if engine != "vllm":
         check_names(target, *drafts)
+    asked_by = options.chat_of(chat, system, target)
+    tasks = parse_tasks(task, lm_eval, lm_eval_path, problems, chat=asked_by is not None)
+    check_may_run(tasks.values(), allow_code_execution)
+    counts = {name: len(each.problems) for name, each in tasks.items()}
     begins = drafts
     if adapt is not None:  # the folder's draft is the one that proposes
         drafts = [str(adapt)]
@@ -203,6 +210,7 @@ def evaluate(
             lengths=lengths,
             seeds=chosen_seeds,
             protect=protected,
+            chat=asked_by,
         )
     )
     if adapt is not None:
@@ -244,36 +252,9 @@ def evaluate(
             if adaptation is not None:
                 adaptation.close()
                 console.print(adaptation.summary(), soft_wrap=True, markup=False)
-        _show(file.results, configs, every_metric)
+        show_results(file.results, configs, every_metric)
         if adapt is not None:
             typer.echo("\ntimes leave out what learning took, a tenth at most")
-
-
-def _rescore(
-    source: Path, out: Path, task: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, every_metric: bool
-) -> None:
-    """Write a result file with the texts of another one scored anew."""
-    from cactus_decoding.evaluation.runs.results import opened, read_results
-    from cactus_decoding.evaluation.runs.runner import rescored
-    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.files.writing import check_writable
-
-    check_writable(out, inputs=[source, *map(file_of, task or [])])
-    results = read_results(source)
-    tasks = _tasks(task, lm_eval, lm_eval_path, None) if task or lm_eval else {}
-    for config in (result.config for result in results):  # those that need no file
-        if config.task.partition(":")[0] == "word_problems":
-            known = tasks.get(config.task)
-            if known is None or len(known.problems) < config.problems:
-                tasks[config.task] = parse_task(config.task, config.problems)
-    scored = list(rescored(results, tasks, str(source)))
-    with opened(out) as file:
-        held = {result.config for result in file.results}
-        if any(result.config in held for result in scored):
-            raise ValueError(f"{out} holds results of the same runs already: give --output another file")
-        for result in scored:
-            file.append(result)
-    _show(scored, [result.config for result in scored], every_metric)
 
 
 def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:
@@ -287,29 +268,12 @@ def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:
         )
 
 
-def _tasks(
-    spelled: list[str] | None, lm_eval: str | None, lm_eval_path: Path | None, problems: int | None
-) -> dict[str, Task]:
-    from cactus_decoding.evaluation.tasks.sources import parse_task
-
-    made = [parse_task(text, problems) for text in _unique(spelled or ([] if lm_eval else ["word_problems"]))]
-    if lm_eval is not None:
-        from cactus_decoding.evaluation.tasks.harness import harness_tasks
-
-        made += harness_tasks(lm_eval, lm_eval_path, problems)
-    tasks = {each.name: each for each in made}
-    if len(tasks) < len(made):
-        twice = next(each.name for each in made if tasks[each.name] is not each)
-        raise ValueError(f"two tasks are named {twice!r}; name one of them, as in 'jsonl:path=FILE,name=other'")
-    return tasks
-
-
 def _integers(option: str, text: str) -> list[int]:
     """Return comma-separated integers of at least 0, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"{option} must be comma-separated integers of at least 0, such as 0,4,10, but is {text!r}")
-    return _unique(int(part) for part in parts)
+    return unique(int(part) for part in parts)
 
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
@@ -321,11 +285,7 @@ def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
     parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
     for part in parts:
         read_length(part, check_declared)  # raises before any work
-    return _unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
-
-
-def _unique(values: Iterable[Value]) -> list[Value]:
-    return list(dict.fromkeys(values))
+    return unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
 
 
 def _bundled_draft(target: str) -> list[str]:
@@ -335,13 +295,3 @@ def _bundled_draft(target: str) -> list[str]:
             "or 'early_exit:layers=3'"
         )
     return ["bundled"]
-
-
-def _show(results: list[RunResult], configs: list[RunConfig], every_metric: bool) -> None:
-    """Print what came out of some runs; baselines are looked for in the whole file."""
-    from cactus_decoding.cli.evaluation_table import table
-    from cactus_decoding.evaluation.runs.summary import summarise
-
-    wanted = {config.asking(seed=0) for config in configs}
-    shown = [summary for summary in summarise(results) if summary.config in wanted]
-    Console(highlight=False).print(*table(shown, every_metric=every_metric), sep="\n\n")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.evaluation.reporting.report import mark_of, short
+from cactus_decoding.evaluation.runs.summary import PASS_AT
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.intervals import Interval
@@ -26,6 +27,7 @@ BRIEF = (
 
 COLUMNS = (
     ("score", "score", 3),
+    *((f"pass_at_{k}", f"pass@{k}", 3) for k in PASS_AT),
     ("score_difference", "Δ score", 3),
     ("acceptance_length", "acceptance_length", 2),
     ("nodes_per_step", "tree's nodes per step", 1),
@@ -53,15 +55,15 @@ def table(summaries: Sequence[RunSummary], *, every_metric: bool = False) -> lis
     groups: dict[tuple[object, ...], list[RunSummary]] = {}
     for summary in summaries:
         config = summary.config
-        groups.setdefault((config.task, config.problems, config.target, config.draft, config.engine), []).append(
-            summary
-        )
+        same = config.task, config.problems, config.target, config.draft, config.engine, config.chat
+        groups.setdefault(same, []).append(summary)
     return [(_every_metric if every_metric else _brief)(_title(group[0]), group) for group in groups.values()]
 
 
 def _title(summary: RunSummary) -> str:
     config = summary.config
-    return f"{config.task}: {config.problems} problems, {config.target} with {config.draft}, {config.engine}"
+    how = "" if config.chat is None else f", {config.chat}"
+    return f"{config.task}: {config.problems} problems, {config.target} with {config.draft}, {config.engine}{how}"
 
 
 def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:

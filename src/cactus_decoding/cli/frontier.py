@@ -118,10 +118,11 @@ def frontier(
     rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.arguments.knobs import settings_of
+    from cactus_decoding.evaluation.chat import tokenizer_of
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
-    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies, tokenizer_of
+    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.evaluation.intervals import FEWEST
     from cactus_decoding.evaluation.reporting.charts import frontier_picture
     from cactus_decoding.evaluation.reporting.pictures import new_figure

@@ -23,6 +23,7 @@ from cactus_decoding.rules import RULES, parse_rule
 from cactus_decoding.verification.declarations import VERIFICATIONS
 
 if TYPE_CHECKING:
+    from cactus_decoding.evaluation.chat import Chat
     from cactus_decoding.generation.request import Request
 
 SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Running", "Output"
@@ -39,6 +40,17 @@ Threads = Annotated[
         rich_help_panel=RUNNING,
     ),
 ]
+
+ChatFlag = Annotated[
+    bool | None,
+    typer.Option("--chat/--no-chat", help="Ask by the target's chat template; or continue prompts as plain text.",
+                 show_default="by the template where the target has one", rich_help_panel="Models"),
+]  # fmt: skip
+System = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="System message of a chat.", show_default="the template's own",
+                 rich_help_panel="Models"),
+]  # fmt: skip
 
 
 _FLAGS = {"budget_nats": "--budget"}
@@ -177,6 +189,17 @@ def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
     shown = copy(made)
     shown.show_default = True
     return option.replace(default=default, annotation=Annotated[kind, shown])
+
+
+def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
+    """Return how a target is asked, and say so where nobody said it."""
+    from cactus_decoding.evaluation.chat import choose_chat
+
+    _check_text("system", system or "")
+    asked = choose_chat(chat, system, target)
+    if asked is not None and chat is None:
+        notes.say("the target is asked by its chat template (chat); --no-chat continues prompts as plain text")
+    return asked
 
 
 def as_request(settings: Settings) -> Request:

@@ -256,17 +256,18 @@ def _serve_llama_cpp(
     options.prepare(threads, small=False)
     Request.from_dict(spending | {"temperature": 0.0})
     with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
-        pair = _load(target, draft, kept_prompts)
+        pair, times = _load(target, draft, kept_prompts), None
         if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
             pair.prepare(AutoLength())  # no client is to wait for that
+            times = pair.pass_times(AutoLength())
         name = alias or pair.target.model.metadata("general.name") or "model"
         server = LlamaServer(pair, name, spending, max_waiting)
 
         def announce(address: str) -> None:
             guarded = "with a key" if key else "without a key"
             typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
-            if llama.pass_times is not None:
-                notes.say(f"proposes what pays by {pass_times_text(llama.pass_times)}")
+            if times is not None:
+                notes.say(f"proposes what pays by {pass_times_text(times)}")
 
         run(server, host, listening, key, announce)
     return 0

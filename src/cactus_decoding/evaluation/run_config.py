@@ -13,6 +13,7 @@ from typing import Any
 
 from cactus_decoding.arguments.knobs import settings_of
 from cactus_decoding.drafting.lengths import TREE, is_tree
+from cactus_decoding.evaluation.chat import Chat, as_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.policy.protection import Protection
@@ -30,7 +31,7 @@ class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
     For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The request's seed gives, with a problem's place,
-    the seed of its answer.
+    the seed of its answer. ``chat`` is None where prompts are continued as they are, as in files of version 0.1.
 
     Example:
         >>> config = RunConfig("word_problems", "bundled", "ngram", request=Request("cactus:delta=1.0"))
@@ -44,6 +45,7 @@ class RunConfig:
     engine: str = "transformers"
     problems: int = 0
     request: Request = field(default_factory=Request)
+    chat: Chat | None = None
 
     def __post_init__(self) -> None:
         request = self.request if self.request.seed is not None else replace(self.request, seed=0)
@@ -64,7 +66,7 @@ class RunConfig:
         left_out = (*_NOT_OF_A_RUN, *(SpendingPolicy().as_dict() if self.request.spending.everywhere else ()))
         left_out += () if self.proposes_trees else ("tree",)
         asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
-        return {name: getattr(self, name) for name in _OWN} | asked
+        return {name: getattr(self, name) for name in _OWN} | asked | as_settings(self.chat)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -75,11 +77,12 @@ class RunConfig:
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
         names = set(cls("", "", "").as_dict())
-        if names != set(values) - {"tree", *SpendingPolicy().as_dict()}:
+        if names != set(values) - {"tree", "chat", "system", *SpendingPolicy().as_dict()}:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
-        asked = {name: value for name, value in values.items() if name not in _OWN}
-        return cls(**{name: values[name] for name in _OWN}, request=Request.from_file(asked))
+        asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
+        chat = Chat(values.get("system")) if values.get("chat") else None
+        return cls(**{name: values[name] for name in _OWN}, request=Request.from_file(asked), chat=chat)
 
     def asking(self, **changes: Any) -> RunConfig:
         """Return the run with another request: the arguments are those of `Request`."""
@@ -130,7 +133,7 @@ class RunConfig:
 
     @property
     def comparable(self) -> tuple[object, ...]:
-        """What two runs must share to be compared: task, models, engine, sampling and the limit of length."""
+        """What two runs must share to be compared: task, models, engine, chat, sampling and the limit of length."""
         request = self.request
         return (
             self.task,
@@ -138,6 +141,7 @@ class RunConfig:
             self.target,
             self.draft,
             self.engine,
+            self.chat,
             request.sampling,
             request.max_new_tokens,
         )
@@ -184,6 +188,7 @@ def grid(
     lengths: Sequence[int | str],
     seeds: Sequence[int],
     protect: Sequence[str | None] | None = None,
+    chat: Chat | None = None,
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
 
@@ -211,7 +216,7 @@ def grid(
             asked |= {"rule": "lossless", "verification": "token"}
         if str(as_rule(rule)) == "lossless" or length == 0:
             asked |= unlimited
-        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked))
+        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat)
         if config not in seen:
             seen.add(config)
             yield config

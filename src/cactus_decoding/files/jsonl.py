@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,11 +81,19 @@ def _line_at(data: bytes, place: int) -> tuple[int, int]:
 def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the objects of a file, each with its line number and a text that says where it stands; blank lines pass.
 
+    A file that gzip compressed is read as what was compressed.
+
     Raises:
         OSError: if the file cannot be read.
         ValueError: for a device, and for a line that is no object in JSON; see `parse_json`.
     """
-    yield from objects_in(read_bytes(path), path)
+    data = read_bytes(path)
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file: {error}") from None
+    yield from objects_in(data, path)
 
 
 def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:

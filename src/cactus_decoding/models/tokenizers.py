@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any, Protocol
 
 
@@ -39,14 +40,16 @@ class Tokenizer(Protocol):
         ...
 
 
-def as_chat_prompt(tokenizer: Any, message: str) -> str:
-    r"""Return a user's message as the prompt that the model's chat template makes of it.
+def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) -> str:
+    r"""Return the prompt that the model's chat template makes of a user's message.
+
+    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them.
 
     What a tokenizer puts before every text is left out where the template writes it too, for it must not stand there
     twice.
 
     Raises:
-        ValueError: for a tokenizer without a template, or one whose template fails.
+        ValueError: for a tokenizer without a template, or one whose template fails or leaves out ``system``.
 
     Example:
         >>> from cactus_decoding import load_pair
@@ -57,7 +60,13 @@ def as_chat_prompt(tokenizer: Any, message: str) -> str:
         raise ValueError(
             "the target has no chat template: leave out --chat, and write the prompt as the model wants it"
         )
-    return conversation_prompt(tokenizer, [{"role": "user", "content": message}])
+    conversation = [] if system is None else [{"role": "system", "content": system}]
+    roles = cycle(("user", "assistant"))
+    conversation += [{"role": role, "content": message} for role, message in zip(roles, messages, strict=False)]
+    prompt = conversation_prompt(tokenizer, conversation)
+    if system is not None and system.strip() not in prompt:
+        raise ValueError("the target's chat template has no place for a system message: leave out --system")
+    return prompt
 
 
 def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:

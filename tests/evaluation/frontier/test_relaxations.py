@@ -7,6 +7,7 @@ import json
 import pytest
 
 from cactus_decoding import Request
+from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.frontier.relaxations import (
     EVERYWHERE,
     LOSSLESS,
@@ -14,7 +15,6 @@ from cactus_decoding.evaluation.frontier.relaxations import (
     answers_are_numbers,
     asking,
     parse_policies,
-    tokenizer_of,
 )
 from cactus_decoding.evaluation.tasks.sources import parse_task
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy

@@ -34,3 +34,14 @@ def test_scoring_is_refused():
     for score in (model.loglikelihood, model.loglikelihood_rolling):
         with pytest.raises(ValueError, match="which no acceptance rule changes"):
             score([])
+
+
+def test_chats_are_written_by_the_target_s_template():
+    model = CactusLM.create_from_arg_string("")
+    said = [{"role": "user", "content": "How many?"}]
+    assert model.apply_chat_template(said) == "Question: How many?\nAnswer:"
+    begun = [*said, {"role": "assistant", "content": " So"}]
+    assert model.apply_chat_template(begun, add_generation_prompt=False) == "Question: How many?\nAnswer: So"
+    assert model.tokenizer_name == "bundled"
+    with pytest.raises(ValueError, match="no place for a system message"):
+        model.apply_chat_template([{"role": "system", "content": "Be brief."}, *said])

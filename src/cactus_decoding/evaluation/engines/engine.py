@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.base import num_shared
+from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import AcceptanceRule, Outcome, Visit, judges_untempered
@@ -51,6 +52,11 @@ class AuditedCosts:
             if not isinstance(rule, Lossless):
                 self._add(rule, list(visits))
 
+    def __add__(self, other: AuditedCosts) -> AuditedCosts:
+        """Return what both cost."""
+        largest = max(self.max_log_ratio, other.max_log_ratio)
+        return AuditedCosts(self.metered + other.metered, self.nats + other.nats, self.tv + other.tv, largest)
+
     def _add(self, rule: AcceptanceRule, visits: list[Visit]) -> None:
         """Add positions that one rule judged."""
         charged = [visit.nats for visit in visits if visit.nats is not None]
@@ -73,13 +79,20 @@ class Problem:
     """One thing that is asked.
 
     After extraction a right answer comes to ``answer``, None where there is no right or wrong; the group is a
-    difficulty or a category.
+    difficulty or a category. In a chat ``follow_ups`` are asked one after another once the prompt is answered, and
+    ``begun`` is how every answer begins, which is given to the target.
     """
 
     id: str
     prompt: str
     answer: str | None = None
     group: str = ""
+    follow_ups: tuple[str, ...] = ()
+    begun: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what is asked, for a hash; what only chats have is left out elsewhere, as in files of version 0.1."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("follow_ups", "begun")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,8 @@ class Answer:
     """A finished response.
 
     The text lacks special tokens, the wall time of the metrics the audit's; ``audited`` is None where nobody audited,
-    and ``relaxed_known`` says whether ``metrics.relaxed`` was counted.
+    and ``relaxed_known`` says whether ``metrics.relaxed`` was counted. Of several turns these are sums, the text holds
+    all of them, and so do ``turns``, one by one.
     """
 
     text: str
@@ -96,6 +110,20 @@ class Answer:
     audited: AuditedCosts | None = None
     relaxed_known: bool = True
     token_ids: tuple[int, ...] = ()
+    turns: tuple[str, ...] = ()
+
+    def __add__(self, other: Answer) -> Answer:
+        """Return the answer that goes on with the next turn's."""
+        audited = None if self.audited is None or other.audited is None else self.audited + other.audited
+        return Answer(
+            f"{self.text}\n\n{other.text}",
+            "length" if "length" in (self.finish_reason, other.finish_reason) else other.finish_reason,
+            self.metrics + other.metrics,
+            audited,
+            self.relaxed_known and other.relaxed_known,
+            self.token_ids + other.token_ids,
+            (*(self.turns or (self.text,)), *(other.turns or (other.text,))),
+        )
 
 
 class Engine(Protocol):
@@ -106,6 +134,9 @@ class Engine(Protocol):
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for a prompt that does not fit, before any work."""
+
+    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
+        """Return messages, the user's first, every other one an answer, as the target's chat template writes them."""
 
     def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt."""
@@ -145,6 +176,10 @@ class TransformersEngine:
         if len(token_ids) > SHARED:
             known = self._beginnings.setdefault(tuple(token_ids[:SHARED]), token_ids)
             del known[num_shared(known, token_ids) :]
+
+    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
+        """Return messages as the chat template of the target's tokenizer, or of its GGUF file, writes them."""
+        return as_chat_prompt(self._pair.tokenizer, *messages, system=system)
 
     def _begin(self, token_ids: list[int]) -> None:
         """Have the caches hold what the prompt shares with others, read by itself, and nothing else."""

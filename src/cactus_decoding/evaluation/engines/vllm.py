@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from cactus_decoding.integrations.vllm.server import check_draft, prefers_float3
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.base import check_fits
 from cactus_decoding.models.loading import check_model_name, logger
+from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.rules import Lossless, parse_rule
 from cactus_decoding.sampling.params import SamplingParams
 
@@ -68,14 +69,22 @@ class VllmEngine:
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""
         config = self._config(_proposals(request))
+        length = len(self._tokenizer_of(config).encode(prompt))
+        if length == 0:
+            raise ValueError("the prompt must have at least one token, but has none")
+        check_fits("target", config.model_config.max_model_len, length, _proposals(request))
+
+    def _tokenizer_of(self, config: Any) -> Any:
         if self._tokenizer is None:
             from vllm.tokenizers import cached_tokenizer_from_config
 
             self._tokenizer = cached_tokenizer_from_config(config.model_config)
-        length = len(self._tokenizer.encode(prompt))
-        if length == 0:
-            raise ValueError("the prompt must have at least one token, but has none")
-        check_fits("target", config.model_config.max_model_len, length, _proposals(request))
+        return self._tokenizer
+
+    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
+        """Return messages as the chat template of the target's tokenizer writes them."""
+        config = next(iter(self._configs.values()), None) or self._config(0)
+        return as_chat_prompt(self._tokenizer_of(config), *messages, system=system)
 
     def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt."""

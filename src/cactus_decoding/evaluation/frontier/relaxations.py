@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cactus_decoding import zoo
 from cactus_decoding.evaluation.tasks.task import Task, number
 from cactus_decoding.generation.request import Request
-from cactus_decoding.models.loading import load_tokenizer, only_cached
-from cactus_decoding.models.tokenizers import Tokenizer
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 from cactus_decoding.rules import recorded_rule
 
@@ -67,10 +64,3 @@ def parse_policies(protect: Sequence[str], **protection: Any) -> list[SpendingPo
 def answers_are_numbers(task: Task) -> bool:
     """Say whether every problem has a number for its answer, so that digits are what must not change."""
     return all(problem.answer is not None and number(problem.answer) is not None for problem in task.problems)
-
-
-def tokenizer_of(target: str) -> Tokenizer:
-    """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``."""
-    if target == zoo.BUNDLED:
-        return load_tokenizer("target", zoo.path("target"))
-    return load_tokenizer("target", target, local=only_cached("target", target))

@@ -15,12 +15,13 @@ from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.evaluation.reporting import charts
 from cactus_decoding.evaluation.reporting.pictures import clean
 from cactus_decoding.evaluation.runs.results import RunResult, read_results
-from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.evaluation.runs.summary import PASS_AT, RunSummary, summarise
 from cactus_decoding.files.templates import page_templates
 from cactus_decoding.sampling.params import SamplingParams
 
 COLUMNS = (
     ("score", "score", 3),
+    *((f"pass_at_{k}", f"pass@{k}", 3) for k in PASS_AT),
     ("score_difference", "score − best lossless", 3),
     ("acceptance_rate", "acceptance rate", 3),
     ("acceptance_length", "acceptance_length", 2),
@@ -102,7 +103,7 @@ def make_report(
     groups: dict[tuple[Any, ...], list[RunSummary]] = {}
     for summary in summaries:
         config, request = summary.config, summary.config.request
-        same = config.task, config.problems, config.engine, request.max_new_tokens, request.sampling
+        same = config.task, config.problems, config.engine, config.chat, request.max_new_tokens, request.sampling
         groups.setdefault(same, []).append(summary)
     sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
     picture = None
@@ -127,7 +128,8 @@ def _title(summary: RunSummary) -> str:
         if name != "temperature" and value != usual[name]
     ]
     sampling = ", ".join([f"temperature {asked['temperature']:g}", *(cuts or ["no truncation"])])
-    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.engine}")
+    how = "" if config.chat is None else f", {config.chat}"
+    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.engine}{how}")
 
 
 def _section(summaries: Sequence[RunSummary]) -> Section:

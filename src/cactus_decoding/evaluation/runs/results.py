@@ -55,7 +55,7 @@ class RunResult:
 
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
-        text = ("id", "group", "finish_reason", "text", "token_ids")
+        text = ("id", "group", "finish_reason", "text", "turns", "token_ids")
         return {  # the infinite costs of older files are null
             name: np.array([number_of(value, math.inf if name in AUDITED else math.nan) for value in values])
             for name, values in self.answers.items()

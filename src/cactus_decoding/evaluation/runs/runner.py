@@ -29,12 +29,15 @@ def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[
     return [config for config in configs if config not in finished]
 
 
-def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult]) -> None:
-    """Raise `ValueError` where a file holds answers to other problems under the name of one of the tasks."""
+def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult], *, chat: bool = False) -> None:
+    """Raise `ValueError` where a file holds answers to other problems under the name of one of the tasks.
+
+    What is asked in a ``chat`` is compared with what was asked in one.
+    """
     digests: dict[tuple[str, int], str] = {}
     for result in results:
         config = result.config
-        if config.task not in tasks:
+        if config.task not in tasks or (config.chat is not None) != chat:
             continue
         task, asked = tasks[config.task], (config.task, config.problems)
         if config.problems > len(task.problems):  # fewer are asked now: their texts are not there to be compared
@@ -72,7 +75,7 @@ def run(
     Raises:
         ValueError: for settings that do not go together, or a prompt that does not fit.
     """
-    check_same_problems(tasks, file.results)
+    check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
     todo = pending(configs, file.results)
     engines: dict[str, Engine] = {}
     for draft in dict.fromkeys(config.draft for config in todo):
@@ -146,7 +149,8 @@ def _answer(
                 report(config.label)
             if len(entries[config]) == config.problems:
                 del answers[config]
-                names_of_columns = entries[config][-1]  # an earlier command may have kept fewer
+                # an earlier command may have kept fewer, and not every problem has several turns
+                names_of_columns = dict.fromkeys(name for entry in entries[config] for name in entry)
                 columns = {name: [entry.get(name) for entry in entries[config]] for name in names_of_columns}
                 file.append(RunResult(config, columns, {**provenance, **about(tasks[config.task], config)}))
 
@@ -171,6 +175,8 @@ def _entry(problem: Problem, answer: Answer, right: bool | None, token_ids: bool
     entry |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
     if not answer.relaxed_known:
         entry["relaxed"] = None
+    if answer.turns:
+        entry["turns"] = list(answer.turns)
     if answer.audited is not None:
         entry |= {name: getattr(answer.audited, name) for name in AUDITED}
     return entry
@@ -192,10 +198,14 @@ class StoredAnswers:
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Take every prompt likewise."""
 
+    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
+        """Return nothing: seeds say what is asked."""
+        return ""
+
     def answer(self, prompt: str, request: Request) -> Answer:
-        """Return the stored answer."""
+        """Return the stored answer, which holds those of further turns."""
         assert request.seed is not None  # a run's requests have one
-        return self._answers[request.seed]
+        return self._answers.get(request.seed, Answer("", "stop"))
 
     def close(self) -> None:
         """Do nothing."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cactus_decoding.evaluation.intervals import (
     Interval,
@@ -108,6 +109,9 @@ def _ratio(above: str, below: str, plus: float = 0.0) -> Callable[[Sums], Number
     return ratio
 
 
+PASS_AT = (2, 5, 10, 100)
+"""Of so many answers how often one is right is estimated, where there are as many seeds."""
+
 METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
     {
         "acceptance_length": _ratio("accepted", "steps", plus=1.0),
@@ -129,6 +133,7 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
         "nats_per_answer": _ratio("nats", "answers"),
         "tv_per_position": _ratio("tv", "metered"),
     }
+    | {f"pass_at_{k}": _ratio(f"pass_at_{k}", "answers") for k in PASS_AT}
 )
 """Metrics as functions of sums over problems. Without a prefix a sum is the group's own; ``baseline`` is lossless at
 its own best draft length, ``best_tree`` at its own best tree, ``lossless`` is lossless at the group's draft length,
@@ -200,7 +205,10 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
     columns["answers"] = np.ones(len(group.ids))
     if group.config.proposes_trees:
         columns["nodes"] = columns["drafted"]
-    if not group.scored:
+    if group.scored:
+        right = np.stack([result.column("right") for result in group.results], axis=1)
+        columns |= {f"pass_at_{k}": pass_at(right, k) for k in PASS_AT if k <= right.shape[1]}
+    else:
         del columns["right"]
     for prefix, other in references.items():
         if other is not None:
@@ -231,6 +239,24 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
         largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in group.results), 700))
         metrics["max_likelihood_ratio"] = Interval(largest, math.nan, math.nan)  # a maximum: it has no interval
     return metrics
+
+
+def pass_at(right: ArrayLike, k: int) -> Numbers:
+    r"""Return how often one of k answers is right, estimated without bias from n ≥ k of them, ``[problems]``.
+
+    .. math:: 1 - \binom{n - c}{k} / \binom{n}{k}
+
+    with c of the n answers right. ``right`` holds 0 or 1, ``[problems, n]``.
+
+    Source: Chen et al., arXiv 2107.03374, equation 1.
+
+    Example:
+        >>> pass_at([[1, 0, 0], [0, 0, 0]], 2).round(3).tolist()
+        [0.667, 0.0]
+    """
+    answers = np.asarray(right, dtype=np.int64)
+    n = answers.shape[1]
+    return np.array([1 - math.comb(n - int(c), k) / math.comb(n, k) for c in answers.sum(1)])
 
 
 def _score_difference(group: RunGroup, baseline: RunGroup) -> Interval | None:

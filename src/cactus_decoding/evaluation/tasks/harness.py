@@ -36,8 +36,9 @@ class HarnessTask(Task):
         model = CactusLM(engine, config)
         name = self.name.removeprefix(PREFIX)
         results = lm_eval.simple_evaluate(
-            model=model, tasks=[name], limit=config.problems, task_manager=self.manager, bootstrap_iters=0
-        )
+            model=model, tasks=[name], limit=config.problems, task_manager=self.manager, bootstrap_iters=0,
+            apply_chat_template=config.chat is not None, system_instruction=config.chat and config.chat.system,
+        )  # fmt: skip
         right: dict[int, bool | None] = {}
         for sample in results["samples"][name]:  # one for each filter of a document: the first decides
             right.setdefault(sample["doc_id"], _right(sample))

@@ -49,6 +49,18 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
         """Read ``name=value`` pairs; a rule's own commas and equals signs are no separators."""
         return cls.create_from_arg_obj(_pairs(arg_string), additional_config)
 
+    @property
+    def tokenizer_name(self) -> str:
+        """The target, whose template chats are written in."""
+        return self._config.target
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the messages of a chat as the target's template writes them."""
+        system = next((each["content"] for each in chat_history if each["role"] == "system"), None)
+        messages = [each["content"] for each in chat_history if each["role"] != "system"]
+        begun = "" if add_generation_prompt else messages.pop()
+        return self._engine.chat_prompt(messages, system) + begun
+
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Answer requests, each with a seed of its own that is the same for every rule."""
         texts = []

@@ -12,9 +12,12 @@ from typing import Any
 from cactus_decoding.arguments.checks import check_choice, check_integer
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.evaluation.engines.engine import Problem
-from cactus_decoding.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, last_number
+from cactus_decoding.evaluation.tasks.benchmarks import Gsm8k, SpecBench
+from cactus_decoding.evaluation.tasks.code import HumanEval
+from cactus_decoding.evaluation.tasks.instructions import IfEval
+from cactus_decoding.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor
 from cactus_decoding.files.jsonl import read_objects, text_of
-from cactus_decoding.zoo.word_problems import format_prompt, word_problems
+from cactus_decoding.zoo.word_problems import word_problems
 
 USUAL_WORD_PROBLEMS = 500
 """How many of the word problems are asked where nobody says: they never end."""
@@ -36,65 +39,22 @@ class WordProblems:
         check_choice("split", self.split, ("train", "validation", "test"))
         check_integer("seed", self.seed, 0)
 
-    def task(self, limit: int | None) -> Task:
+    def task(self, limit: int | None, *, chat: bool = False) -> Task:
         """Return the task."""
         drawn = word_problems(self.split, seed=self.seed)  # type: ignore[arg-type]
         problems = tuple(
-            Problem(f"{self.split}-{self.seed}-{i}", each.prompt, str(each.answer), f"{each.num_steps} steps")
+            Problem(
+                f"{self.split}-{self.seed}-{i}",
+                each.question if chat else each.prompt,
+                str(each.answer),
+                f"{each.num_steps} steps",
+            )
             for i, each in enumerate(islice(drawn, limit or USUAL_WORD_PROBLEMS))
         )
         name = "word_problems"
         if self != WordProblems():
             name += f":split={self.split},seed={self.seed}"
         return Task(name, problems, after_hashes)
-
-
-@dataclass(frozen=True)
-class Gsm8k:
-    """GSM8K from its published JSON Lines: objects with a ``question``, and an ``answer`` that ends in ``#### 18``.
-
-    Source: Cobbe et al., arXiv 2110.14168.
-    """
-
-    path: str
-
-    def task(self, limit: int | None) -> Task:
-        """Return the task."""
-        # models that were not trained on the format end in the number without the mark
-        extract = lambda text: after_hashes(text) or last_number(text)  # noqa: E731
-        return Task("gsm8k", tuple(islice(self._problems(), limit)), extract, stop=("\nQuestion:",))
-
-    def _problems(self) -> Iterator[Problem]:
-        for number, where, value in read_objects(self.path):
-            question, answer = text_of(value, "question", where), text_of(value, "answer", where)
-            reference = after_hashes(answer)
-            if reference is None:
-                raise ValueError(f"{where}: the answer must end in '#### ' and a number, but is {answer[-40:]!r}")
-            yield Problem(str(number), format_prompt(question), reference)
-
-
-@dataclass(frozen=True)
-class SpecBench:
-    """Spec-Bench's prompts, grouped by category: for speed and divergence, without a score.
-
-    Objects with a ``question_id``, a ``category`` and ``turns``, of which the first is asked.
-
-    Source: Xia et al., arXiv 2401.07851.
-    """
-
-    path: str
-
-    def task(self, limit: int | None) -> Task:
-        """Return the task."""
-        return Task("spec_bench", tuple(islice(self._problems(), limit)))
-
-    def _problems(self) -> Iterator[Problem]:
-        for number, where, value in read_objects(self.path):
-            turns = value.get("turns")
-            if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
-                raise ValueError(f"{where}: 'turns' must be a list that begins with a text, but is {turns!r}")
-            category = text_of(value, "category", where)
-            yield Problem(str(value.get("question_id", number)), turns[0], None, category)
 
 
 @dataclass(frozen=True)
@@ -108,7 +68,8 @@ class JsonLines:
         pattern: with ``extract=regex``, a regular expression; what its first group (or all of it) matches last counts.
             Write a comma as ``\x2c``.
         name: what result files call the task; the file's name without its ending, if empty.
-        template: the prompt, where ``{prompt}`` stands for the object's; ``\n`` is a new line.
+        template: the prompt (in a chat the user's message), where ``{prompt}`` stands for the object's; ``\n`` is a new
+            line.
         stop: a text that ends an answer; ``\n`` is a new line.
     """
 
@@ -127,7 +88,7 @@ class JsonLines:
     def _extractor(self) -> Extractor | None:
         return None if self.extract in ("", "none") else extractor(self.extract, self.pattern)
 
-    def task(self, limit: int | None) -> Task:
+    def task(self, limit: int | None, *, chat: bool = False) -> Task:
         """Return the task."""
         stop = (self.stop.replace("\\n", "\n"),) if self.stop else ()
         problems = tuple(islice(self._problems(), limit))
@@ -152,7 +113,14 @@ class JsonLines:
 
 
 SOURCES: Mapping[str, type[Any]] = MappingProxyType(
-    {"word_problems": WordProblems, "gsm8k": Gsm8k, "spec_bench": SpecBench, "jsonl": JsonLines}
+    {
+        "word_problems": WordProblems,
+        "gsm8k": Gsm8k,
+        "humaneval": HumanEval,
+        "ifeval": IfEval,
+        "spec_bench": SpecBench,
+        "jsonl": JsonLines,
+    }
 )
 """Every kind of task by its name."""
 
@@ -168,8 +136,10 @@ def file_of(text: str) -> Path | None:
     return None if path is None else Path(path).expanduser()
 
 
-def parse_task(text: str, problems: int | None = None) -> Task:
+def parse_task(text: str, problems: int | None = None, *, chat: bool = False) -> Task:
     """Return the task that a text spells, or its first problems: a kind, then ``:`` and ``parameter=value`` pairs.
+
+    In a ``chat`` prompts are a user's messages.
 
     Raises:
         OSError: for a file that cannot be read.
@@ -179,7 +149,7 @@ def parse_task(text: str, problems: int | None = None) -> Task:
         >>> parse_task("word_problems:split=validation", 3).problems[2].id
         'validation-0-2'
     """
-    task: Task = parse("task", text, SOURCES).task(problems)
+    task: Task = parse("task", text, SOURCES).task(problems, chat=chat)
     if not task.problems:
         raise ValueError(f"task {text!r} has no problems")
     if problems is not None and len(task.problems) < problems:

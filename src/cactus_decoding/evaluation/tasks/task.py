@@ -6,20 +6,22 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 from types import MappingProxyType
 
 from cactus_decoding.arguments.values import suggestion
+from cactus_decoding.evaluation.chat import Chat
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
-from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.evaluation.run_config import RunConfig, seed_of
 
 Extractor = Callable[[str], str | None]
 
 _NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
 _HASHES = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+)")
 _LETTER = re.compile(r"\b([A-J])\b")
+_BOXED_NUMBER = re.compile(rf"\\boxed\{{[^{{}}\d]*?({_NUMBER.pattern})")
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
@@ -72,6 +74,17 @@ def letter(text: str) -> str | None:
     return found[-1] if found else None
 
 
+def final_number(text: str) -> str | None:
+    r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one.
+
+    Example:
+        >>> [final_number(text) for text in (r"2 * 9 = \\boxed{\$18}. Check: 9", "#### 18\n\nQ", "so 18 eggs")]
+        ['18', '18', '18']
+    """
+    found = _BOXED_NUMBER.findall(text)
+    return number(found[-1]) if found else after_hashes(text) or last_number(text)
+
+
 def boxed(text: str) -> str | None:
     r"""Return what the last ``\boxed{...}`` holds, a number in one spelling.
 
@@ -110,6 +123,7 @@ EXTRACTORS = MappingProxyType(
         "last_number": last_number,
         "letter": letter,
         "boxed": boxed,
+        "final_number": final_number,
         "exact": exact,
         "first_line": first_line,
     }
@@ -153,17 +167,20 @@ class Task:
     """Problems in order, and how their answers are read.
 
     ``extract`` turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
-    ``stop`` ends an answer.
+    ``stop`` ends an answer. Where ``judge`` is given it says whether an answer is right, and nothing is extracted;
+    ``runs_code`` says that it does so by running what a model wrote.
     """
 
     name: str
     problems: tuple[Problem, ...]
     extract: Callable[[str], str | None] | None = None
     stop: tuple[str, ...] = ()
+    judge: Callable[[Problem, str], bool] | None = None
+    runs_code: bool = False
 
     def digest_of(self, problems: int, *, prompts_only: bool = False) -> str:
         """Return a hash of the first problems, or of what they ask: runs of the same task must have the same."""
-        given = [asdict(problem) for problem in self.problems[:problems]]
+        given = [problem.as_dict() for problem in self.problems[:problems]]
         if prompts_only:
             given = [{"id": each["id"], "prompt": each["prompt"]} for each in given]
         text = json.dumps(given, sort_keys=True)
@@ -171,15 +188,18 @@ class Task:
 
     def is_right(self, problem: Problem, text: str) -> bool | None:
         """Say whether an answer is the problem's; None where nothing is scored."""
+        if self.judge is not None:
+            return self.judge(problem, text)
         if self.extract is None or problem.answer is None:
             return None
         return self.extract(text) == problem.answer
 
     def check(self, engine: Engine, config: RunConfig) -> None:
-        """Raise `ValueError` where a problem cannot be answered, before any is."""
+        """Raise `ValueError` where a problem cannot be answered or judged, before any is."""
+        getattr(self.judge, "check", lambda: None)()
         for problem in self.problems[: config.problems]:
             try:
-                engine.check_prompt(problem.prompt, config.request)
+                engine.check_prompt(prompt_of(engine, problem, config.chat), config.request)
             except ValueError as error:
                 raise ValueError(f"task {self.name}, problem {problem.id!r}: {error}") from None
 
@@ -188,5 +208,25 @@ class Task:
     ) -> Iterator[tuple[Problem, Answer, bool | None]]:
         """Yield each problem of a run from the place ``start`` on, its answer, and whether that is right."""
         for place, problem in islice(enumerate(self.problems[: config.problems]), start, None):
-            answer = engine.answer(problem.prompt, config.request_at(place, self.stop))
+            answer = ask(engine, problem, config, place, self.stop)
             yield problem, answer, self.is_right(problem, answer.text)
+
+
+def prompt_of(engine: Engine, problem: Problem, chat: Chat | None) -> str:
+    """Return what an engine continues to answer a problem's first turn."""
+    return problem.prompt if chat is None else engine.chat_prompt([problem.prompt], chat.system) + problem.begun
+
+
+def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: tuple[str, ...]) -> Answer:
+    """Return the answer to a problem; in a chat every further turn has all before it, and a seed of its own."""
+    request = config.request_at(place, stop)
+    answer = engine.answer(prompt_of(engine, problem, config.chat), request)
+    if config.chat is None:
+        return answer
+    messages = [problem.prompt, problem.begun + answer.text]
+    for turn, message in enumerate(problem.follow_ups, 1):
+        asked = engine.chat_prompt([*messages, message], config.chat.system)
+        told = engine.answer(asked, replace(request, seed=seed_of(request.seed or 0, turn)))
+        messages += [message, told.text]
+        answer += told
+    return answer

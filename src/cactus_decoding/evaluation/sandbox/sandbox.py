@@ -1,0 +1,82 @@
+"""Runs a program that a model wrote, with limits, and says whether it came to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+KINDS = ("network", "processes", "files")
+"""What a program can be kept from by namespaces, where the system permits them."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may use; ``seconds`` is wall time, and the processor's is that of `evaluate`'s ``code_eval``."""
+
+    seconds: float = 15.0
+    cpu_seconds: int = 3
+    memory_bytes: int = 2**30
+    file_bytes: int = 2**20
+    open_files: int = 32
+    processes: int = 16
+
+
+class Outcome(NamedTuple):
+    """Whether a program came to its end without an error, and which of `KINDS` it was kept from by namespaces."""
+
+    passed: bool
+    isolated: tuple[str, ...]
+
+
+def run_program(program: str, limits: Limits | None = None) -> Outcome:
+    """Run a program of Python in a process of its own, and leave nothing behind.
+
+    In every case it has a fresh folder, limits of time, memory, processes and files, and it ends where it writes a
+    file, starts a process or opens a socket by Python's own means. On Linux, where namespaces are permitted, it has no
+    network, sees no file system that it could write to but that folder, and takes all its processes with it; as root
+    it becomes nobody. It can read what its user (or nobody) can read, and nothing keeps it from finding holes in the
+    kernel.
+
+    Example:
+        >>> run_program("assert 1 + 1 == 2").passed, run_program("assert 1 + 1 == 3").passed
+        (True, False)
+    """
+    secret = secrets.token_hex(16)
+    arguments = json.dumps(asdict(limits or Limits()))
+    # what a program leaves there must not stop us from removing the folder
+    with TemporaryDirectory(prefix="cactus-program-", ignore_cleanup_errors=True) as folder:
+        reads, writes = os.pipe()
+        os.set_blocking(reads, False)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-B", str(Path(__file__).with_name("program.py")), str(writes), arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[writes], cwd=folder,
+            start_new_session=True, env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        os.close(writes)
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(f"{secret}\n{program}".encode(errors="replace"), (limits or Limits()).seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            said = b""
+            with suppress(BlockingIOError):  # nothing was said, and somebody could still say something
+                said = os.read(reads, 1024)
+            os.close(reads)
+    isolated, _, told = said.decode(errors="replace").partition("\n")
+    return Outcome(secrets.compare_digest(told, secret), tuple(isolated.split()))
+
+
+def missing_isolation() -> str:
+    """Return which of `KINDS` programs are not kept from by namespaces on this machine, for people."""
+    return ", ".join(kind for kind in KINDS if kind not in run_program("").isolated)
