@@ -53,11 +53,29 @@ SPELLINGS = (
     "relaxed_greedy:margin=0",
     "relaxed_greedy:margin=0.5",
     "relaxed_greedy:margin=2,top=2",
+    "cascade:alpha=-2",
+    "cascade:alpha=0.1",
+    "cascade:alpha=-0.1,defer=diff",
+    "cascade:alpha=0.4,defer=chow",
+    "token_cascade:alpha=-2",
+    "token_cascade:alpha=0.6",
+    "token_cascade:alpha=0.2,version=v2",
+    "token_cascade:alpha=0.1,version=v1",
+    "fuzzy:threshold=0",
+    "fuzzy:threshold=0.1",
+    "fuzzy:threshold=0.1,divergence=js_code",
+    "fuzzy:threshold=0.5,divergence=kl",
+    "fuzzy:threshold=0.4,divergence=tv",
+    "kl_gate:threshold=0",
+    "kl_gate:threshold=0.5",
 )
 
 # Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.
 NEVER_STRICTER_THAN_LOSSLESS = tuple(
-    text for text in SPELLINGS if text.partition(":")[0] in ("lossless", "cactus", "ensemble", "lenience", "clamped")
+    text
+    for text in SPELLINGS
+    if text.partition(":")[0]
+    in ("lossless", "cactus", "ensemble", "lenience", "clamped", "cascade", "fuzzy", "kl_gate")
 )
 
 # Limits at which a rule must be lossless token for token.
@@ -69,6 +87,10 @@ LOSSLESS_LIMITS = (
     "lenience:lenience=1",
     "clamped:width=0",
     "clamped:max_kl=0",
+    "cascade:alpha=-2",
+    "token_cascade:alpha=-2",
+    "fuzzy:threshold=0",
+    "kl_gate:threshold=0",
 )
 
 # One of each class of rules, and of each way to solve, for `make test`; the others are for `make test-all`.
@@ -82,6 +104,10 @@ ORDINARY = {
     "typical",
     "top_k:k=2",
     "relaxed_greedy:margin=0.5",
+    "cascade:alpha=0.1",
+    "token_cascade:alpha=0.6",
+    "fuzzy:threshold=0.1",
+    "kl_gate:threshold=0.5",
 }
 
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
@@ -126,10 +152,44 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
         case "typical":
             entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
             return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite
+        case "cascade" | "fuzzy" | "kl_gate":
+            return torch.where(q > 0, p, 0.0) if gate_is_open(rule, q.tolist(), p.tolist()) else q, one
+        case "token_cascade":
+            best = max(q.tolist())
+            passing = {
+                "v1": p >= best - rule.alpha,
+                "v2": q >= best - rule.alpha,
+                "v3": q >= best - best * rule.alpha,
+            }[rule.version] & (q > 0)
+            return (passing.double(), infinite) if passing.any() else (q, one)
         case _:
             assert rule.name == "top_k"
             kth = sorted(q.tolist(), reverse=True)[: rule.k][-1]
             return ((q >= kth) & (q > 0)).double(), infinite
+
+
+def gate_is_open(rule: Rule, q: list[float], p: list[float]) -> bool:
+    """Say whether a gated rule leaves a position to the draft, from the papers' formulas."""
+
+    def kl(first: list[float], second: list[float]) -> float:
+        return sum(a * math.log(a / b) if b else math.inf for a, b in zip(first, second, strict=True) if a)
+
+    kept = [b if a else 0.0 for a, b in zip(q, p, strict=True)]
+    lost, tv = 1 - sum(kept), sum(max(a - b, 0.0) for a, b in zip(q, p, strict=True))
+    if rule.name == "cascade":
+        floor = {"chow": 1, "diff": max(q), "opt": max(q)}[rule.defer]
+        return max(kept) >= floor - rule.alpha * (tv if rule.defer == "opt" else 1)
+    if rule.name == "kl_gate":
+        return kl(q, kept) < rule.threshold and max(q) <= rule.confidence
+    middle = [(a + b) / 2 for a, b in zip(q, p, strict=True)]
+    inside = [m if a else 0.0 for a, m in zip(q, middle, strict=True)]
+    distance = {
+        "tv": tv,
+        "kl": kl(kept, q) + lost,
+        "js": (kl(q, middle) + kl(p, middle)) / 2,
+        "js_code": (kl(inside, kept) + kl(inside, q)) / 2,
+    }[rule.divergence]
+    return distance < rule.threshold
 
 
 @dataclass(frozen=True)

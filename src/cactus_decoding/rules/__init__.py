@@ -17,11 +17,15 @@ from cactus_decoding.rules.names import registered_rules
 if TYPE_CHECKING:
     from cactus_decoding.rules.base import Rule as Rule
     from cactus_decoding.rules.cactus import Cactus as Cactus
+    from cactus_decoding.rules.cascade import Cascade as Cascade
     from cactus_decoding.rules.clamped import ClampedRatio as ClampedRatio
     from cactus_decoding.rules.ensemble import Ensemble as Ensemble
+    from cactus_decoding.rules.fuzzy import Fuzzy as Fuzzy
+    from cactus_decoding.rules.kl_gate import KLGate as KLGate
     from cactus_decoding.rules.lenience import Lenience as Lenience
     from cactus_decoding.rules.lossless import Lossless as Lossless
     from cactus_decoding.rules.relaxed_greedy import RelaxedGreedy as RelaxedGreedy
+    from cactus_decoding.rules.token_cascade import TokenCascade as TokenCascade
     from cactus_decoding.rules.top_k import TopK as TopK
     from cactus_decoding.rules.typical import Typical as Typical
     from cactus_decoding.types import AcceptanceRule
@@ -36,6 +40,10 @@ RULE_CLASSES = MappingProxyType(
         "Typical": "typical",
         "TopK": "top_k",
         "RelaxedGreedy": "relaxed_greedy",
+        "Cascade": "cascade",
+        "TokenCascade": "token_cascade",
+        "Fuzzy": "fuzzy",
+        "KLGate": "kl_gate",
     }
 )
 """Every rule's class, and the rule's name, which is also that of its module."""

@@ -1,0 +1,78 @@
+"""Speculative cascades: leave a position to the draft, or verify it, by how sure the models are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule
+from cactus_decoding.rules.family import Family, round_to
+from cactus_decoding.rules.gate import gated_rows, judge_gated, total_variation
+from cactus_decoding.types import Verdict
+
+
+@dataclass(frozen=True)
+class Cascade(Rule):
+    r"""Emit the draft's row where it is sure enough, and the target's own elsewhere.
+
+    h is the draft's row p where
+
+    .. math:: \max p \ge 1 - \alpha \ (\text{chow}), \quad \max p \ge \max q - \alpha \ (\text{diff}), \quad
+        \max p \ge \max q - \alpha\, TV(p, q) \ (\text{opt})
+
+    and q elsewhere, with s = 1. Nothing is bounded where the draft is left alone: a draft that is surely wrong is sure.
+    What the target excludes of p is rejected, and given back to tokens that the target favours.
+
+    Source: Narasimhan et al., "Faster cascades via speculative decoding", ICLR 2025 (arXiv 2405.19261), equations 2, 5
+    and 10 by the numbers of their notebook. That asks rows from before temperature, this those that are sampled from.
+
+    Attributes:
+        alpha: the larger, the more positions are left to the draft; in [-2, 100]. -2 is lossless, and by ``diff`` so
+            is what is below -1.
+        defer: ``chow``, ``diff`` or ``opt``.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
+        >>> Cascade(alpha=0.2, defer="chow").relaxed_target(*rows).tolist()
+        [0.8999999761581421, 0.10000000149011612]
+        >>> Cascade(alpha=-0.5, defer="diff").relaxed_target(*rows).tolist()
+        [0.5, 0.5]
+    """
+
+    alpha: Annotated[float, Knob("the larger, the more is left to the draft; -2 is lossless", ge=-2, le=100)]
+    defer: Annotated[
+        Literal["opt", "diff", "chow"],
+        Knob("compare the draft's greatest probability with the target's less alpha·TV or alpha, or with 1 − alpha"),
+    ] = "opt"
+
+    name = "cascade"
+    title = "Speculative cascade"
+    summary = "Leave positions to the draft where it is sure enough beside the target."
+    presets = (Preset("cascade:alpha=0.1", "None: where the draft is left alone its row is emitted.", "to compare"),)
+    families = (
+        Family("cascade_opt", "cascade, OPT", lambda x: f"cascade:alpha={round_to(x - 1)!r}", 0.05, 30.0),
+        Family("cascade_diff", "cascade, Diff", lambda x: f"cascade:alpha={round_to(x - 1)!r},defer=diff", 0.02, 2.0),
+        Family("cascade_chow", "cascade, Chow", lambda x: f"cascade:alpha={x!r},defer=chow", 1e-3, 1.0),
+    )
+    never_stricter_than_lossless = True
+    needs_support_only = True
+    needs_whole_draft_row = True
+    recovers_from_relaxed_target = True
+
+    def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        sure, least = p.amax(-1), q.amax(-1)
+        if self.defer == "chow":
+            return sure >= 1 - self.alpha
+        return sure >= least - self.alpha * (total_variation(q, p) if self.defer == "opt" else 1.0)
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return p(n) where the position is left to the draft, else q(n), and s = 1."""
+        return judge_gated(self._opens, target_probs, draft_probs, token_ids)
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return the row that is emitted, in float64."""
+        return gated_rows(self._opens, target_probs, draft_probs)

@@ -1,0 +1,89 @@
+"""Fuzzy speculative decoding: leave a position to the draft where both rows are close."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.rules.base import Preset, Rule
+from cactus_decoding.rules.family import Family
+from cactus_decoding.rules.gate import gated_rows, jensen_shannon, judge_gated, kl, outside, total_variation
+from cactus_decoding.types import Verdict
+
+
+@dataclass(frozen=True)
+class Fuzzy(Rule):
+    r"""Emit the draft's row p where its divergence from the target's is below a threshold, and q elsewhere.
+
+    .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
+
+    A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` its KL.
+    Elsewhere the published code draws from q outright; the lossless test emits the same q, and accepts more.
+
+    Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
+    and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
+    from before temperature; this compares those that are sampled from, on the target's support.
+
+    Attributes:
+        threshold: 0 or more; 0 is lossless.
+        divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
+        >>> Fuzzy(threshold=0.3, divergence="tv").relaxed_target(*rows).tolist()
+        [0.5, 0.5]
+        >>> round(Fuzzy(threshold=0.5, divergence="tv").relaxed_target(*rows)[0].item(), 6)
+        0.9
+    """
+
+    threshold: Annotated[
+        float, Knob("divergence below which the draft is left alone; 0 is lossless", ge=0, lt=math.inf)
+    ]
+    divergence: Annotated[
+        Literal["js", "js_code", "kl", "tv"],
+        Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
+    ] = "js"
+
+    name = "fuzzy"
+    title = "Fuzzy"
+    summary = "Leave positions to the draft where both models' rows are close."
+    presets = (
+        Preset(
+            "fuzzy:threshold=0.1,divergence=kl",
+            "KL(emitted‖target) < threshold at every position, without truncation.",
+            "to compare",
+        ),
+        Preset("fuzzy:threshold=0.1", "Jensen-Shannon divergence of what is emitted < threshold.", "to compare"),
+    )
+    families = (
+        Family("fuzzy", "fuzzy, JS", lambda x: f"fuzzy:threshold={x!r}", 1e-3, 0.7),
+        Family("fuzzy_kl", "fuzzy, KL", lambda x: f"fuzzy:threshold={x!r},divergence=kl", 1e-3, 20.0),
+    )
+    never_stricter_than_lossless = True
+    needs_support_only = True
+    needs_whole_draft_row = True
+    recovers_from_relaxed_target = True
+    scalable = ("threshold",)
+
+    def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        if self.divergence == "tv":
+            return total_variation(q, p) < self.threshold
+        if self.divergence == "kl":
+            return kl(p, q) + outside(q, p) < self.threshold
+        if self.divergence == "js":
+            return jensen_shannon(q, p) < self.threshold
+        middle = (p + q) / 2
+        return (kl(middle, p) + kl(middle, q)) / 2 < self.threshold
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return p(n) where the rows are close, else q(n), and s = 1."""
+        return judge_gated(self._opens, target_probs, draft_probs, token_ids)
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return the row that is emitted, in float64."""
+        return gated_rows(self._opens, target_probs, draft_probs)

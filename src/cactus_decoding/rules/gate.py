@@ -1,0 +1,72 @@
+"""Gates: at each position either the draft's row is emitted, or the target's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from cactus_decoding.rules.base import draft_probability_of, probability_of
+from cactus_decoding.rules.ensemble import Ensemble
+from cactus_decoding.types import Verdict
+
+Rows = Callable[[Tensor, Tensor], Tensor]
+"""From q and p, ``[..., vocabulary]`` in float64, to what a rule says of them. Tokens with q = 0 have p = 0 in it."""
+
+
+def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Tensor:
+    """Return what is said of rows; where the draft is deterministic, once for each token that it may have proposed."""
+    q = target_probs.double()
+    if draft_probs is None:
+        q = q.unsqueeze(-2)
+        return says(q, torch.where(q > 0, one_hot(token_ids, q.shape[-1]).double(), 0.0))
+    return says(q, torch.where(q > 0, draft_probs.double(), 0.0))
+
+
+def judge_gated(opens: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+    """Return p(n) where the gate is open and q(n) where it is closed, 0 where the target excludes n; and s = 1.
+
+    Args:
+        opens: the gate, ``[...]``.
+        target_probs: q.
+        draft_probs: p, or None for a deterministic draft.
+        token_ids: ``[..., tokens]``.
+    """
+    q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
+    opened = on_rows(opens, target_probs, draft_probs, token_ids)
+    opened = opened if draft_probs is None else opened.unsqueeze(-1)
+    return Verdict(torch.where(opened & (q > 0), p, q), torch.ones_like(q))
+
+
+def gated_rows(opens: Rows, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """Return what is emitted: the draft's row, what the target excludes of it given back, or the target's own."""
+    opened = on_rows(opens, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
+    return torch.where(opened, Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs), target_probs.double())
+
+
+def kl(rows: Tensor, others: Tensor) -> Tensor:
+    """Return sum r log(r / o) in nats, ``[...]``; infinite where the other has 0 and the row has not.
+
+    >>> round(kl(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])).item(), 6)
+    0.693147
+    """
+    return torch.where(rows > 0, rows * (rows.log() - others.log()), 0.0).sum(-1)
+
+
+def outside(q: Tensor, p: Tensor) -> Tensor:
+    """Return how much of the draft's mass the target excludes, ``[...]``: what p lacks of q's sum."""
+    return (q.sum(-1) - p.sum(-1)).clamp(min=0)
+
+
+def jensen_shannon(q: Tensor, p: Tensor) -> Tensor:
+    """Return the Jensen-Shannon divergence in nats, ``[...]``, at most log 2."""
+    middle = (p + q) / 2
+    return ((kl(q, middle) + kl(p, middle) + outside(q, p) * math.log(2)) / 2).clamp(min=0)
+
+
+def total_variation(q: Tensor, p: Tensor) -> Tensor:
+    """Return the total variation, ``[...]``, in [0, 1]."""
+    return (q - p).clamp(min=0).sum(-1)
