@@ -14,6 +14,7 @@ import typer
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.cli import (
     calibrate,
+    conform,
     demo,
     diagnose,
     evaluate,
@@ -49,6 +50,7 @@ app.command("eval", epilog=evaluate.EXAMPLES, rich_help_panel=MEASURE)(evaluate.
 app.command("frontier", epilog=frontier.EXAMPLES, rich_help_panel=MEASURE)(frontier.frontier)
 app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(calibrate.calibrate)
 app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
+app.command("conform", epilog=conform.EXAMPLES, rich_help_panel=MEASURE)(conform.conform)
 app.command("tune", epilog=tune.EXAMPLES, rich_help_panel=MEASURE)(tune.tune)
 app.command("plan", epilog=plan.EXAMPLES, rich_help_panel=MEASURE)(plan.plan)
 app.command("report", epilog=reading.REPORT_EXAMPLES, rich_help_panel=MEASURE)(reading.report)

@@ -1,0 +1,146 @@
+"""`cactus conform`: is an engine's speculation lossless?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus conform cactus\n\n"
+    "cactus conform transformers --output transformers.json\n\n"
+    "cactus conform --models tiny && cactus serve tiny/target.gguf --draft tiny/bad.gguf --port 8000"
+)
+WRONG = 1
+CHECKS = "Checks"
+
+
+def conform(
+    engine: Annotated[
+        str | None,
+        typer.Argument(metavar="ENGINE", help="cactus, transformers, vllm, llama-cpp, an address of an "
+                       "OpenAI-compatible server such as http://127.0.0.1:8000, or a function as module:function, "
+                       "which is called with prompt, sampling and seed, and returns tokens.", show_default=False),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", file_okay=False,
+                     help="Write the tiny models here, as folders and GGUF files: for a server, or a function."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, as JSON or text. May be given "
+                     "several times.", show_default="none"),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, metavar="N", rich_help_panel=CHECKS,
+                          help="Responses that a check draws; a few draw four times as many.")
+    ] = 200,
+    false_alarm: Annotated[
+        float, typer.Option(metavar="P", rich_help_panel=CHECKS,
+                            help="How often a right engine may be called wrong, over all checks.")
+    ] = 0.001,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="S", rich_help_panel=CHECKS, help="Of the first response.")
+    ] = 0,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", rich_help_panel=CHECKS,
+                           help="Check that engines which are wrong in one way each are caught.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--output", "--json", metavar="FILE", dir_okay=False,
+                     help="Write what was found, with its provenance, here."),
+    ] = None,
+) -> int:  # fmt: skip
+    """Say whether an engine's speculation is lossless: whether tokens have the law of the target alone.
+
+    The engine answers over tiny models with drafts that are good, bad, adversarial and deterministic, whose laws are
+    known: temperature, cuts, penalties, stop tokens, the end of max_tokens, cancelled requests, seeds. Evidence is
+    collected response by response until it is enough, so that a wrong engine is mostly caught in seconds, with the
+    likely cause, and a right one is called wrong as rarely as --false-alarm says.
+
+    Exit code: 0 right, 1 wrong, 2 an engine that is down or gives no answer, or bad input.
+    """
+    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+
+    if engine is None and models is None and not self_test:
+        raise ValueError("give an ENGINE such as cactus, --models FOLDER, or --self-test (see 'cactus conform --help')")
+    given = dict(_setting(each) for each in settings or ())
+    check_writable(json_file)
+    from cactus_decoding.arguments.values import check_number
+
+    check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
+    if models is not None:
+        _write(models)
+    right, result = True, dict[str, object]()
+    if self_test:
+        right, result["mutants"] = _self_test(samples, false_alarm)
+    if engine is not None:
+        conforms, result["report"] = _conform(engine, given, samples, false_alarm, seed)
+        right = right and conforms
+    if json_file is not None and result:
+        from cactus_decoding.files.provenance import provenance
+
+        arguments = {"engine": engine, "set": given, "samples": samples, "false_alarm": false_alarm, "seed": seed}
+        write_atomically(json_file, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
+    return 0 if right else WRONG
+
+
+def _setting(text: str) -> tuple[str, object]:
+    import json
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"--set must be NAME=VALUE, but is {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _write(folder: Path) -> None:
+    from importlib.util import find_spec
+
+    from cactus_decoding.conformance.models import write_models
+
+    gguf = find_spec("gguf") is not None
+    write_models(folder, gguf=gguf)
+    typer.echo(f"Wrote the tiny models into {folder}/" + ("" if gguf else "; GGUF files need pip install gguf"))
+
+
+def _conform(
+    name: str, settings: dict[str, object], samples: int, false_alarm: float, seed: int
+) -> tuple[bool, object]:
+    from cactus_decoding.conformance.engines.registry import open_engine
+    from cactus_decoding.conformance.report import as_dict, line, verdict
+    from cactus_decoding.conformance.suite import conform as conforms
+
+    opened = open_engine(name, settings)
+    try:
+        report = conforms(
+            opened,
+            samples=samples,
+            false_alarm=false_alarm,
+            seed=seed,
+            report=lambda finding: typer.echo(line(finding)),
+        )
+    finally:
+        opened.close()
+    for each in verdict(report):
+        typer.echo(each)
+    return report.right, as_dict(report)
+
+
+def _self_test(samples: int, false_alarm: float) -> tuple[bool, object]:
+    from cactus_decoding.conformance.self_test import self_test
+
+    caught = True
+    table = []
+    for mutant in self_test(samples=samples, false_alarm=false_alarm):
+        caught = caught and mutant.caught
+        typer.echo(mutant.line())
+        table.append(mutant._asdict())
+    return caught, table

@@ -1,0 +1,129 @@
+"""Laws that known mistakes lead to: what evidence is sought for, and what a report says about the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cactus_decoding.conformance.processing import Rows
+from cactus_decoding.conformance.truth import Scored
+
+UNLIKELY = 0.3
+"""Below it a mistaken drafter drops what it drew."""
+LENIENCE = 0.7
+
+
+def _normalised(rows: Rows, instead: Rows) -> Rows:
+    total = rows.sum(-1, keepdims=True)
+    return np.where(total > 0, rows / np.where(total > 0, total, 1), instead)
+
+
+def _residual(target: Rows, draft: Rows) -> Rows:
+    return _normalised(np.maximum(target - draft, 0), target)
+
+
+def _verified(kept: Rows, recovery: Rows) -> Rows:
+    """Return what is emitted where ``kept`` of each drafted token is accepted, and the rest is drawn anew."""
+    return kept + (1 - kept.sum(-1, keepdims=True)) * recovery
+
+
+def _one_hot(tokens: Rows, like: Rows) -> Rows:
+    return np.asarray(np.eye(like.shape[-1])[tokens])
+
+
+def recovery_from_target(rows: Scored) -> Rows:
+    """Return what is emitted where rejected tokens are replaced by draws from the target's row."""
+    return _verified(np.minimum(rows.target, rows.draft), rows.target)
+
+
+def recovery_from_draft(rows: Scored) -> Rows:
+    """Return the same with the draft's row."""
+    return _verified(np.minimum(rows.target, rows.draft), rows.draft)
+
+
+def greedy_recovery(rows: Scored) -> Rows:
+    """Return the same with the target's likeliest token."""
+    return _verified(np.minimum(rows.target, rows.draft), _one_hot(rows.target.argmax(-1), rows.target))
+
+
+def greedy_residual(rows: Scored) -> Rows:
+    """Return the same with the residual's likeliest token."""
+    residual = _residual(rows.target, rows.draft)
+    return _verified(np.minimum(rows.target, rows.draft), _one_hot(residual.argmax(-1), residual))
+
+
+def untruncated_draft(rows: Scored) -> Rows:
+    """Return what is emitted where tokens are tested by the draft's row before temperature and cuts."""
+    tested = np.maximum(rows.raw_draft, 1e-300)
+    kept = rows.draft * np.minimum(rows.target / tested, 1)
+    return _verified(kept, _residual(rows.target, rows.raw_draft))
+
+
+def recovery_without_rejected(rows: Scored) -> Rows:
+    """Return what is emitted where rejected tokens are replaced by draws from the target's row without them."""
+    rejected = np.maximum(rows.draft - rows.target, 0)
+    left = np.maximum(1 - rows.target, 1e-300)
+    others = (rejected / left).sum(-1, keepdims=True) - rejected / left
+    return np.asarray(np.minimum(rows.target, rows.draft) + rows.target * others)
+
+
+def dropped_draws(rows: Scored) -> Rows:
+    """Return what is emitted where unlikely draws are dropped, and the target is drawn from in their place."""
+    drawn = np.where(rows.draft >= UNLIKELY, rows.draft, 0)
+    kept = np.minimum(drawn, drawn / np.maximum(rows.draft, 1e-300) * rows.target)
+    rejected = drawn.sum(-1, keepdims=True) - kept.sum(-1, keepdims=True)
+    dropped = 1 - drawn.sum(-1, keepdims=True)
+    return np.asarray(kept + rejected * _residual(rows.target, rows.draft) + dropped * rows.target)
+
+
+def lenient(rows: Scored) -> Rows:
+    """Return what is emitted where every token is accepted more often than its share, by a constant."""
+    relaxed = rows.target / LENIENCE
+    return _verified(np.minimum(relaxed, rows.draft), _residual(relaxed, rows.draft))
+
+
+def strict(rows: Scored) -> Rows:
+    """Return what is emitted where tokens are rejected too often and then drawn from the residual."""
+    return _verified(np.minimum(rows.target * LENIENCE, rows.draft), _residual(rows.target, rows.draft))
+
+
+def _tempered(power: float) -> Callable[[Scored], Rows]:
+    return lambda rows: _normalised(rows.target**power * (rows.target > 0), rows.target)
+
+
+def _uniform(rows: Scored) -> Rows:
+    return _normalised((rows.target > 0).astype(float), rows.target)
+
+
+CAUSES: dict[str, Callable[[Scored], Rows]] = {
+    "rejected tokens are replaced by draws from the target's row, not from (target - draft)+": recovery_from_target,
+    "rejected tokens are replaced by draws from the draft's row": recovery_from_draft,
+    "rejected tokens are replaced by the target's likeliest token": greedy_recovery,
+    "rejected tokens are replaced by the likeliest token of (target - draft)+": greedy_residual,
+    "tokens of the draft are kept without a test, or a bonus token is drawn from the draft": lambda rows: rows.draft,
+    "tokens are tested by the draft's row before temperature and cuts": untruncated_draft,
+    "rejected tokens are replaced by draws from the target's row without them": recovery_without_rejected,
+    "unlikely proposals are dropped after they were drawn": dropped_draws,
+    "the test accepts too much (lenience, or a relaxed rule)": lenient,
+    "the test rejects too much": strict,
+    "rows of the position before are used (off by one, or the last token is not read)": lambda rows: rows.before,
+    "penalties miss the latest tokens": lambda rows: rows.forgetful,
+    "cuts and temperature are in the other order": lambda rows: rows.swapped,
+    "temperature, cuts, penalties or biases are not applied": lambda rows: rows.raw_target,
+    "the likeliest token comes too often": lambda rows: _one_hot(rows.target.argmax(-1), rows.target),
+    "rows are sharper than they should be": _tempered(1.3),
+    "rows are flatter than they should be": _tempered(0.75),
+    "likely and unlikely tokens come alike": _uniform,
+}
+"""What a mistake is called, and the law that it leads to at a position that was verified."""
+
+SHARES = (0.1, 0.4, 1.0)
+"""In which part of the positions a mistake may show."""
+PLACES: dict[str, Callable[[Scored], Rows]] = {
+    "everywhere": lambda rows: np.ones(len(rows.tokens), bool),
+    "at the first token": lambda rows: rows.places == 0,
+    "behind the first token": lambda rows: rows.places > 0,
+    "at the last token of max_tokens": lambda rows: rows.last,
+}
+"""Where in an output a mistake may show."""

@@ -1,0 +1,80 @@
+"""This package's own loop as an engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cactus_decoding.conformance.asking import Answer, Query
+from cactus_decoding.conformance.models import DRAFTS, LETTERS, LOOK_UP, text_of, tiny_llama, tokenizer
+
+
+class CactusEngine:
+    """`cactus_decoding.generate` over the tiny models, in float32.
+
+    Args:
+        settings: of every request, such as ``{"verification": "block"}``; see `Request`.
+
+    Example:
+        >>> from cactus_decoding.conformance.asking import Sampling
+        >>> CactusEngine().answer([Query((1, 2, 3), Sampling(temperature=0.0, max_tokens=2), 0)])[0].token_ids
+        (2, 1)
+    """
+
+    supports = frozenset({"top_k", "top_p", "min_p", "stop_token_ids", "cancels", "repeats", "proposes"})
+    drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
+    temperature_last = penalises_prompt = False
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        from importlib.metadata import version
+
+        import torch
+
+        from cactus_decoding.generation.request import Request
+
+        Request.from_dict(dict(settings or {}))
+        torch.set_num_threads(1)
+        self._settings, self._pairs = dict(settings or {}), dict[str, Any]()
+        said = "".join(f", {name}={value}" for name, value in self._settings.items())
+        self.name = f"cactus-decoding {version('cactus-decoding')}{said}"
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answer queries one by one: a pair serves one response at a time."""
+        return [self._one(query) for query in queries]
+
+    def close(self) -> None:
+        """Have nothing to give up."""
+
+    def _pair(self, draft: str) -> Any:
+        from cactus_decoding.drafting.model import ModelDrafter
+        from cactus_decoding.drafting.ngram import NgramDrafter
+        from cactus_decoding.generation.pair import Pair
+        from cactus_decoding.models.cached import CachedModel
+
+        if draft not in self._pairs:
+            target = CachedModel(copy.deepcopy(tiny_llama("target")).float())
+            drafter = NgramDrafter() if draft == LOOK_UP else ModelDrafter(copy.deepcopy(tiny_llama(draft)).float())
+            self._pairs[draft] = Pair(target, drafter, tokenizer())
+        return self._pairs[draft]
+
+    def _one(self, query: Query) -> Answer:
+        from cactus_decoding.generation.generate import stream
+        from cactus_decoding.generation.request import Request
+
+        sampling, pair = query.sampling, self._pair(query.sampling.draft)
+        asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")} | {
+            "num_speculative_tokens": sampling.num_speculative_tokens,
+            "max_new_tokens": sampling.max_tokens,
+            "stop": [LETTERS[token - 1] for token in sampling.stop_token_ids],
+            "seed": query.seed,
+        }
+        request = Request.from_dict(asked | self._settings)
+        if sampling.cancels:
+            given_up = stream(pair, text_of((*query.prompt, 9, 8)), request)
+            next(given_up)
+            given_up.close()
+        response = stream(pair, text_of(query.prompt), request)
+        for _ in response:
+            pass
+        return Answer(tuple(response.token_ids), None, response.metrics.drafted, response.metrics.accepted)

@@ -1,0 +1,48 @@
+"""A Python function as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cactus_decoding.conformance.asking import OPTIONAL, Answer, EngineError, Query
+from cactus_decoding.conformance.models import DRAFTS
+
+
+class FunctionEngine:
+    """A function ``(prompt, sampling, seed) -> tokens``.
+
+    Args:
+        function: is given the prompt's tokens as a list, a `Sampling` and a seed; returns the output's tokens, the one
+            that ends it included.
+        supports: see `Engine`; without it, all that its attribute ``supports`` names, or everything but ``cancels``.
+
+    Example:
+        >>> FunctionEngine(lambda prompt, sampling, seed: [1]).name
+        '<lambda>'
+    """
+
+    temperature_last = penalises_prompt = False
+    drafts: Sequence[str] = DRAFTS
+
+    def __init__(self, function: Callable[..., Sequence[int]], supports: Sequence[str] | None = None) -> None:
+        if not callable(function):
+            raise TypeError(f"engine must be an engine or a function, but is {function!r}")
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self._function = function
+        named = supports if supports is not None else getattr(function, "supports", None)
+        self.supports = frozenset({*OPTIONAL} - {"cancels"} if named is None else named) | {"repeats"}
+        self.drafts = tuple(getattr(function, "drafts", DRAFTS))
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answer queries one by one."""
+        return [self._one(query) for query in queries]
+
+    def _one(self, query: Query) -> Answer:
+        try:
+            tokens = self._function(list(query.prompt), query.sampling, query.seed)
+            return Answer(tuple(int(each) for each in tokens))
+        except Exception as error:
+            raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Have nothing to give up."""

@@ -1,0 +1,145 @@
+"""An OpenAI-compatible server as an engine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cactus_decoding.arguments.values import suggestion
+from cactus_decoding.conformance.asking import Answer, EngineError, Query, Sampling
+from cactus_decoding.conformance.models import END, text_of, tokens_of
+
+_FIELDS = ("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_SETTINGS: dict[str, Any] = {
+    "model": None, "temperature_last": False, "penalises_prompt": False, "timeout": 30.0, "without": "", "at_once": 4,
+    "draft": "good",
+}  # fmt: skip
+
+
+class ServerEngine:
+    """``/v1/completions`` of a server over the tiny target, whatever proposes there.
+
+    A field that it refuses is left out of the checks.
+
+    Args:
+        address: with or without ``/v1``; a key is taken from OPENAI_API_KEY.
+        settings: ``model``, its name; ``temperature_last`` and ``penalises_prompt``, see `Engine`; ``timeout``, seconds
+            that an answer may take; ``without``, fields, with commas, that it is not to be asked for; ``at_once``,
+            requests at a time; ``draft``, what proposes, for what reports say about causes.
+
+    Raises:
+        EngineError: for a server that does not answer.
+        ValueError: for settings that are none.
+    """
+
+    def __init__(self, address: str, settings: Mapping[str, Any] | None = None) -> None:
+        given = dict(settings or {})
+        if unknown := [name for name in given if name not in _SETTINGS]:
+            known = ", ".join(_SETTINGS)
+            raise ValueError(
+                f"a server has no setting {unknown[0]!r}{suggestion(unknown[0], _SETTINGS)}; known are {known}"
+            )
+        given = _SETTINGS | given
+        self._address = address.rstrip("/").removesuffix("/v1") + "/v1"
+        self.name, self._timeout, self._at_once = address, float(given["timeout"]), int(given["at_once"])
+        self.temperature_last, self.penalises_prompt = bool(given["temperature_last"]), bool(given["penalises_prompt"])
+        self.drafts: Sequence[str] = (str(given["draft"]),)
+        self._model = given["model"] or self._served()
+        without = str(given["without"]).split(",")
+        honoured = [name for name in _FIELDS if name not in without and self._honours(name)]
+        honoured += ["logit_bias"] if "logit_bias" not in without and self._honours("logit_bias") else []
+        self.supports = frozenset({*honoured, "batch", "repeats", "cancels"} - {*without})
+
+    def close(self) -> None:
+        """Have nothing to give up."""
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answer queries, some of them at a time."""
+        with ThreadPoolExecutor(self._at_once) as pool:
+            return list(pool.map(self._one, queries))
+
+    def _one(self, query: Query) -> Answer:
+        body = self._body(query)
+        if query.sampling.cancels:
+            self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
+        answer = self._asked("/completions", body)
+        try:
+            choice = answer["choices"][0]
+            tokens = tokens_of(choice["text"])
+            reason = choice["finish_reason"]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineError(f"{self.name} gave no answer over the tiny models: {_short(answer)}: {error}") from error
+        return Answer((*tokens, END) if reason == "stop" else tuple(tokens))
+
+    def _body(self, query: Query) -> dict[str, Any]:
+        usual, sampling = Sampling(), query.sampling
+        body: dict[str, Any] = {"model": self._model, "prompt": text_of(query.prompt), "seed": query.seed}
+        body |= {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+        body |= {name: getattr(sampling, name) for name in _FIELDS if getattr(sampling, name) != getattr(usual, name)}
+        if sampling.logit_bias:
+            body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        return body
+
+    def _served(self) -> str:
+        listed = self._asked("/models", None)
+        try:
+            return str(listed["data"][0]["id"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise EngineError(f"{self.name} lists no model: {_short(listed)}") from error
+
+    def _honours(self, name: str) -> bool:
+        """Return whether a server takes a field; one that ignores it in silence is found out by its law."""
+        value: Any = {"top_k": 3, "logit_bias": ((1, 1.0),)}.get(name, 0.5)
+        body = self._body(Query((1, 2, 3), Sampling(**{name: value, "max_tokens": 1}), 0))
+        try:
+            self._asked("/completions", body, refusable=True)
+        except ValueError:
+            return False
+        return True
+
+    def _request(self, path: str, body: object) -> urllib.request.Request:
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("OPENAI_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        return urllib.request.Request(
+            self._address + path, None if body is None else json.dumps(body).encode(), headers
+        )
+
+    def _asked(self, path: str, body: object, *, refusable: bool = False) -> Any:
+        try:
+            with urllib.request.urlopen(self._request(path, body), timeout=self._timeout) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = _short(error.read().decode(errors="replace"))
+            if refusable and error.code in (400, 422):
+                raise ValueError(said) from error
+            raise EngineError(f"{self.name} answered {error.code}: {said}") from error
+        except TimeoutError as error:
+            raise EngineError(f"{self.name} took more than {self._timeout:g} s to answer") from error
+        except urllib.error.URLError as error:
+            slow = isinstance(error.reason, TimeoutError)
+            said = f"took more than {self._timeout:g} s to answer" if slow else f"cannot be reached: {error.reason}"
+            raise EngineError(f"{self.name} {said}") from error
+        except (ValueError, http.client.HTTPException, OSError) as error:
+            raise EngineError(f"{self.name} gave an answer that is no JSON: {error}") from error
+
+    def _give_up(self, body: Mapping[str, Any]) -> None:
+        """Begin a stream, and close the connection after its first bytes."""
+        try:
+            request = self._request("/completions", {**body, "stream": True})
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                response.read(1)
+        except OSError as error:
+            raise EngineError(f"{self.name} cannot be reached: {error}") from error
+
+
+def _short(said: object) -> str:
+    text = said if isinstance(said, str) else json.dumps(said)
+    return " ".join(text.split())[:200]

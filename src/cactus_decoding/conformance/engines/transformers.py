@@ -1,0 +1,86 @@
+"""Assisted generation of Hugging Face transformers as an engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cactus_decoding.conformance.asking import Answer, Query, Sampling
+from cactus_decoding.conformance.models import DRAFTS, END, LOOK_UP, tiny_llama
+
+
+class TransformersEngine:
+    """`generate` with an ``assistant_model``, or with ``prompt_lookup_num_tokens``, in float32.
+
+    Args:
+        settings: of every call, such as ``{"assistant_confidence_threshold": 0}``; with ``speculation=False`` it
+            proposes nothing, and is what assisted generation should equal.
+    """
+
+    supports = frozenset({"top_k", "top_p", "min_p", "repetition_penalty", "stop_token_ids", "repeats", "proposes"})
+    drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
+    temperature_last = penalises_prompt = False
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        import torch
+        import transformers
+        from transformers.utils import logging
+
+        torch.set_num_threads(1)
+        logging.set_verbosity_error()
+        self._settings = dict(settings or {})
+        said = "".join(f", {name}={value}" for name, value in self._settings.items())
+        self.name = f"transformers {transformers.__version__}{said}"
+        self._speculates = bool(self._settings.pop("speculation", True))
+        self._models: dict[str, Any] = {}
+
+    def close(self) -> None:
+        """Have nothing to give up."""
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answer queries one by one: assisted generation takes no batch."""
+        return [self._one(query) for query in queries]
+
+    def _model(self, name: str) -> Any:
+        if name not in self._models:
+            self._models[name] = copy.deepcopy(tiny_llama(name)).float()
+        return self._models[name]
+
+    def _one(self, query: Query) -> Answer:
+        import torch
+
+        sampling = query.sampling
+        torch.manual_seed(query.seed)
+        with torch.no_grad():
+            output = self._model("target").generate(
+                torch.tensor([query.prompt]),
+                attention_mask=torch.ones(1, len(query.prompt), dtype=torch.long),
+                **_settings(sampling),
+                **(self._assistance(sampling) if self._speculates else {}),
+                **self._settings,
+            )
+        return Answer(tuple(output[0, len(query.prompt) :].tolist()))
+
+    def _assistance(self, sampling: Sampling) -> dict[str, Any]:
+        count = sampling.num_speculative_tokens
+        if sampling.draft == LOOK_UP:
+            return {"prompt_lookup_num_tokens": count}
+        draft = self._model(sampling.draft)
+        draft.generation_config.num_assistant_tokens = count
+        draft.generation_config.num_assistant_tokens_schedule = "constant"
+        return {"assistant_model": draft}
+
+
+def _settings(sampling: Sampling) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "max_new_tokens": sampling.max_tokens,
+        "eos_token_id": [END, *sampling.stop_token_ids],
+        "pad_token_id": END,
+        "do_sample": sampling.temperature > 0,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if sampling.temperature > 0:
+        made |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        made |= {"min_p": sampling.min_p} if sampling.min_p else {}
+    return made

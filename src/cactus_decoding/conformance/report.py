@@ -1,0 +1,77 @@
+"""What a suite found, in words, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from cactus_decoding.conformance.suite import Finding, Report
+
+MISSED = 0.05
+"""Part of the tokens that may be missing from what acceptance could be, before a report says so."""
+
+
+def line(finding: Finding) -> str:
+    """Return a finding as one line.
+
+    Example:
+        >>> from cactus_decoding.conformance.asking import Sampling
+        >>> from cactus_decoding.conformance.checks import Check
+        >>> line(Finding(Check("top-k, bad draft", Sampling()), True, 400, -0.8, 0.17))
+        'right  top-k, bad draft                             400 responses; excluded: deviations above 0.17'
+    """
+    word = {True: "right", False: "WRONG", None: "note"}[finding.right]
+    said = finding.said
+    if finding.right is False and math.isfinite(finding.evidence):
+        said = f"odds of e^{finding.evidence:.0f} against the law; most evidence for: {said}"
+    elif finding.deviation is not None:
+        said = f"excluded: deviations above {finding.deviation:.2f}"
+    return f"{word:6} {finding.check.name:44} {finding.samples:4} responses" + (f"; {said}" if said else "")
+
+
+def verdict(report: Report) -> Iterable[str]:
+    """Yield what a report says in the end."""
+    wrong = [each for each in report.findings if each.right is False]
+    asked = f"{len(report.findings)} checks, {report.samples:,} responses, {report.seconds:.0f} s"
+    if wrong:
+        yield f"{report.engine} is WRONG in {len(wrong)} of {asked}."
+    else:
+        deviations = [each.deviation for each in report.findings if each.deviation is not None]
+        found = (
+            f" Total variation of one of the first three tokens above {max(deviations):.2f} would have been found in "
+            f"every check, above {min(deviations):.2f} in the longest."
+            if deviations
+            else ""
+        )
+        yield f"{report.engine} is right in {asked}.{found}"
+    yield f"A right engine is called wrong with probability {report.false_alarm:g} at most, over all checks."
+    for draft, (found_rate, possible) in report.acceptance.items():
+        slow = "; it could accept more" if found_rate < possible - MISSED else ""
+        accepted = f"Accepted proposals are {found_rate:.0%} of its tokens with the {draft} draft"
+        yield f"{accepted}; {possible:.0%} are possible{slow}."
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Return a report for JSON: infinite evidence is None."""
+    return {
+        "engine": report.engine,
+        "right": report.right,
+        "false_alarm": report.false_alarm,
+        "samples": report.samples,
+        "seconds": report.seconds,
+        "acceptance": {draft: {"found": found, "possible": best} for draft, (found, best) in report.acceptance.items()},
+        "findings": [
+            {
+                "check": each.check.name,
+                "sampling": asdict(each.check.sampling),
+                "right": each.right,
+                "samples": each.samples,
+                "evidence": each.evidence if math.isfinite(each.evidence) else None,
+                "deviation": each.deviation,
+                "said": each.said,
+            }
+            for each in report.findings
+        ],
+    }

@@ -1,0 +1,321 @@
+"""Ask an engine everything, and say what was found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cactus_decoding.arguments.values import check_integer, check_number
+from cactus_decoding.conformance.asking import Answer, Engine, EngineError, Query, Sampling
+from cactus_decoding.conformance.checks import BATCH, GREEDY, LAW, LOGPROBS, SEEDS, Check, checks_of
+from cactus_decoding.conformance.evidence import Evidence, Found, deviation_not_excluded
+from cactus_decoding.conformance.models import END, VOCABULARY
+from cactus_decoding.conformance.truth import Scored, Truth
+
+SAMPLES, FALSE_ALARM = 200, 1e-3
+_BATCH, _FEW = 50, 20
+_LOGPROB = 0.02
+"""By how much a reported log-probability may differ from the true one."""
+_NEAR_TIE = 1e-3
+"""Log-probabilities closer than this are told apart by rounding."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        check: which one.
+        right: whether nothing speaks against the engine; None where something is worth knowing, and no mistake.
+        samples: responses that it took.
+        evidence: log of the e-value; infinite for what a right engine never does.
+        deviation: total variation of each of the first three tokens' laws that is excluded from here on, or None.
+        said: what is wrong, and its likely cause.
+    """
+
+    check: Check
+    right: bool | None
+    samples: int
+    evidence: float = 0.0
+    deviation: float | None = None
+    said: str = ""
+
+
+@dataclass
+class Report:
+    """What a suite found; it is true if everything is right.
+
+    Attributes:
+        engine: its name.
+        false_alarm: probability that a right engine is called wrong, at most.
+        findings: of each check.
+        seconds: that it took.
+        acceptance: part of the tokens that were accepted proposals, as found, and as `Reference` finds possible.
+        drafts: that the engine proposed with.
+    """
+
+    engine: str
+    false_alarm: float
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    acceptance: dict[str, tuple[float, float]] = field(default_factory=dict)
+    drafts: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether no check found a mistake."""
+        return all(each.right is not False for each in self.findings)
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    @property
+    def samples(self) -> int:
+        """All responses."""
+        return sum(each.samples for each in self.findings)
+
+
+def conform(
+    engine: Engine | Callable[..., Sequence[int]],
+    *,
+    samples: int = SAMPLES,
+    false_alarm: float = FALSE_ALARM,
+    seed: int = 0,
+    truth: Truth | None = None,
+    only: Sequence[Check] | None = None,
+    report: Callable[[Finding], None] = lambda finding: None,
+    first_only: bool = False,
+) -> Report:
+    r"""Check whether an engine's speculation is lossless: whether its tokens have the law of the target alone.
+
+    Every check collects evidence (see `Evidence`) until it exceeds the number of checks over ``false_alarm``, or all
+    samples are drawn. So a right engine is called wrong with probability ``false_alarm`` at most, over all checks.
+
+    Args:
+        engine: one of `cactus_decoding.conformance.engines`, or a function ``(prompt, sampling, seed) -> tokens`` over
+            the models that `write_models` makes; ``sampling`` is a `Sampling`.
+        samples: responses a check draws, if it finds nothing; a few draw more.
+        false_alarm: in (0, 1).
+        seed: of the first response; others count on.
+        truth: the laws, where they are known already.
+        only: these checks and no others.
+        report: is told each finding.
+        first_only: stop at the first mistake.
+
+    Raises:
+        EngineError: for an engine that is down, fails, or gives no answer.
+        TypeError, ValueError: for arguments that are none.
+
+    Example:
+        >>> from cactus_decoding.conformance.checks import Check
+        >>> from cactus_decoding.conformance.reference import Reference
+        >>> bool(conform(Reference(), samples=50, only=[Check("temperature 1", Sampling(draft="bad"))]))
+        True
+    """
+    from cactus_decoding.conformance.engines.function import FunctionEngine
+
+    check_integer("samples", samples, 1)
+    check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
+    tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment,arg-type]
+    truth = truth or Truth(temperature_last=tested.temperature_last, penalises_prompt=tested.penalises_prompt)
+    checks = list(only) if only is not None else checks_of(tested)
+    result, began = Report(tested.name, false_alarm, drafts=tuple(tested.drafts)), time.perf_counter()
+    run = _Run(tested, truth, false_alarm / max(len(checks), 1), itertools.count(seed))
+    for check in checks:
+        finding = run.check(check, math.ceil(samples * check.share))
+        result.findings.append(finding)
+        report(finding)
+        if first_only and finding.right is False:
+            break
+    if "proposes" in tested.supports and result:
+        result.acceptance = run.acceptance()
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+class _Run:
+    """One engine, its laws, and the share of the false alarms that a check may take."""
+
+    def __init__(self, engine: Engine, truth: Truth, alpha: float, seeds: Iterator[int]) -> None:
+        self._engine, self._truth, self._alpha, self._seeds = engine, truth, alpha, seeds
+        self._counted: dict[str, list[tuple[Query, Answer]]] = {}
+
+    def check(self, check: Check, samples: int) -> Finding:
+        """Ask a check's questions."""
+        kinds = {
+            LAW: self._law,
+            BATCH: self._batch,
+            GREEDY: self._greedy,
+            SEEDS: self._seeds_repeat,
+            LOGPROBS: self._logprobs,
+        }
+        return kinds[check.kind](check, samples)
+
+    def _ask(self, check: Check, count: int) -> tuple[list[Query], list[Answer]]:
+        prompts = itertools.cycle(check.prompts)
+        return self._answers([Query(next(prompts), check.sampling, next(self._seeds)) for _ in range(count)])
+
+    def _answers(self, queries: list[Query]) -> tuple[list[Query], list[Answer]]:
+        answers = self._engine.answer(queries)
+        if len(answers) != len(queries):
+            raise EngineError(f"{self._engine.name} was asked {len(queries)} times and answered {len(answers)} times")
+        for answer in answers:
+            tokens = answer.token_ids
+            if not tokens or not all(isinstance(each, int) and 0 <= each < VOCABULARY for each in tokens):
+                raise EngineError(
+                    f"{self._engine.name} answered {list(tokens)}, but an answer is one or more tokens in "
+                    f"[0, {VOCABULARY})"
+                )
+        if queries[0].sampling == Sampling(draft=queries[0].sampling.draft):
+            self._counted.setdefault(queries[0].sampling.draft, []).extend(zip(queries, answers, strict=True))
+        return queries, answers
+
+    def _law(self, check: Check, samples: int) -> Finding:
+        evidence, drawn, outputs = Evidence(), 0, list[tuple[int, ...]]()
+        threshold = math.log(1 / self._alpha)
+        while drawn < samples:
+            # small batches first: a wrong engine is mostly caught by few
+            queries, answers = self._ask(check, min(_BATCH if drawn >= _BATCH else _FEW, samples - drawn))
+            drawn += len(queries)
+            for answer in answers:
+                if said := malformed(answer.token_ids, check.sampling):
+                    return Finding(check, False, drawn, math.inf, said=said)
+            found = _add(evidence, self._truth, queries, answers)
+            outputs += [each.token_ids for each in answers]
+            if found.log_e >= threshold:
+                where = f" ({found.place})" if found.place else ""
+                return Finding(check, False, drawn, found.log_e, said=f"{found.cause}{where}")
+        deviation = None if len(check.prompts) > 1 else self._deviation(check, outputs)
+        return Finding(check, True, drawn, found.log_e, deviation)
+
+    def _deviation(self, check: Check, outputs: list[tuple[int, ...]]) -> float:
+        """Return the largest deviation of the law of each of the first three tokens that is not excluded."""
+        longest = min(3, check.sampling.max_tokens)
+        laws, counts = np.zeros((longest, VOCABULARY + 1)), np.zeros((longest, VOCABULARY + 1))
+        for output, probability in self._truth.enumerate(check.prompts[0], check.sampling, longest).items():
+            for place in range(longest):
+                laws[place, output[place] if place < len(output) else VOCABULARY] += probability
+        for output in outputs:
+            for place in range(longest):
+                counts[place, output[place] if place < len(output) else VOCABULARY] += 1
+        return max(deviation_not_excluded(*each, self._alpha / longest) for each in zip(laws, counts, strict=True))
+
+    def _batch(self, check: Check, samples: int) -> Finding:
+        """Compare neighbours' first tokens: equal by chance only."""
+        chances: dict[tuple[int, ...], float] = {}
+        for prompt in check.prompts:
+            law = self._truth.enumerate(prompt, check.sampling, 1)
+            chances[prompt] = sum(each**2 for each in law.values())
+        shares, drawn, logs = (-0.5, 0.1, 0.4, 1.0), 0, np.zeros(4)
+        while drawn < samples:
+            queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
+            drawn += len(queries)
+            for first, second, query in zip(answers[::2], answers[1::2], queries[::2], strict=True):
+                chance = chances[query.prompt]
+                equal = first.token_ids[0] == second.token_ids[0]
+                for index, share in enumerate(shares):
+                    likely = chance + share * (1 - chance) if share > 0 else chance * (1 + share)
+                    ratio = likely / chance if equal else (1 - likely) / (1 - chance)
+                    logs[index] += math.log(ratio) if ratio > 0 else -math.inf
+            log_e = float(np.logaddexp.reduce(logs) - math.log(len(shares)))
+            if log_e >= math.log(1 / self._alpha):
+                return Finding(check, False, drawn, log_e, said="responses of different seeds are not independent")
+        return Finding(check, True, drawn, log_e)
+
+    def _greedy(self, check: Check, samples: int) -> Finding:
+        """Compare with the most likely tokens, and tell near-ties from mistakes by the target's rows."""
+        queries, answers = self._ask(check, len(check.prompts))
+        ties = 0
+        for query, answer in zip(queries, answers, strict=True):
+            if said := malformed(answer.token_ids, check.sampling):
+                return Finding(check, False, len(queries), math.inf, said=said)
+            rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
+            logs = np.log(rows.raw_target)
+            gaps = logs.max(-1) - np.take_along_axis(logs, rows.tokens[:, None], -1)[:, 0]
+            if (gaps > _NEAR_TIE).any():
+                place = int((gaps > _NEAR_TIE).argmax())
+                said = (
+                    f"token {place + 1} is {int(rows.tokens[place])}, but the target's likeliest is "
+                    f"{int(logs[place].argmax())}, by {gaps[place]:.3g} nats: no rounding"
+                )
+                return Finding(check, False, len(queries), math.inf, said=said)
+            ties += int((gaps > 0).sum())
+        said = f"{ties} near-ties were decided by rounding" if ties else ""
+        return Finding(check, True, len(queries), said=said)
+
+    def _seeds_repeat(self, check: Check, samples: int) -> Finding:
+        queries, answers = self._ask(check, _FEW)
+        _, again = self._answers(queries)
+        same = sum(first.token_ids == second.token_ids for first, second in zip(answers, again, strict=True))
+        said = "" if same == len(queries) else f"{len(queries) - same} of {len(queries)} seeds gave another response"
+        return Finding(check, None if said else True, 2 * len(queries), said=said)
+
+    def _logprobs(self, check: Check, samples: int) -> Finding:
+        """Compare log-probabilities with those before, and those after temperature and cuts: either will do."""
+        queries, answers = self._ask(check, _BATCH)
+        worst = np.zeros(2)
+        for query, answer in zip(queries, answers, strict=True):
+            if answer.logprobs is None or len(answer.logprobs) != len(answer.token_ids):
+                given = 0 if answer.logprobs is None else len(answer.logprobs)
+                said = f"{given} log-probabilities came with {len(answer.token_ids)} tokens"
+                return Finding(check, False, len(queries), math.inf, said=said)
+            rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
+            for index, law in enumerate((rows.target, rows.raw_target)):
+                true = np.log(np.take_along_axis(law, rows.tokens[:, None], -1)[:, 0])
+                worst[index] = max(worst[index], np.abs(true - np.array(answer.logprobs)).max())
+        if worst.min() <= _LOGPROB:
+            return Finding(check, True, len(queries))
+        said = f"log-probabilities differ from the target's by up to {worst.min():.3g} nats"
+        return Finding(check, False, len(queries), math.inf, said=said)
+
+    def acceptance(self) -> dict[str, tuple[float, float]]:
+        """Return what part of the tokens were accepted proposals, by draft, and what part it is in `Reference`."""
+        from cactus_decoding.conformance.models import DRAFTS
+        from cactus_decoding.conformance.reference import Reference
+
+        found: dict[str, tuple[float, float]] = {}
+        for draft, counted in self._counted.items():
+            if draft not in DRAFTS or any(answer.accepted is None for _, answer in counted):
+                continue
+            possible = Reference(self._truth).answer([query for query, _ in counted])
+            found[draft] = _accepted([answer for _, answer in counted]), _accepted(possible)
+        return found
+
+
+def _accepted(answers: Sequence[Answer]) -> float:
+    return sum(each.accepted or 0 for each in answers) / sum(len(each.token_ids) for each in answers)
+
+
+def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:
+    """Add answers to the evidence, prompt by prompt."""
+    for prompt in dict.fromkeys(query.prompt for query in queries):
+        outputs = [answer.token_ids for query, answer in zip(queries, answers, strict=True) if query.prompt == prompt]
+        rows: Scored = truth.score(prompt, outputs, queries[0].sampling)
+        contexts: list[Hashable | None] = [
+            (prompt, *output[:place]) if place < 3 else None for output in outputs for place in range(len(output))
+        ]
+        evidence.add(rows, contexts)
+    return evidence.found()
+
+
+def malformed(tokens: Sequence[int], sampling: Sampling) -> str:
+    """Say what is wrong with an output's length and end, if anything is.
+
+    Example:
+        >>> malformed([1, 0, 2], Sampling())
+        'tokens came behind token 0, which ends the output'
+    """
+    ends = {END, *sampling.stop_token_ids}
+    early = next((token for token in tokens[:-1] if token in ends), None)
+    if early is not None:
+        return f"tokens came behind token {early}, which ends the output"
+    if len(tokens) > sampling.max_tokens:
+        return f"{len(tokens)} tokens came, but max_tokens is {sampling.max_tokens}"
+    if len(tokens) < sampling.max_tokens and tokens[-1] not in ends:
+        return f"{len(tokens)} tokens came, of {sampling.max_tokens}, and no token that ends the output"
+    return ""
