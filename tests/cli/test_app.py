@@ -24,6 +24,7 @@ COMMANDS = (
     "frontier",
     "calibrate",
     "diagnose",
+    "conform",
     "tune",
     "plan",
     "report",

@@ -53,7 +53,7 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--rule", "cactus:delta=1", "--protect-threshold", "0.1"], "that of a pattern in protect"),
         (["--rule", "cactus:delta=1", "--relax-within", "a", "a"], "two different texts"),
         (["--draft-sampling", "x"], "draft_sampling must be one of"),
-        (["some-model"], "give TARGET and --draft"),
+        (["some-model", "--draft", "bundled:draft"], "give TARGET and --draft"),
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
         (["--num-speculative-tokens", "adaptive"], "must be an integer of at least 1, but is 'adaptive'"),
         (["--num-speculative-tokens", "auto"], "vLLM proposes the same number for all requests and in every step"),

@@ -85,7 +85,8 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
             probs = (draft_logits[4, row].double() / temperature[4]).softmax(-1)
             expected = relax_rows(rule, logits[row : row + 1], probs.unsqueeze(0), fed[row + 1 : row + 2]).logits[0]
         assert torch.allclose(relaxed[row].softmax(-1), expected.softmax(-1), atol=1e-6)
-        assert not torch.equal(relaxed[row], logits[row])
+        moves = not torch.allclose(expected.softmax(-1), logits[row].softmax(-1), atol=1e-6)  # gates may stay shut
+        assert not (moves and torch.equal(relaxed[row], logits[row]))
 
 
 def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
