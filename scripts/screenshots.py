@@ -28,14 +28,16 @@ from cactus_decoding.cli.options import prepare  # noqa: E402
 from cactus_decoding.files.provenance import provenance  # noqa: E402
 from cactus_decoding.zoo.settings import RELAXED  # noqa: E402
 
-SECOND, SEED, EXAMPLE = "lossless", 0, 9
-"""Beside what the form holds at first: the relaxed rule and what it is kept away from."""
+SECOND, SEED = "lossless", 0
+"""Beside what the form holds at first: the prompt, the relaxed rule and what it is kept away from."""
 LARGEST = 1_000_000
 """Bytes of a picture."""
 STILL = {"width": 1500, "height": 1000}
 MOVING = {"width": 1440, "height": 1060}
 ANIMATION_WIDTH = 1000
-NO_SPEED = ".metrics > :last-child { display: none } * { transition: none !important; caret-color: transparent }"
+STEADY = "* { transition: none !important; caret-color: transparent }"
+NO_SPEED = ".metrics > :last-child { display: none }"
+"""Of an answer alone: beside another one the page shows none."""
 
 
 def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, compare: bool, scale: int = 1) -> Page:
@@ -44,9 +46,7 @@ def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, co
     page = browser.new_context(viewport=viewport, device_scale_factor=scale, bypass_csp=True).new_page()
     page.goto(server.url)
     page.wait_for_selector("body[data-state=ready]")
-    page.add_style_tag(content=NO_SPEED)
-    for _ in range(EXAMPLE):
-        page.click("#another")
+    page.add_style_tag(content=STEADY if compare else STEADY + NO_SPEED)
     if compare:
         page.check("#compare")
     page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = true")
@@ -145,7 +145,6 @@ def main() -> None:
         "first": RELAXED,
         "second": SECOND,
         "seed": SEED,
-        "example": EXAMPLE,
     }
     made["playground.json"] = (json.dumps(provenance(arguments), indent=2) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,8 @@ CASES = [
     ((*GENERATE, "--target", "bundle"), "did you mean 'bundled'?"),
     ((*GENERATE, "--target", "bundle", "--draft", "ngram"), "did you mean 'bundled'?"),
     ((*GENERATE, "--target", "./modle", "--draft", "ngram"), "did you mean 'model'?"),
+    ((*GENERATE, "--target", "big-q4_0.gguf"), "there is no file 'big-q4_0.gguf'; did you mean 'big-q4_k_m.gguf'?"),
+    ((*GENERATE, "--target", "./big-q4_k_m.ggu"), "did you mean 'big-q4_k_m.gguf'?"),
     ((*GENERATE, "--target", "./model", "--draft", "ngram"), "holds no model (there is no config.json)"),
     ((*GENERATE, "--target", "data.jsonl", "--draft", "ngram"), "is a file, but a model is a folder"),
     ((*GENERATE, "--target", "/dev/zero", "--draft", "ngram"), "is a file, but a model is a folder"),
@@ -231,6 +233,7 @@ def desk(tmp_path, monkeypatch):
     about = {"schema": 1, "vocabulary": words.fingerprint, "about": {}}
     save_file({"a": torch.ones(2)}, tmp_path / "keys.safetensors", {FORMAT.key: json.dumps(about)})
     (tmp_path / "model").mkdir()
+    (tmp_path / "big-q4_k_m.gguf").touch()
     (tmp_path / "model2").symlink_to(zoo.path("target"))
     os.mkfifo(tmp_path / "pipe")
     for link, target in {"link.jsonl": "results.jsonl", "full": "/dev/full", "circle": "circle",

@@ -101,7 +101,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
     """
     given = settings if request is not None else with_usual_proposals(settings, automatic=pair.chooses)
     request = Request.of(request, given)
-    request.check_drafter(pair.drafter)
+    pair.check(request)
     prompt_ids = check_prompt(pair, prompt, request)
     pair.prepare(request.draft_length)
     to_probs = as_logits_to_probs(request.sampling)

@@ -16,6 +16,7 @@ from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import DRAFTERS, LOOK_UP, parse_drafter
+from cactus_decoding.generation.request import Request
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import ForwardName
 from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer, only_cached
@@ -131,6 +132,12 @@ class Pair:
             length.prepare(self.target, self.drafter)
         finally:
             held.active = False
+
+    def check(self, request: Request) -> None:
+        """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""
+        request.check_drafter(self.drafter)
+        if request.tree is not None:
+            self.target.check_reads_trees()
 
     def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
         """Return the pass times by which a draft length chooses how much is proposed, and their ``source``, as values.

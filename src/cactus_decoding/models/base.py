@@ -96,6 +96,10 @@ class BaseCachedModel(ABC):
         """Compute with so many threads of the CPU from now on; models of PyTorch share one number."""
         torch.set_num_threads(count)
 
+    def check_reads_trees(self) -> None:
+        """Raise `ValueError` for a kind of model that reads chains only; others say it when they read a tree."""
+        return None
+
     @property
     @abstractmethod
     def name(self) -> str:

@@ -55,7 +55,7 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
     path, text = Path(name), str(name)
     if (gguf := parse_gguf(name)) is not None and not path.is_dir():
         if not gguf.path.is_file():
-            raise ValueError(f"cannot load the {role}: there is no file {str(gguf.path)!r}")
+            raise ValueError(f"cannot load the {role}: there is no file {str(gguf.path)!r}{_meant(gguf.path)}")
         return
     if path.is_dir():
         if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
@@ -64,16 +64,21 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
     if path.exists():
         raise ValueError(f"cannot load the {role}: {text!r} is a file, but a model is a folder or a GGUF file")
     if isinstance(name, Path) or text.startswith(("/", ".", "~")) or text.count("/") > 1:
-        siblings: list[str] = []
-        with suppress(OSError):
-            siblings = [str(each) for each in path.parent.iterdir() if each.is_dir()]
-        meant = suggestion(path, siblings)
+        meant = _meant(path)
         if not meant and isinstance(name, Path) and _may_be_on_hub(text):
             meant = "; give a hub name as text"
         raise ValueError(f"cannot load the {role}: there is no folder {text!r}{meant}")
     close = "" if "/" in text else suggestion(text.partition(":")[0], words)
     if close or not _may_be_on_hub(text):
         raise ValueError(f"cannot load the {role}: {text!r} is no folder and no model's name{close}")
+
+
+def _meant(path: Path) -> str:
+    """Return which model's name in the same folder is close to that of a missing one, as `suggestion` does."""
+    siblings: list[str] = []
+    with suppress(OSError):
+        siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix == ".gguf"]
+    return suggestion(path.name, siblings)
 
 
 def only_cached(role: str, name: str | Path) -> bool:

@@ -10,7 +10,7 @@ from support.gguf_files import opened, tiny_gguf
 from support.tiny_models import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cactus_decoding import zoo
+from cactus_decoding import Pair, SuffixDrafter, load_pair, stream, zoo
 from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -135,3 +135,6 @@ def test_trees_are_refused_and_the_cache_stays(gguf):
     with pytest.raises(ValueError, match="GGUF files are read as chains"):
         model.keep([0, 2])
     assert model.length == 3
+    pair = Pair(model, SuffixDrafter(), load_pair().tokenizer)
+    with pytest.raises(ValueError, match="GGUF files are read as chains"):  # before anything is written
+        stream(pair, "How many?", tree="static=2.2")

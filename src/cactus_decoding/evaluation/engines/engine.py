@@ -168,7 +168,7 @@ class TransformersEngine:
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` where the drafter does not go with the way to verify."""
-        request.check_drafter(self._pair.drafter)
+        self._pair.check(request)
 
     def check_prompt(self, prompt: str, request: Request) -> None:
         """Raise `ValueError` for an empty prompt, or one that leaves no room in a context window."""

@@ -121,7 +121,7 @@ class Answer:
         settings |= {"temperature": temperature, "seed": asked.seed + self.index}
         self.request = Request.from_dict(settings)
         self.request.check_room(pair.target.max_length, pair.drafter.max_length, start)
-        self.request.check_drafter(pair.drafter)
+        pair.check(self.request)
         self.counts, self.num_tokens = ResponseCounts(), 0
         processors: list[RowProcessor] = []
         if asked.logit_bias:

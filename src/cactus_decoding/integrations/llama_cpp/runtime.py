@@ -110,7 +110,7 @@ class Runtime:
         settings |= {"temperature": 0.0 if sampling[0] == 0 else 1.0, "seed": seed}
         request = Request.from_dict(settings)
         request.check_room(pair.target.max_length, pair.drafter.max_length, start)
-        request.check_drafter(pair.drafter)
+        pair.check(request)
         return self._respond(llama, prompt_ids, request, to_probs, asked, stopping_criteria)
 
     def _respond(

@@ -16,6 +16,8 @@ from cactus_decoding.models.llama_cpp.library import library
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 
+_CHAINS = "GGUF files are read as chains: llama.cpp's batches take no mask, so trees cannot be read"
+
 
 class LlamaCppModel(BaseCachedModel):
     """Feeds a GGUF file's model token by token or in blocks, and forgets what was rejected.
@@ -70,6 +72,10 @@ class LlamaCppModel(BaseCachedModel):
         """Whether no layer is on a GPU, wherever its rows come out."""
         return self.settings.gpu_layers == 0 or not library().llama_supports_gpu_offload()
 
+    def check_reads_trees(self) -> None:
+        """Raise `ValueError`."""
+        raise ValueError(_CHAINS)
+
     def use_threads(self, count: int) -> None:
         """Compute with so many threads from now on; every context has a number of its own."""
         self._context.use_threads(count)
@@ -121,7 +127,7 @@ class LlamaCppForward:
         """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
         context, ids = self._context, token_ids.numpy()
         if positions is not None or mask is not None:
-            raise ValueError("GGUF files are read as chains: llama.cpp's batches take no mask, so trees cannot be read")
+            raise ValueError(_CHAINS)
         if start + len(ids) > context.size:
             raise ValueError(
                 f"the context holds {context.size} tokens, but {start} and {len(ids)} more were to be read; "
