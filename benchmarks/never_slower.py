@@ -84,7 +84,10 @@ class Contenders:
         return AutoLength().times(pair.target, pair.drafter).as_dict()
 
     def answer(self, way: str, text: str) -> dict[str, Any]:
-        """Answer in chat: seconds of all steps, and of each what was proposed, written, and taken of the processor."""
+        """Answer in chat: tokens, their time on the wall and of the processor; of `auto` each step's log.
+
+        A step is how much was proposed and written, and milliseconds of the processor.
+        """
         source, _, length = way.partition("@")
         pair = self._pairs.get(source) or self._pairs["suffix"]
         count: Any = 0 if source == "none" else "auto" if length == "auto" else int(length)
@@ -99,7 +102,12 @@ class Contenders:
         for outcome in response:
             before, clock = clock, time.process_time()
             steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (clock - before), 1)])
-        return {"seconds": round(time.perf_counter() - began, 3), "steps": steps, "token_ids": response.token_ids}
+        run: dict[str, Any] = {
+            "tokens": len(response.token_ids),
+            "seconds": round(time.perf_counter() - began, 3),
+            "milliseconds": round(sum(step[2] for step in steps), 1),
+        }
+        return run | ({"steps": steps} if length == "auto" else {})
 
     @staticmethod
     def _read(pair: Pair, prompt: str, proposals: int) -> None:
@@ -138,8 +146,7 @@ def main() -> None:
                 continue
             made = {f"{kind}/{i}/{way}": contenders.answer(way, texts[i]) for way in missing}
             for key, run in made.items():
-                milliseconds = sum(step[2] for step in run["steps"]) / len(run["token_ids"])
-                print(f"{key}: {len(run['token_ids'])} tokens, {milliseconds:.1f} ms each", flush=True)
+                print(f"{key}: {run['tokens']} tokens, {run['milliseconds'] / run['tokens']:.1f} ms each", flush=True)
             runs |= made
             content = {"settings": settings, "times": contenders.times(), "results": runs}
             content["provenance"] = provenance(about | settings)

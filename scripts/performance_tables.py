@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md and of its long ones from the benchmarks' result files.
+"""Writes the tables of docs/performance.md, of its long ones and of docs/proposals.md from the benchmarks' results.
 
 python scripts/performance_tables.py
 """
@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from marked_page import insert
 
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
 from cactus_decoding.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md"
+PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md", ROOT / "docs" / "proposals.md"
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",
@@ -112,6 +114,93 @@ def _solving() -> str:
     return _table(["what", "ms", "ratio"], rows)
 
 
+KINDS = {
+    "math": "GSM8K",
+    "code": "HumanEval",
+    "edit": "code to be edited",
+    "summary": "summarising",
+    "chat": "free chat",
+}
+AUTO = {"suffix@auto": "`auto`, look-up", "draft@auto": "`auto`, draft"}
+PLAIN = "none", "none@again"
+
+
+def _auto() -> str:
+    """Return what `auto` brings, beside no proposals, and the best fixed choice of the longer run."""
+    runs = _read("never_slower_long")
+    rows = []
+    for kind, name in KINDS.items():
+        fixed = [way for way in _ways(runs) if not way.endswith(("auto", "again"))]
+        best = max(fixed, key=lambda way: _mean(_speeds(runs, kind, way)).value)
+        lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
+        rows.append(
+            [
+                name,
+                f"{1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)]):.1f}",
+                *(_mean(_speeds(runs, kind, way)).shown(2) for way in [*AUTO, "suffix@15"]),
+                best.replace("@", " "),
+                f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0",
+            ]
+        )
+    head = ["", "none, tokens/s", *AUTO.values(), "suffix 15", "best fixed choice", "worst loss, tokens"]
+    return _table(head, rows)
+
+
+def _fixed() -> str:
+    """Return what fixed numbers of proposals bring, beside none."""
+    runs = _read("never_slower")
+    ways = [way for way in _ways(runs) if way not in AUTO and way != "none"]
+    shown = [
+        [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
+        for kind, name in KINDS.items()
+    ]
+    return _table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
+
+
+def _ways(runs: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(key.split("/")[2] for key in runs))
+
+
+def _prompts(runs: dict[str, Any], kind: str) -> list[str]:
+    return [key.split("/")[1] for key in runs if key.startswith(f"{kind}/") and key.endswith("/none")]
+
+
+def _plain(runs: dict[str, Any], kind: str, prompt: str) -> float:
+    """Return milliseconds of a token without proposals: the mean of the answers before and after the others."""
+    both = [runs[f"{kind}/{prompt}/{way}"] for way in PLAIN]
+    return sum(run["milliseconds"] / run["tokens"] for run in both) / len(both)
+
+
+def _speeds(runs: dict[str, Any], kind: str, way: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the speed of a way over that of no proposals, by prompt."""
+    if way == "none":
+        return np.ones(len(_prompts(runs, kind)))
+    found = {prompt: runs[f"{kind}/{prompt}/{way}"] for prompt in _prompts(runs, kind)}
+    return np.array([_plain(runs, kind, i) * run["tokens"] / run["milliseconds"] for i, run in found.items()])
+
+
+def _mean(ratios: np.ndarray[Any, np.dtype[np.float64]]) -> Interval:
+    """Return the geometric mean with the interval over prompts."""
+    logs = np.log(ratios)
+    sums = resampled_sums(logs[:, None])[:, 0]
+    return bootstrapped(float(np.exp(logs.mean())), np.exp(sums / len(logs)), len(logs))
+
+
+def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
+    """Return what an answer's steps with proposals lost at most, one after another, and within how many tokens."""
+    kind, prompt, _ = key.split("/")
+    plain, worst, before = _plain(runs, kind, prompt), (0.0, 0), [(0.0, 0)]
+    gain, tokens = 0.0, 0
+    for drafted, emitted, milliseconds in runs[key]["steps"]:
+        tokens += emitted
+        if drafted:
+            gain += emitted - milliseconds / plain
+            top, at = max(before, key=lambda each: each[0])
+            worst = max(worst, (top - gain, tokens - at))
+        before.append((gain, tokens))
+    return worst
+
+
 def _read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())["results"]
 
@@ -130,6 +219,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "verification": _verification,
     "trees": _trees,
     "solving": _solving,
+    "auto": _auto,
+    "fixed": _fixed,
 }
 
 

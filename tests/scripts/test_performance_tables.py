@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md"
+PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md", ROOT / "docs" / "proposals.md"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["short", "long"])
+@pytest.mark.parametrize("page", PAGES, ids=["short", "long", "proposals"])
 def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page: Path) -> None:
     written = page.read_text()
     stale = tmp_path / "page.md"

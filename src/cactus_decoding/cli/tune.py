@@ -61,7 +61,7 @@ def tune(
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, show_default="in the cache", rich_help_panel=options.OUTPUT,
-                     help="Write the profile here, which 'generate' and 'serve' read by --profile."),
+                     help="Write the profile here, which 'generate', 'serve' and 'play' read by --profile."),
     ] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
@@ -175,7 +175,8 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
         content |= found.as_dict() | {"provenance": provenance(arguments)}
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, as_json(content, indent=1) + "\n")
-        console.print(f"Kept in {escape(str(place))}: 'generate' and 'serve' read it by --profile", soft_wrap=True)
+        kept = f"Kept in {place}: 'generate', 'serve' and 'play' read it by --profile"
+        console.print(escape(kept), soft_wrap=True)
     console.print(f"[bold]{escape(verdict(best))}[/bold]", soft_wrap=True)
     if pays(best):
         console.print(f"[bold]Type:[/bold] {escape(_line(profile, asked))}", soft_wrap=True)
