@@ -12,7 +12,7 @@ from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import pass_times_text
 
 if TYPE_CHECKING:
-    from cactus_decoding.generation.pair import Pair
+    from cactus_decoding.integrations.llama_cpp.seats import Seats
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -96,6 +96,10 @@ def serve(
         int, typer.Option(min=0, metavar="N", help="llama.cpp: requests that may wait; others get 503.",
                           rich_help_panel=SERVER)
     ] = 32,
+    parallel: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="llama.cpp: requests that are answered at a time, read "
+                          "together; each has a context of its own size.", rich_help_panel=SERVER)
+    ] = 1,
     kept_prompts: Annotated[
         int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read: a request reads on "
                           "behind one with the same beginning; 0 keeps none.", rich_help_panel=SERVER)
@@ -145,7 +149,9 @@ def serve(
             spending["budget"] = budget
         key = api_key or os.environ.get(KEY) or None
         address = host or "127.0.0.1", port
-        return _serve_llama_cpp(target, draft, spending, address, key, alias, max_waiting, kept_prompts, threads)
+        return _serve_llama_cpp(
+            target, draft, spending, address, key, alias, max_waiting, (parallel, kept_prompts), threads
+        )
     for option, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
         given += [] if value is None else [option, str(value)]
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
@@ -231,7 +237,7 @@ def _serve_llama_cpp(
     key: str | None,
     alias: str | None,
     max_waiting: int,
-    kept_prompts: int,
+    seats: tuple[int, int],
     threads: int | None,
 ) -> int:
     from cactus_decoding.arguments.extras import needing
@@ -256,12 +262,13 @@ def _serve_llama_cpp(
     options.prepare(threads, small=False)
     Request.from_dict(spending | {"temperature": 0.0})
     with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
-        pair, times = _load(target, draft, kept_prompts), None
+        loaded, times = _load(target, draft, *seats), None
+        pair = loaded.pairs[0]
         if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
             pair.prepare(AutoLength())  # no client is to wait for that
             times = pair.pass_times(AutoLength())
         name = alias or pair.target.model.metadata("general.name") or "model"
-        server = LlamaServer(pair, name, spending, max_waiting)
+        server = LlamaServer(loaded, name, spending, max_waiting)
 
         def announce(address: str) -> None:
             guarded = "with a key" if key else "without a key"
@@ -273,11 +280,11 @@ def _serve_llama_cpp(
     return 0
 
 
-def _load(target: str | None, draft: str | None, kept_prompts: int) -> Pair:
+def _load(target: str | None, draft: str | None, parallel: int, kept_prompts: int) -> Seats:
     """Load a pair by name, as everywhere else."""
     from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing
     from cactus_decoding.generation.pair import check_names
-    from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
+    from cactus_decoding.integrations.llama_cpp.seats import Seats
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     file = None if target is None else parse_gguf(target)
@@ -288,4 +295,4 @@ def _load(target: str | None, draft: str | None, kept_prompts: int) -> Pair:
         draft = LOOK_UP
     check_keeps_nothing(draft)
     check_names(target, draft)
-    return load_gguf_pair(file, draft, kept_prompts)
+    return Seats.load(file, draft, parallel, kept_prompts)

@@ -164,6 +164,10 @@ class BaseCachedModel(ABC):
         self._forward.restore(found.state)
         self._token_ids = found.token_ids
 
+    def num_kept(self, text: list[int]) -> int:
+        """Return how much of a text's beginning need not be read again."""
+        return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self._saved)))
+
     def read_on(self, text: list[int]) -> int:
         """Keep what the cache shares with the beginning of a text, at most all but its last token, and nothing else.
 

@@ -1,4 +1,4 @@
-"""One generation at a time: a queue in which everyone knows their place."""
+"""So many generations at a time: a queue in which everyone knows their place."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ class QueueIsFullError(ValueError):
 
 
 class RequestQueue:
-    """A first-come-first-served queue for one seat.
+    """A first-come-first-served queue for some seats.
 
     Args:
         limit: how many may wait.
+        seats: how many need not.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, seats: int = 1) -> None:
+        self._limit, self._seats = limit, seats
         self._places: list[Place] = []
 
     def check_open(self) -> None:
         """Raise `QueueIsFullError` if too many wait."""
-        if len(self._places) > self._limit:
+        if len(self._places) >= self._limit + self._seats:
             raise QueueIsFullError(f"{self._limit} others are waiting already, which is the limit; try again soon")
 
     def join(self) -> Place:
         """Return a place at the end, to be entered at once."""
-        return Place(self._places)
+        return Place(self._places, self._seats)
 
 
 class Place:
     """A place in a queue; leaving it, for whatever reason, moves everyone behind up."""
 
-    def __init__(self, queue: list[Place]) -> None:
-        self._queue, self._moved = queue, anyio.Event()
+    def __init__(self, queue: list[Place], seats: int) -> None:
+        self._queue, self._seats, self._moved = queue, seats, anyio.Event()
         queue.append(self)
 
     def __enter__(self) -> Place:
@@ -54,8 +55,8 @@ class Place:
             place._moved.set()
 
     async def ahead(self) -> AsyncIterator[int]:
-        """Yield how many are ahead, again whenever that changes, and end when it is this place's turn."""
-        while ahead := self._queue.index(self):
+        """Yield how many have to leave first, again whenever that changes, and end when it is this place's turn."""
+        while (ahead := self._queue.index(self) - self._seats + 1) > 0:
             self._moved = anyio.Event()
             yield ahead
             await self._moved.wait()

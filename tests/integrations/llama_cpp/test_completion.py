@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.tables import all_of
 
+from cactus_decoding.integrations.llama_cpp.answering import Answer, prompt_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.integrations.llama_cpp.request import read_completion
@@ -36,7 +37,7 @@ def pair(gguf):
 def ask(pair):
     def completion(on_step=lambda *_: None, **body):
         asked = read_completion(body, {"num_speculative_tokens": 4}, chat="messages" in body)
-        return Completion(pair, asked, {"num_speculative_tokens": 4}, "m", on_step)
+        return Completion(pair, asked, prompt_of(pair, asked), {"num_speculative_tokens": 4}, "m", on_step)
 
     return completion
 
@@ -97,8 +98,6 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
     (choice,) = ask(watch, prompt=QUESTION, **same).whole()["choices"]
     assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
     told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
-    from cactus_decoding.integrations.llama_cpp.answering import Answer
-
     asked = read_completion({"prompt": QUESTION} | same, {}, chat=False)
     to_probs = Answer(pair, asked, prompt, {}).sampling
     twin = pair.target.twin()

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from cactus_decoding import SamplingParams, zoo
 from cactus_decoding.integrations.llama_cpp import CactusLlama
 from cactus_decoding.integrations.llama_cpp.sampling import LlamaSampling
-from cactus_decoding.models.llama_cpp.context import Cancelled
+from cactus_decoding.models.llama_cpp.passes import Cancelled
 from cactus_decoding.zoo.word_problems import EXAMPLES, word_problems
 
 QUESTION = EXAMPLES[0].prompt

@@ -25,9 +25,11 @@ def models(gguf) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(gguf):
-    # with quantised weights llama.cpp's rows depend on how many tokens are read at once, and so on what is kept
-    given = ("--rule", "cactus:delta=1", "--max-waiting", "200", "--kept-prompts", "0", "--alias", "ours")
-    with serving(*models(gguf), "--port", "0", *given) as running:
+    # with quantised weights llama.cpp's rows depend on how many tokens are read at once, and so on who else is served
+    precise = f"{gguf('target')}:context_size=512,cache=float32", "--draft", f"{gguf('worded')}:cache=float32"
+    given = (*precise, "--threads", "1", "--parallel", "3")
+    given += ("--rule", "cactus:delta=1", "--max-waiting", "200", "--kept-prompts", "0", "--alias", "ours")
+    with serving(*given, "--port", "0") as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.reports import REPORT_KEY
-from cactus_decoding.integrations.llama_cpp.answering import Answer, TokenLogprobs, prompt_of, text_of
+from cactus_decoding.integrations.llama_cpp.answering import Answer, TokenLogprobs, text_of
 from cactus_decoding.integrations.llama_cpp.request import Asked
 from cactus_decoding.types import Outcome
 
@@ -24,6 +24,7 @@ class Completion:
     Args:
         pair: which answers, of GGUF files.
         asked: what was asked.
+        prompt_ids: from `prompt_of`.
         usual: settings of requests that say nothing.
         model: the name that answers bear.
         on_step: told of every step.
@@ -33,10 +34,15 @@ class Completion:
     """
 
     def __init__(
-        self, pair: Pair, asked: Asked, usual: Mapping[str, Any], model: str, on_step: StepReader = lambda *_: None
+        self,
+        pair: Pair,
+        asked: Asked,
+        prompt_ids: list[int],
+        usual: Mapping[str, Any],
+        model: str,
+        on_step: StepReader = lambda *_: None,
     ) -> None:
-        self._pair, self._asked, self._on_step = pair, asked, on_step
-        self._prompt_ids = prompt_of(pair, asked)
+        self._pair, self._asked, self._prompt_ids, self._on_step = pair, asked, prompt_ids, on_step
         self._answers = [Answer(pair, asked, self._prompt_ids, usual, index) for index in range(asked.n)]
         kind = "chat.completion" if asked.chat else "text_completion"
         self._head = {

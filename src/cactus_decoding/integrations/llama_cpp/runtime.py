@@ -29,6 +29,7 @@ from cactus_decoding.integrations.llama_cpp.sampling import (
 )
 from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel
+from cactus_decoding.models.llama_cpp.passes import CachedText
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 from cactus_decoding.types import Drafter
@@ -40,8 +41,8 @@ _RANDOM_SEED = 2**32 - 1
 class ScoredModel(LlamaCppModel):
     """A model that also writes all rows where llama-cpp-python looks for them, ``[positions, vocabulary]``."""
 
-    def __init__(self, model: GgufModel, context: Context, scores: np.ndarray[Any, Any] | None) -> None:
-        super().__init__(model, context=context)
+    def __init__(self, model: GgufModel, text: CachedText, scores: np.ndarray[Any, Any] | None) -> None:
+        super().__init__(model, text=text)
         self._scores = scores
 
     def read_on(self, text: list[int]) -> int:
@@ -79,8 +80,8 @@ class Runtime:
     def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int) -> None:
         self._weights = GgufModel("target", llama.model_path, llama.model)
         tokenizer = GgufTokenizer(self._weights)
-        self._context = Context(self._weights, llama.ctx)
-        target = ScoredModel(self._weights, self._context, llama.scores if llama._logits_all else None)
+        self._text = CachedText(Context(self._weights, llama.ctx))
+        target = ScoredModel(self._weights, self._text, llama.scores if llama._logits_all else None)
         self.pair = Pair(target, load_drafter(draft, target, tokenizer), tokenizer, kept_prompts=kept_prompts)
 
     def generate(
@@ -130,7 +131,7 @@ class Runtime:
         llama.metrics, written = Metrics(), 0
         llama.input_ids[: len(prompt_ids)] = prompt_ids
         reservation, llama.n_tokens = pair.reserve(), len(prompt_ids)
-        self._context.cancelled = asked.cancelled
+        self._text.cancelled = asked.cancelled
         try:
             began = time.perf_counter()
             for outcome in outcomes:

@@ -26,12 +26,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
-from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request as GenerationRequest
+from cactus_decoding.integrations.llama_cpp.answering import prompt_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.counters import RuleCounters
 from cactus_decoding.integrations.llama_cpp.request import Asked, read_completion
-from cactus_decoding.models.llama_cpp.context import Cancelled
+from cactus_decoding.integrations.llama_cpp.seats import Seats
+from cactus_decoding.models.llama_cpp.passes import Cancelled
 from cactus_decoding.serving.guards import Guards, KeyGuard, names_of, read_json
 from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.serving.starting import address_of, server_of
@@ -44,18 +45,19 @@ _ASKS_FOR_KEY = "/v1/"
 
 
 class LlamaServer:
-    """One model, whose requests take turns.
+    """One model, of whose requests so many run at a time as it has seats.
 
     Args:
-        pair: which answers, of GGUF files.
+        seats: which answer.
         name: of the model, as answers bear it; requests may name any.
         usual: settings of requests that say nothing.
         waiting: how many requests may wait.
     """
 
-    def __init__(self, pair: Pair, name: str, usual: Mapping[str, Any], waiting: int) -> None:
-        self.name, self._pair, self._usual = name, pair, usual
-        self.queue, self.counters = RequestQueue(waiting), RuleCounters()
+    def __init__(self, seats: Seats, name: str, usual: Mapping[str, Any], waiting: int) -> None:
+        self.name, self._seats, self._usual = name, seats, usual
+        self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
+        self._counting = threading.Lock()
         self._begun, self._running = int(time.time()), set[threading.Event]()
 
     async def health(self, request: Request) -> Response:
@@ -109,15 +111,16 @@ class LlamaServer:
         def count(request: GenerationRequest, outcome: Outcome) -> None:
             if cancelled.is_set():  # between two steps, where what was read can stay
                 raise Cancelled
-            self.counters.add(request, outcome)
+            with self._counting:
+                self.counters.add(request, outcome)
 
-        target: Any = self._pair.target
-        target.cancelled = cancelled
-        completion = Completion(self._pair, asked, self._usual, self.name, count)
-        if asked.stream:
-            yield from map(_event, completion.chunks())
-        else:
-            yield as_json(completion.whole()).encode()
+        prompt_ids = prompt_of(self._seats.pairs[0], asked)
+        with self._seats.take(prompt_ids, cancelled) as pair:
+            completion = Completion(pair, asked, prompt_ids, self._usual, self.name, count)
+            if asked.stream:
+                yield from map(_event, completion.chunks())
+            else:
+                yield as_json(completion.whole()).encode()
 
     async def _run(self, make: Callable[[], Iterator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
         """Yield what a thread makes, which waits for nobody, and is not left alone: others may have its turn next."""

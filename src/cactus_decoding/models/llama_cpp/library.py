@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from cactus_decoding.arguments.extras import install
+from cactus_decoding.models.llama_cpp.interface import check_interface
 
+_LOG = threading.RLock()
 _ERROR = 4
 """The level of errors in ``ggml.h``; llama-cpp-python's comments still have the levels of an older one."""
 
@@ -20,7 +23,7 @@ def library() -> Any:
     """Return llama-cpp-python's low-level interface.
 
     Raises:
-        ValueError: where it is not installed, or its library cannot be loaded.
+        ValueError: where it is not installed, is another release, or its library cannot be loaded.
     """
     try:
         from llama_cpp import llama_cpp
@@ -30,6 +33,7 @@ def library() -> Any:
         raise ValueError(f"GGUF files need llama-cpp-python: run {install('llama-cpp')}") from None
     except (OSError, RuntimeError, FileNotFoundError) as error:
         raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}") from error
+    check_interface(llama_cpp)
     llama_cpp.llama_backend_init()
     return llama_cpp
 
@@ -38,8 +42,13 @@ def library() -> Any:
 def captured_errors() -> Iterator[list[str]]:
     """Collect what llama.cpp says of errors meanwhile; none of its log is written to the terminal.
 
-    The log is one for the whole process: afterwards it goes where it went before.
+    The log is one for the whole process: afterwards it goes where it went before, and other threads wait till then.
     """
+    with _LOG:
+        yield from _captured_errors()
+
+
+def _captured_errors() -> Iterator[list[str]]:
     lib = library()
     collect, errors = _collector()
     before, data = lib.llama_log_callback(), ctypes.c_void_p()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.models.llama_cpp.library import library
+from cactus_decoding.models.llama_cpp.passes import CachedText, Passes
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 
@@ -30,7 +32,7 @@ class LlamaCppModel(BaseCachedModel):
         model: the opened file.
         settings: how to run it, here and in twins.
         copies: whether `append` returns rows of their own.
-        context: where to run it; one by the settings, if None.
+        text: where to run it; the only one of a context by the settings, if None.
 
     Raises:
         ValueError: where llama.cpp cannot make a context, such as for lack of memory.
@@ -44,13 +46,13 @@ class LlamaCppModel(BaseCachedModel):
         settings: LlamaCppSettings | None = None,
         *,
         copies: bool = True,
-        context: Context | None = None,
+        text: CachedText | None = None,
     ) -> None:
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
         self.device = torch.device("cpu")
-        self._context = context or Context.make(model, self.settings)
-        self.use_threads(self._context.threads)
+        self._text = text or CachedText(Context.make(model, self.settings))
+        self.use_threads(self._text.threads)
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
@@ -58,14 +60,9 @@ class LlamaCppModel(BaseCachedModel):
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
 
-    @property
-    def cancelled(self) -> threading.Event | None:
-        """With it another thread ends the response: what is read next raises `Cancelled`."""
-        return self._context.cancelled
-
-    @cancelled.setter
-    def cancelled(self, event: threading.Event | None) -> None:
-        self._context.cancelled = event
+    def cancel_by(self, event: threading.Event | None) -> None:
+        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        self._text.cancelled = event
 
     @property
     def on_cpu(self) -> bool:
@@ -78,7 +75,7 @@ class LlamaCppModel(BaseCachedModel):
 
     def use_threads(self, count: int) -> None:
         """Compute with so many threads from now on; every context has a number of its own."""
-        self._context.use_threads(count)
+        self._text.use_threads(count)
         self.threads, self.settings = count, replace(self.settings, threads=count)
 
     @property
@@ -94,7 +91,7 @@ class LlamaCppModel(BaseCachedModel):
     @property
     def max_length(self) -> int:
         """Tokens that the cache holds."""
-        return self._context.size
+        return self._text.size
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -106,39 +103,61 @@ class LlamaCppModel(BaseCachedModel):
         return LlamaCppModel(self.model, self.settings, copies=self.copies)
 
     def _choose_forward(self) -> LlamaCppForward:
-        self._context.clear()
-        return LlamaCppForward(self._context, copies=self.copies)
+        self._text.clear()
+        return LlamaCppForward(self._text, copies=self.copies)
+
+
+def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[Passes, list[tuple[LlamaCppModel, ...]]]:
+    """Return models with the same weights, for responses that run at the same time, and the passes that read for them.
+
+    Args:
+        models: those that a response reads with; those that are read first come first, such as a draft.
+        count: how many responses.
+
+    Raises:
+        ValueError: where llama.cpp cannot make a context for all, as for lack of memory.
+    """
+    contexts = [Context.make(model.model, model.settings, count) for model in models]
+    passes = Passes(contexts)
+
+    def place(model: LlamaCppModel, context: Context, number: int) -> LlamaCppModel:
+        return LlamaCppModel(model.model, model.settings, text=CachedText(context, number, passes))
+
+    return passes, [
+        tuple(place(model, context, number) for model, context in zip(models, contexts, strict=True))
+        for number in range(count)
+    ]
 
 
 class LlamaCppForward:
     """Reads tokens with llama.cpp, chains only.
 
     Args:
-        context: an empty one.
+        text: an empty one.
         copies: whether rows are copied out of llama.cpp's memory.
     """
 
-    def __init__(self, context: Context, *, copies: bool) -> None:
-        self._context, self._copies = context, copies
+    def __init__(self, text: CachedText, *, copies: bool) -> None:
+        self._text, self._copies = text, copies and not text.shared
 
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
-        context, ids = self._context, token_ids.numpy()
+        text, ids = self._text, token_ids.numpy()
         if positions is not None or mask is not None:
             raise ValueError(_CHAINS)
-        if start + len(ids) > context.size:
+        if start + len(ids) > text.size:
             raise ValueError(
-                f"the context holds {context.size} tokens, but {start} and {len(ids)} more were to be read; "
+                f"the context holds {text.size} tokens, but {start} and {len(ids)} more were to be read; "
                 "set a larger context_size"
             )
         read = list[Tensor]()
-        for begin in range(0, len(ids), context.batch_size):
-            batch = ids[begin : begin + context.batch_size]
+        for begin in range(0, len(ids), text.batch_size):
+            batch = ids[begin : begin + text.batch_size]
             behind = len(ids) - begin - len(batch)
             wanted = min(max(rows - behind, 0), len(batch))
-            logits = context.read(batch, start + begin, wanted)
+            logits = text.read(batch, start + begin, wanted)
             if wanted:
                 read.append(logits.clone() if behind or self._copies else logits)
         return read[0] if len(read) == 1 else torch.cat(read)
@@ -147,12 +166,12 @@ class LlamaCppForward:
         """Forget all but the first ``prefix`` tokens; all, where llama.cpp has lost some of those."""
         if path:
             raise ValueError("GGUF files are read as chains: of a tree's tokens none can be kept by themselves")
-        return prefix if prefix == length or self._context.forget_from(prefix) else 0
+        return prefix if prefix == length or self._text.forget_from(prefix) else 0
 
     def save(self, length: int) -> np.ndarray[Any, Any]:
         """Return llama.cpp's own copy of all that is cached."""
-        return self._context.save()
+        return self._text.save()
 
     def restore(self, saved: np.ndarray[Any, Any]) -> None:
         """Take a copy; raise `RuntimeError` where llama.cpp does not."""
-        self._context.restore(saved)
+        self._text.restore(saved)

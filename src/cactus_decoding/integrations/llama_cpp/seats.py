@@ -1,0 +1,85 @@
+"""Pairs that answer at the same time: the same weights, and places of their own in one context of each model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.generation.pair import Pair
+from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
+from cactus_decoding.models.llama_cpp.model import LlamaCppModel, side_by_side
+from cactus_decoding.models.llama_cpp.passes import Passes
+from cactus_decoding.models.llama_cpp.settings import GgufFile
+from cactus_decoding.types import Drafter
+
+
+class Seats:
+    """Pairs of which each serves one response at a time.
+
+    Args:
+        pairs: one for each response that may run.
+        passes: that read for all of them; None for a single one.
+    """
+
+    def __init__(self, pairs: list[Pair], passes: Passes | None = None) -> None:
+        self.pairs, self._passes = pairs, passes
+        self._free, self._lock = list(pairs), threading.Lock()
+
+    @classmethod
+    def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int) -> Seats:
+        """Load a file and what drafts for it.
+
+        Args:
+            file: the target's.
+            draft: as for `load_pair`.
+            parallel: how many responses may run at a time.
+            kept_prompts: how many texts stay read, over all of them.
+
+        Raises:
+            ValueError: for what cannot be loaded, or memory that does not suffice.
+        """
+        pair = load_gguf_pair(file, draft, kept_prompts)
+        if parallel == 1:
+            return cls([pair])
+        # those that are kept beside the ones in the caches are shared out; a text is looked for in every seat
+        kept = kept_prompts and 1 + max(kept_prompts - parallel, 0) // parallel
+        drafter, target = pair.drafter, pair.target
+        draft_model = getattr(drafter, "model_cache", None)
+        divided = [model for model in (draft_model, target) if isinstance(model, LlamaCppModel)]
+        passes, models = side_by_side(divided, parallel)
+        pairs = []
+        for own in models:
+            if isinstance(draft_model, LlamaCppModel):
+                proposer: Drafter = ModelDrafter(own[0], target.vocabulary_size)
+            else:
+                proposer = drafter.twin()
+            pairs.append(Pair(own[-1], proposer, pair.tokenizer, kept_prompts=kept))
+        return cls(pairs, passes)
+
+    @contextmanager
+    def take(self, prompt_ids: list[int], cancelled: threading.Event) -> Iterator[Pair]:
+        """Have the free pair that has read most of a prompt, or the one that was used longest ago.
+
+        Raises:
+            IndexError: where none is free.
+        """
+        with self._lock:
+            chosen = max(self._free, key=lambda pair: _worth(pair, prompt_ids))
+            self._free.remove(chosen)
+        try:
+            for model in (chosen.target, getattr(chosen.drafter, "model_cache", None)):
+                if isinstance(model, LlamaCppModel):
+                    model.cancel_by(cancelled)
+            with nullcontext() if self._passes is None else self._passes.response():
+                yield chosen
+        finally:
+            self._free.append(chosen)
+
+
+def _worth(pair: Pair, prompt_ids: list[int]) -> int:
+    """Return how many tokens need not be read; none where most of another text would be lost for them."""
+    kept = pair.target.num_kept(prompt_ids)
+    return kept if 2 * kept >= pair.target.length else 0
