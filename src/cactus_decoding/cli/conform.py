@@ -14,6 +14,7 @@ EXAMPLES = (
     "cactus conform --models tiny && cactus serve tiny/target.gguf --draft tiny/bad.gguf --port 8000"
 )
 WRONG = 1
+_PROMPTS = ("abc", "The capital of France is", "1 2 3 4", "Once upon a time")
 CHECKS = "Checks"
 
 
@@ -33,6 +34,16 @@ def conform(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, as JSON or text. May be given "
                      "several times.", show_default="none"),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Compare two servers of a model of your own: ENGINE, with speculation, "
+                     "and this one, without; nobody's rows are known.", show_default="none"),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, show_default="a few short texts",
+                     help="Prompts for --against, one a line."),
     ] = None,
     samples: Annotated[
         int, typer.Option(min=1, metavar="N", rich_help_panel=CHECKS,
@@ -73,12 +84,20 @@ def conform(
     from cactus_decoding.arguments.values import check_number
 
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
+    if against is not None and engine is None:
+        raise ValueError("--against compares with ENGINE, which is not given")
+    asked = _PROMPTS if prompts is None else tuple(filter(None, prompts.read_text().splitlines()))
+    if not asked:
+        raise ValueError(f"{prompts} holds no prompt")
     if models is not None:
         _write(models)
     right, result = True, dict[str, object]()
     if self_test:
         right, result["mutants"] = _self_test(samples, false_alarm)
-    if engine is not None:
+    if engine is not None and against is not None:
+        conforms, result["comparison"] = _compare(engine, against, given, asked, samples, false_alarm, seed)
+        right = right and conforms
+    elif engine is not None:
         conforms, result["report"] = _conform(engine, given, samples, false_alarm, seed)
         right = right and conforms
     if json_file is not None and result:
@@ -132,6 +151,27 @@ def _conform(
     for each in verdict(report):
         typer.echo(each)
     return report.right, as_dict(report)
+
+
+def _compare(
+    engine: str,
+    against: str,
+    settings: dict[str, object],
+    prompts: tuple[str, ...],
+    samples: int,
+    false_alarm: float,
+    seed: int,
+) -> tuple[bool, object]:
+    from dataclasses import asdict
+
+    from cactus_decoding.conformance.engines.server import ServerEngine
+    from cactus_decoding.conformance.two_sample import compare, said
+
+    first, second = (ServerEngine(address, settings) for address in (engine, against))
+    found = compare(first, second, prompts, samples=samples, false_alarm=false_alarm, seed=seed)
+    for each in said(found):
+        typer.echo(each)
+    return found.right, asdict(found)
 
 
 def _self_test(samples: int, false_alarm: float) -> tuple[bool, object]:

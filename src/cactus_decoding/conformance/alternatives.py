@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.truth import Scored
@@ -16,7 +17,7 @@ LENIENCE = 0.7
 
 def _normalised(rows: Rows, instead: Rows) -> Rows:
     total = rows.sum(-1, keepdims=True)
-    return np.where(total > 0, rows / np.where(total > 0, total, 1), instead)
+    return np.asarray(np.where(total > 0, rows / np.where(total > 0, total, 1), instead))
 
 
 def _residual(target: Rows, draft: Rows) -> Rows:
@@ -25,7 +26,7 @@ def _residual(target: Rows, draft: Rows) -> Rows:
 
 def _verified(kept: Rows, recovery: Rows) -> Rows:
     """Return what is emitted where ``kept`` of each drafted token is accepted, and the rest is drawn anew."""
-    return kept + (1 - kept.sum(-1, keepdims=True)) * recovery
+    return np.asarray(kept + (1 - kept.sum(-1, keepdims=True)) * recovery)
 
 
 def _one_hot(tokens: Rows, like: Rows) -> Rows:
@@ -120,8 +121,8 @@ CAUSES: dict[str, Callable[[Scored], Rows]] = {
 
 SHARES = (0.1, 0.4, 1.0)
 """In which part of the positions a mistake may show."""
-PLACES: dict[str, Callable[[Scored], Rows]] = {
-    "everywhere": lambda rows: np.ones(len(rows.tokens), bool),
+PLACES: dict[str, Callable[[Scored], NDArray[np.bool_]]] = {
+    "everywhere": lambda rows: rows.places >= 0,
     "at the first token": lambda rows: rows.places == 0,
     "behind the first token": lambda rows: rows.places > 0,
     "at the last token of max_tokens": lambda rows: rows.last,

@@ -16,7 +16,7 @@ class Sampling:
         top_k: how many of the most likely tokens are kept; 0 keeps all.
         top_p: the probability mass that is kept.
         min_p: least probability kept, relative to the likeliest token's.
-        repetition_penalty: divides positive logits of tokens that the prompt or the output has, and multiplies others.
+        repetition_penalty: divides positive logits of tokens that output or prompt have, and multiplies others.
         presence_penalty: is taken from logits of tokens that the output has.
         frequency_penalty: the same, times how often it has them.
         logit_bias: what is added to logits of which tokens.
@@ -89,7 +89,7 @@ class Engine(Protocol):
             gives the same output again), ``proposes`` (it has drafts).
         drafts: models that it can propose with, by name.
         temperature_last: whether rows are cut before the temperature is applied, as llama.cpp does.
-        penalises_prompt: whether presence and frequency penalties count the prompt too.
+        penalises_prompt: whether the repetition penalty counts the prompt, which it does not in llama.cpp.
     """
 
     name: str

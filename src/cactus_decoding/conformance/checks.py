@@ -32,14 +32,16 @@ class Check:
 
 
 def checks_of(engine: Engine) -> list[Check]:
-    """Return the checks that an engine can answer."""
-    return [
+    """Return the checks that an engine can answer, those of a draft together: some engines start anew for each."""
+    found = [
         each
         for each in _all(engine.drafts)
         if each.sampling.needs <= engine.supports
         and (each.kind != LOGPROBS or "logprobs" in engine.supports)
         and (each.kind != SEEDS or "repeats" in engine.supports)
     ]
+    drafts = list(dict.fromkeys(each.sampling.draft for each in found))
+    return sorted(found, key=lambda each: drafts.index(each.sampling.draft))
 
 
 def _all(drafts: Sequence[str]) -> Iterator[Check]:
@@ -68,7 +70,7 @@ def _all(drafts: Sequence[str]) -> Iterator[Check]:
              Sampling(presence_penalty=0.8, frequency_penalty=0.6, max_tokens=8))  # fmt: skip
     yield by(good, "logit bias", Sampling(logit_bias=((1, 1.5), (VOCABULARY - 1, 2.0))))
     yield by(good, "stop tokens among proposals", Sampling(stop_token_ids=(7, 2), max_tokens=8))
-    yield by(good, "end of max_tokens", Sampling(max_tokens=2, num_speculative_tokens=4))
+    yield by(good, "end of max_tokens", Sampling(max_tokens=2))
     yield by(good, "prompts with a shared beginning", Sampling(), prompts=PROMPTS)
     yield by(good, "after a cancelled request", Sampling(cancels=True))
     yield by(good, "independent responses", Sampling(), kind=BATCH)

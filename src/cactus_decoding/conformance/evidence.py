@@ -8,18 +8,19 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cactus_decoding.conformance.alternatives import CAUSES, PLACES, SHARES
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.truth import Scored
 
-_log_gamma = np.vectorize(math.lgamma, otypes=[float])
 _STRENGTHS = (20.0, 200.0)
 _PRUDENCE = 30.0
 _IMPOSSIBLE = 1e-9
 """A law below it says that a token cannot come."""
 UNNAMED = "no known mistake: "
+OTHERS = UNNAMED + "other tokens come than should"
 
 
 class Found(NamedTuple):
@@ -50,9 +51,10 @@ class Evidence:
     """
 
     def __init__(self) -> None:
-        self._named = {(cause, place, share): 0.0 for cause in CAUSES for place in PLACES for share in SHARES}
+        self._named = np.zeros((len(CAUSES), len(PLACES), len(SHARES)))
         self._learned = {name: _Tilt(of) for name, of in _TILTS.items()}
-        self._counts: dict[Hashable, tuple[Rows, NDArray[np.float64]]] = {}
+        self._contexts: dict[Hashable, int] = {}
+        self._laws, self._counts = list[Rows](), np.zeros((0, 0))
         self._impossible = ""
         self.positions = 0
 
@@ -67,47 +69,55 @@ class Evidence:
             return
         self.positions += int(used.sum())
         safe = np.where(used, seen, 1.0)
-        for cause, of in CAUSES.items():
-            ratios = np.take_along_axis(of(rows), rows.tokens[:, None], -1)[:, 0] / safe
-            for place, where in PLACES.items():
-                chosen = ratios[used & where(rows)]
-                for share in SHARES:
-                    with np.errstate(divide="ignore"):
-                        self._named[cause, place, share] += float(np.log(share * chosen + 1 - share).sum())
+        came = [np.take_along_axis(of(rows), rows.tokens[:, None], -1)[:, 0] for of in CAUSES.values()]
+        places = np.stack([used & where(rows) for where in PLACES.values()], -1).astype(float)
+        for index, share in enumerate(SHARES):
+            # what an alternative excludes has a logarithm that outweighs all else, but no infinite one: 0 times it is 0
+            ratios = np.maximum(share * np.stack(came) / safe + 1 - share, 1e-300)
+            self._named[:, :, index] += np.log(ratios) @ places
         for tilt in self._learned.values():
             tilt.add(rows, used)
-        for index in np.nonzero(used)[0].tolist():
-            context = contexts[index]
-            if context is not None:
-                if context not in self._counts:
-                    self._counts[context] = rows.target[index], np.zeros(rows.target.shape[1])
-                self._counts[context][1][rows.tokens[index]] += 1
+        self._count(rows, [(index, contexts[index]) for index in np.nonzero(used)[0].tolist()])
+
+    def _count(self, rows: Scored, seen: list[tuple[int, Hashable | None]]) -> None:
+        """Count tokens by the contexts that they came in."""
+        places: list[tuple[int, int]] = []
+        for index, context in seen:
+            if context is None:
+                continue
+            if context not in self._contexts:
+                self._contexts[context] = len(self._laws)
+                self._laws.append(rows.target[index])
+            places.append((self._contexts[context], int(rows.tokens[index])))
+        grown = np.zeros((len(self._laws), rows.target.shape[1]))
+        grown[: len(self._counts)] = self._counts[:, : grown.shape[1]] if len(self._counts) else 0
+        for context_index, token in places:
+            grown[context_index, token] += 1
+        self._counts = grown
 
     def found(self) -> Found:
         """Return the evidence so far."""
         if self._impossible:
             return Found(math.inf, self._impossible, "")
         each: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for (cause, place, _), value in self._named.items():
-            each[cause, place].append(value)
+        for index, cause in enumerate(CAUSES):
+            for number, place in enumerate(PLACES):
+                each[cause, place] += self._named[index, number].tolist()
         for name, tilt in self._learned.items():
             each[UNNAMED + name, "everywhere"].append(tilt.log_e)
-        for place, keys in (("at the first token", _first), ("at the first three tokens", _any)):
-            counted = [pair for context, pair in self._counts.items() if keys(context)]
+        if self._laws:
+            first = np.array([_is_first(context) for context in self._contexts])
             for strength in _STRENGTHS:
-                value = sum(_dirichlet(law, counts, strength) for law, counts in counted)
-                each[UNNAMED + "other tokens come than should", place].append(value)
+                logs = dirichlet(np.stack(self._laws), self._counts, strength)
+                each[OTHERS, "at the first token"].append(float(logs[first].sum()))
+                each[OTHERS, "at the first three tokens"].append(float(logs.sum()))
         values = [value for several in each.values() for value in several]
         cause, place = max(each, key=lambda key: _mean(each[key]))
         return Found(_mean(values), cause, place)
 
 
-def _first(context: Hashable) -> bool:
+def _is_first(context: Hashable) -> bool:
     return isinstance(context, tuple) and len(context) == 1
-
-
-def _any(context: Hashable) -> bool:
-    return True
 
 
 def _mean(logs: list[float]) -> float:
@@ -117,12 +127,29 @@ def _mean(logs: list[float]) -> float:
     return top + math.log(sum(math.exp(each - top) for each in logs) / len(logs))
 
 
-def _dirichlet(law: Rows, counts: Rows, strength: float) -> float:
-    """Return the log of a Dirichlet mixture's likelihood over a law's; the mixture's mean is the law."""
-    kept = law > 0
-    prior, n = strength * law[kept], counts[kept]
-    total = math.lgamma(strength) - math.lgamma(strength + n.sum())
-    return float(total + (_log_gamma(prior + n) - _log_gamma(prior) - n * np.log(law[kept])).sum())
+def dirichlet(laws: Rows, counts: Rows, strength: float) -> Rows:
+    """Return the logs of Dirichlet mixtures' likelihoods over those of laws that are their means, ``[laws]``.
+
+    Args:
+        laws: ``[laws, vocabulary]``.
+        counts: of draws, ``[laws, vocabulary]``, none where a law is 0.
+        strength: of the mixture: how many draws its mean is worth.
+
+    Example:
+        >>> float(dirichlet(np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]]), 2.0)[0])  # each token as likely
+        0.0
+    """
+    kept = laws > 0
+    prior = np.where(kept, strength * laws, 1.0)
+    n = np.where(kept, counts, 0.0)
+    total = n.sum(-1)
+    before = math.lgamma(strength) - _log_gamma(strength + total)
+    each = _log_gamma(prior + n) - _log_gamma(prior) - n * np.log(np.where(kept, laws, 1.0))
+    return np.asarray(before + np.where(kept, each, 0.0).sum(-1))
+
+
+def _log_gamma(values: Rows) -> Rows:
+    return np.asarray(torch.lgamma(torch.from_numpy(np.asarray(values, float))).numpy())
 
 
 class _Tilt:
@@ -183,14 +210,17 @@ def deviation_not_excluded(law: Rows, counts: Rows, alpha: float) -> float:
     if n == 0:
         return 1.0
     shares = counts / n
-    logs = [_dirichlet(law, counts, strength) for strength in (*_STRENGTHS, 2000.0)]
+    logs = [float(dirichlet(law[None], counts[None], strength)[0]) for strength in (*_STRENGTHS, 2000.0)]
     log_mixture = _mean(logs) + float((counts * np.log(law)).sum())
     entropy = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
     room = max((math.log(1 / alpha) - log_mixture - n * entropy) / n, 0.0)
     events = (np.arange(1, 2 ** len(law) - 1)[:, None] >> np.arange(len(law))) & 1
     seen, due = events @ shares, events @ law
+    slack = math.sqrt(room / 2)  # Pinsker's bound: no event moves further, and most cannot come near the largest
+    likely = seen - due + slack >= (seen - due).max(initial=0.0)
+    seen, due = seen[likely], due[likely]
     low, high = seen.copy(), np.ones(len(seen))
-    for _ in range(40):
+    for _ in range(30):
         middle = (low + high) / 2
         inside = _binary_divergence(seen, middle) <= room
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)

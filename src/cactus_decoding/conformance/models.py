@@ -153,6 +153,10 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
     """
     import copy
 
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     for name in NAMES:
         place = folder / name
         shutil.rmtree(place, ignore_errors=True)
@@ -165,4 +169,6 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
             from cactus_decoding.conformance.gguf_files import write_gguf
 
             write_gguf(tiny_llama(name), folder / f"{name}.gguf")
+    if shown:
+        logging.enable_progress_bar()
     return folder

@@ -69,7 +69,7 @@ def counts_before(sequence: list[int], start: int, vocabulary: int) -> Rows:
 
 
 def penalised(
-    logits: Rows, counts: Rows, prompt_counts: Rows, sampling: Sampling, *, penalises_prompt: bool = False
+    logits: Rows, counts: Rows, prompt_counts: Rows, sampling: Sampling, *, penalises_prompt: bool = True
 ) -> Rows:
     """Return logits with penalties and biases.
 
@@ -78,13 +78,13 @@ def penalised(
         counts: of the tokens before each row, the prompt's included, ``[rows, vocabulary]``.
         prompt_counts: of the prompt's tokens, ``[rows, vocabulary]``.
         sampling: penalties and biases.
-        penalises_prompt: whether presence and frequency penalties count the prompt.
+        penalises_prompt: whether the repetition penalty counts the prompt.
     """
     result = logits.copy()
     for token, bias in sampling.logit_bias:
         result[:, token] += bias
+    output = counts - prompt_counts
     if sampling.repetition_penalty != 1:
         lower = np.where(result > 0, result / sampling.repetition_penalty, result * sampling.repetition_penalty)
-        result = np.where(counts > 0, lower, result)
-    output = counts if penalises_prompt else counts - prompt_counts
+        result = np.where((counts if penalises_prompt else output) > 0, lower, result)
     return np.asarray(result - sampling.frequency_penalty * output - sampling.presence_penalty * (output > 0))

@@ -48,7 +48,7 @@ class Reference:
     name = "reference"
     supports = frozenset({*OPTIONAL, "batch", "logprobs", "repeats", "proposes"})
     drafts: Sequence[str] = DRAFTS
-    temperature_last = penalises_prompt = False
+    temperature_last, penalises_prompt = False, True
 
     def __init__(self, truth: Truth | None = None) -> None:
         self.truth = truth or Truth()
@@ -180,10 +180,28 @@ class Reference:
 
 
 class FromTheLaw(Reference):
-    """A right engine that draws from the target's rows without proposing: what false alarms are counted with."""
+    """A right engine that draws from the target's rows without proposing: what false alarms are counted with.
+
+    Draws are made many at a time and handed out one by one, each once.
+    """
 
     name = "drawn from the target's law"
-    supports = Reference.supports - {"proposes"}
+    supports = Reference.supports - {"proposes", "repeats"}
+
+    def __init__(self, truth: Truth | None = None, at_once: int = 400) -> None:
+        super().__init__(truth)
+        self._at_once, self._drawn = at_once, dict[tuple[tuple[int, ...], Sampling], list[Answer]]()
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Hand out draws."""
+        return [self._next(query) for query in queries]
+
+    def _next(self, query: Query) -> Answer:
+        waiting = self._drawn.setdefault((query.prompt, query.sampling), [])
+        if not waiting:
+            several = [replace(query, seed=hash((query.seed, index)) % 2**32) for index in range(self._at_once)]
+            waiting += super().answer(several)
+        return waiting.pop()
 
     def room(self, sampling: Sampling, length: int) -> int:
         """Propose nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -37,6 +38,9 @@ def verdict(report: Report) -> Iterable[str]:
     asked = f"{len(report.findings)} checks, {report.samples:,} responses, {report.seconds:.0f} s"
     if wrong:
         yield f"{report.engine} is WRONG in {len(wrong)} of {asked}."
+        [(said, times)] = Counter(each.said.partition(" (")[0] for each in wrong).most_common(1)
+        if times > 1:
+            yield f"{times} checks point to the same: {said}."
     else:
         deviations = [each.deviation for each in report.findings if each.deviation is not None]
         found = (

@@ -121,7 +121,7 @@ def conform(
 
     check_integer("samples", samples, 1)
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
-    tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment,arg-type]
+    tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
     truth = truth or Truth(temperature_last=tested.temperature_last, penalises_prompt=tested.penalises_prompt)
     checks = list(only) if only is not None else checks_of(tested)
     result, began = Report(tested.name, false_alarm, drafts=tuple(tested.drafts)), time.perf_counter()

@@ -81,7 +81,7 @@ class Truth:
         (1.0, 3)
     """
 
-    def __init__(self, *, temperature_last: bool = False, penalises_prompt: bool = False) -> None:
+    def __init__(self, *, temperature_last: bool = False, penalises_prompt: bool = True) -> None:
         self._last, self._penalises_prompt = temperature_last, penalises_prompt
         self._models: dict[str, TinyModel] = {}
         self._logits: dict[tuple[str, tuple[int, ...]], Rows] = {}
@@ -151,8 +151,10 @@ class Truth:
         for name in {each.name for each in missing}:
             some = [each for each in missing if each.name == name]
             for each, rows in zip(some, self.logits(name, [each.prefix for each in some]), strict=True):
-                counts = np.bincount(each.prefix[: each.counted], minlength=VOCABULARY)[None]
-                prompt = np.bincount(each.prefix[: each.start], minlength=VOCABULARY)[None]
+                counts, prompt = (
+                    np.bincount(part, minlength=VOCABULARY)[None].astype(float)
+                    for part in (each.prefix[: each.counted], each.prefix[: each.start])
+                )
                 own = penalised(rows[-1:], counts, prompt, each.sampling, penalises_prompt=self._penalises_prompt)
                 last = self._last if each.temperature_last is None else each.temperature_last
                 self._laws[each] = law(own, each.sampling, temperature_last=last).probs[0]

@@ -24,7 +24,7 @@ class CactusEngine:
 
     supports = frozenset({"top_k", "top_p", "min_p", "stop_token_ids", "cancels", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
-    temperature_last = penalises_prompt = False
+    temperature_last, penalises_prompt = False, True
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         from importlib.metadata import version

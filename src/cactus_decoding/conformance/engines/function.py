@@ -21,7 +21,7 @@ class FunctionEngine:
         '<lambda>'
     """
 
-    temperature_last = penalises_prompt = False
+    temperature_last, penalises_prompt = False, True
     drafts: Sequence[str] = DRAFTS
 
     def __init__(self, function: Callable[..., Sequence[int]], supports: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from cactus_decoding.conformance.models import END, text_of, tokens_of
 
 _FIELDS = ("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _SETTINGS: dict[str, Any] = {
-    "model": None, "temperature_last": False, "penalises_prompt": False, "timeout": 30.0, "without": "", "at_once": 4,
+    "model": None, "temperature_last": False, "penalises_prompt": True, "timeout": 30.0, "without": "", "at_once": 4,
     "draft": "good",
 }  # fmt: skip
 
@@ -76,6 +76,24 @@ class ServerEngine:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineError(f"{self.name} gave no answer over the tiny models: {_short(answer)}: {error}") from error
         return Answer((*tokens, END) if reason == "stop" else tuple(tokens))
+
+    def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
+        """Return a completion of any model."""
+        body = {"model": self._model, "prompt": prompt, "temperature": temperature, "max_tokens": max_tokens}
+        answer = self._asked("/completions", body | {"seed": seed})
+        try:
+            return str(answer["choices"][0]["text"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise EngineError(f"{self.name} gave no completion: {_short(answer)}") from error
+
+    def top_logprobs(self, prompt: str) -> dict[str, float] | None:
+        """Return log-probabilities of the likeliest next tokens; None where the server does not tell."""
+        body = {"model": self._model, "prompt": prompt, "temperature": 0, "max_tokens": 1, "logprobs": 2}
+        try:
+            answer = self._asked("/completions", body, refusable=True)
+            return dict(answer["choices"][0]["logprobs"]["top_logprobs"][0])
+        except (ValueError, KeyError, IndexError, TypeError):
+            return None
 
     def _body(self, query: Query) -> dict[str, Any]:
         usual, sampling = Sampling(), query.sampling

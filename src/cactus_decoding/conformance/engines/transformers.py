@@ -20,7 +20,7 @@ class TransformersEngine:
 
     supports = frozenset({"top_k", "top_p", "min_p", "repetition_penalty", "stop_token_ids", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
-    temperature_last = penalises_prompt = False
+    temperature_last, penalises_prompt = False, True
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         import torch

@@ -1,0 +1,97 @@
+"""llama-cpp-python, its own class or this package's, as an engine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cactus_decoding.arguments.extras import needing
+from cactus_decoding.arguments.values import check_choice
+from cactus_decoding.conformance.asking import Answer, Query
+from cactus_decoding.conformance.models import DRAFTS, END, LOOK_UP, text_of, tokens_of, write_models
+
+_CLASSES = ("llama_cpp", "cactus")
+
+
+class LlamaCppEngine:
+    """Completions of `llama_cpp.Llama` with its prompt look-up, or with ``class=cactus`` of `CactusLlama` with drafts.
+
+    Keys and values are kept in float32, so that rows are known to the sixth digit.
+
+    Args:
+        settings: ``class``, one of ``llama_cpp`` and ``cactus``; others are given to every completion.
+
+    Raises:
+        ValueError: where llama-cpp-python, or the package ``gguf``, is not installed.
+    """
+
+    supports = frozenset(
+        {"top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"}
+        | {"repeats"}
+    )
+    temperature_last, penalises_prompt = True, False
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        with needing("llama-cpp needs llama-cpp-python", "llama-cpp"):
+            import llama_cpp
+
+        self._settings = dict(settings or {})
+        self._class = str(self._settings.pop("class", "llama_cpp"))
+        check_choice("class", self._class, _CLASSES)
+        self.drafts: Sequence[str] = (LOOK_UP,) if self._class == "llama_cpp" else (*DRAFTS, LOOK_UP)
+        self._folder = tempfile.TemporaryDirectory()
+        write_models(Path(self._folder.name), gguf=True)
+        self._models: dict[tuple[str, int], Any] = {}
+        shown = "CactusLlama" if self._class == "cactus" else "Llama"
+        self.name = f"llama-cpp-python {llama_cpp.__version__}, {shown}"
+
+    def close(self) -> None:
+        """Give up models and files."""
+        self._models.clear()
+        self._folder.cleanup()
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answer queries one by one."""
+        return [self._one(query) for query in queries]
+
+    def _model(self, draft: str, proposals: int) -> Any:
+        import llama_cpp
+        from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+        if (draft, proposals) in self._models:
+            return self._models[draft, proposals]
+        options: dict[str, Any] = {"verbose": False, "n_ctx": 64, "n_threads": 1, "n_threads_batch": 1}
+        options |= {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False}
+        path = str(Path(self._folder.name, "target.gguf"))
+        if self._class == "llama_cpp":
+            look_up = LlamaPromptLookupDecoding(max_ngram_size=2, num_pred_tokens=proposals)
+            made = llama_cpp.Llama(path, draft_model=look_up, **options)
+        else:
+            from cactus_decoding.integrations.llama_cpp.llama import CactusLlama
+
+            file = draft if draft == LOOK_UP else str(Path(self._folder.name, f"{draft}.gguf:cache=float32"))
+            made = CactusLlama(path, draft=file, num_speculative_tokens=proposals, **options)
+        self._models[draft, proposals] = made
+        return made
+
+    def _one(self, query: Query) -> Answer:
+        sampling = query.sampling
+        completion = self._model(sampling.draft, sampling.num_speculative_tokens).create_completion(
+            list(query.prompt) if self._class == "cactus" else text_of(query.prompt),
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repeat_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
+            seed=query.seed,
+            **self._settings,
+        )
+        choice = completion["choices"][0]
+        tokens = tuple(tokens_of(choice["text"]))
+        return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tokens)

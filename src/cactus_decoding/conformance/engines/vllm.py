@@ -1,0 +1,116 @@
+"""vLLM's offline engine as an engine."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cactus_decoding.arguments.extras import needing
+from cactus_decoding.conformance.asking import Answer, EngineError, Query, Sampling
+from cactus_decoding.conformance.models import DRAFTS, END, LOOK_UP, POSITIONS, write_models
+
+
+class VllmEngine:
+    """`vllm.LLM` with a draft model, or with ``ngram``, in float32; one engine is started for each draft.
+
+    Args:
+        settings: of the speculation, such as ``{"draft_sample_method": "probabilistic"}``; but ``drafts``, with commas,
+            are those that it is tested with, ``supports`` more of `OPTIONAL`, with commas, and ``speculation=false``
+            has nothing proposed.
+
+    Raises:
+        ValueError: where vLLM is not installed.
+    """
+
+    temperature_last, penalises_prompt = False, True
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        with needing("vllm needs vLLM", "vllm"):
+            import vllm
+
+        given = dict(settings or {})
+        self.drafts: Sequence[str] = str(given.pop("drafts", f"bad,good,{LOOK_UP}")).split(",")
+        more = {each for each in str(given.pop("supports", "")).split(",") if each}
+        usual = {"top_k", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"}
+        self.supports = frozenset({*usual, *more, "batch", "repeats", "logprobs"})
+        self._speculates = bool(given.pop("speculation", True))
+        said = "".join(f", {name}={value}" for name, value in given.items())
+        self.name = f"vLLM {vllm.__version__}{said}" + ("" if self._speculates else ", nothing proposed")
+        self._speculation, self._folder = given, tempfile.TemporaryDirectory()
+        write_models(Path(self._folder.name))
+        self._engine: Any = None
+        self._started: tuple[str, int] | None = None
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._stop()
+        self._folder.cleanup()
+
+    def _stop(self) -> None:
+        if self._engine is not None:
+            self._engine.llm_engine.engine_core.shutdown()
+            self._engine, self._started = None, None
+            gc.collect()
+
+    def _start(self, sampling: Sampling) -> Any:
+        from vllm import LLM
+
+        wanted = sampling.draft, sampling.num_speculative_tokens
+        if self._started == wanted:
+            return self._engine
+        self._stop()
+        speculation: dict[str, Any] = {"num_speculative_tokens": sampling.num_speculative_tokens, **self._speculation}
+        if sampling.draft in DRAFTS:
+            speculation["model"] = str(Path(self._folder.name, sampling.draft))
+        else:
+            speculation |= {"method": LOOK_UP, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+        self._engine = LLM(
+            model=str(Path(self._folder.name, "target")),
+            speculative_config=speculation if self._speculates else None,
+            dtype="float32",
+            max_model_len=POSITIONS,
+            max_num_seqs=64,
+            enforce_eager=True,
+            gpu_memory_utilization=0.1,
+            generation_config="vllm",
+            seed=0,
+        )
+        self._started = wanted
+        return self._engine
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answer queries as one batch."""
+        from vllm import SamplingParams
+
+        engine = self._start(queries[0].sampling)
+        try:
+            found = engine.generate(
+                [{"prompt_token_ids": list(query.prompt)} for query in queries],
+                [SamplingParams(**_settings(query)) for query in queries],
+                use_tqdm=False,
+            )
+        except Exception as error:
+            raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error
+        return [_answer(each.outputs[0]) for each in found]
+
+
+def _settings(query: Query) -> dict[str, Any]:
+    sampling = query.sampling
+    names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    made = {name: getattr(sampling, name) for name in names} | {"max_tokens": sampling.max_tokens, "seed": query.seed}
+    made |= {"top_k": sampling.top_k or -1, "stop_token_ids": [END, *sampling.stop_token_ids], "logprobs": 0}
+    if sampling.logit_bias:
+        made["logit_bias"] = dict(sampling.logit_bias)
+    return made | {"detokenize": False}
+
+
+def _answer(output: Any) -> Answer:
+    tokens = tuple(output.token_ids)
+    logprobs = output.logprobs and tuple(of[token].logprob for token, of in zip(tokens, output.logprobs, strict=False))
+    return Answer(tokens, logprobs)

@@ -1,0 +1,168 @@
+"""Two servers of the same model, speculation on and off: whether their texts have one law, though nobody knows it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+_PRUDENCE = 5.0
+_NEAR_TIE = 0.05
+"""Nats: below it, other kernels and batch sizes choose another token in half precision too."""
+FEATURES: dict[str, Callable[[str], object]] = {
+    "their first character": lambda text: text[:1],
+    "their first 3 characters": lambda text: text[:3],
+    "their first 8 characters": lambda text: text[:8],
+    "their last 3 characters": lambda text: text[-3:],
+    "their lengths": len,
+}
+"""What texts are compared by."""
+
+
+class TextServer(Protocol):
+    """A server that completes texts."""
+
+    name: str
+
+    def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
+        """Return a completion."""
+
+    def top_logprobs(self, prompt: str) -> dict[str, float] | None:
+        """Return log-probabilities of the likeliest next tokens; None where a server does not tell."""
+
+
+class Betting:
+    r"""An e-process against the hypothesis that two samples have one law.
+
+    Of a pair of outcomes (a, b) that came from the first and the second sample, either order is as likely if the laws
+    are one. So with laws that are guessed from earlier pairs,
+    :math:`\prod 2 f(a) g(b) / (f(a) g(b) + f(b) g(a))` has mean 1.
+
+    Source: Shekhar and Ramdas (arXiv 2112.09162).
+
+    Example:
+        >>> bet = Betting()
+        >>> for _ in range(50):
+        ...     bet.add("p", "x", "y")
+        >>> bet.log_e > 20
+        True
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[object, tuple[Counter[object], Counter[object]]] = defaultdict(lambda: (Counter(), Counter()))
+        self.log_e = 0.0
+
+    def add(self, context: object, first: object, second: object) -> None:
+        """Count a pair of outcomes of the same context."""
+        seen = self._seen[context]
+        if first != second:
+            kept = self._guess(seen, 0, first) * self._guess(seen, 1, second)
+            swapped = self._guess(seen, 0, second) * self._guess(seen, 1, first)
+            self.log_e += math.log(2 * kept / (kept + swapped))
+        for counter, outcome in zip(seen, (first, second), strict=True):
+            counter[outcome] += 1
+
+    @staticmethod
+    def _guess(seen: tuple[Counter[object], Counter[object]], which: int, outcome: object) -> float:
+        both, own = sum(counter[outcome] for counter in seen), seen[which]
+        pooled = (both + 1) / (sum(counter.total() for counter in seen) + 2)
+        return (own[outcome] + _PRUDENCE * pooled) / (own.total() + _PRUDENCE)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two servers' texts say.
+
+    Attributes:
+        right: whether nothing says that their laws differ.
+        pairs: of texts.
+        log_e: evidence that they do.
+        feature: that shows it best.
+        greedy: prompts, those whose texts at temperature 0 differ, and those of them that near-ties explain.
+    """
+
+    right: bool
+    pairs: int
+    log_e: float
+    feature: str
+    greedy: tuple[int, int, int]
+
+
+def compare(
+    first: TextServer,
+    second: TextServer,
+    prompts: Sequence[str],
+    *,
+    samples: int = 400,
+    false_alarm: float = 1e-3,
+    max_tokens: int = 8,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Comparison:
+    """Compare what two servers write, until it is enough, or all samples are drawn.
+
+    Equal laws are called different with probability ``false_alarm`` at most. At temperature 0, texts that part where
+    either server's own rows are a near-tie are told apart from others.
+
+    Args:
+        first: with speculation, say.
+        second: without.
+        prompts: are asked in turn.
+        samples: pairs of texts, at most.
+        false_alarm: in (0, 1).
+        max_tokens: of a text: steps of speculation must fit.
+        temperature: of the texts.
+        seed: of the first text; the second server's are others.
+    """
+    bets = {name: Betting() for name in FEATURES}
+    turns, pairs, log_e = itertools.cycle(prompts), 0, 0.0
+    while pairs < samples and log_e < math.log(1 / false_alarm):
+        prompt = next(turns)
+        texts = [
+            server.text(prompt, temperature=temperature, max_tokens=max_tokens, seed=seed + 2 * pairs + index)
+            for index, server in enumerate((first, second))
+        ]
+        for name, of in FEATURES.items():
+            bets[name].add(prompt, *(of(text) for text in texts))
+        pairs += 1
+        log_e = float(np.logaddexp.reduce([bet.log_e for bet in bets.values()]) - math.log(len(bets)))
+    feature = max(bets, key=lambda name: bets[name].log_e)
+    greedy = _greedy(first, second, list(dict.fromkeys(prompts)), max_tokens)
+    right = log_e < math.log(1 / false_alarm) and greedy[1] == greedy[2]
+    return Comparison(right, pairs, log_e, feature, greedy)
+
+
+def _greedy(first: TextServer, second: TextServer, prompts: Sequence[str], max_tokens: int) -> tuple[int, int, int]:
+    """Count prompts, those whose likeliest texts differ, and those of them that a near-tie explains."""
+    differ = tied = 0
+    for prompt in prompts:
+        texts = [server.text(prompt, temperature=0.0, max_tokens=max_tokens, seed=0) for server in (first, second)]
+        if texts[0] == texts[1]:
+            continue
+        differ += 1
+        common = next((index for index, (x, y) in enumerate(zip(*texts, strict=False)) if x != y), min(map(len, texts)))
+        rows = [server.top_logprobs(prompt + texts[0][:common]) for server in (first, second)]
+        tied += any(row is not None and len(row) > 1 and _gap(row) < _NEAR_TIE for row in rows)
+    return len(prompts), differ, tied
+
+
+def _gap(row: dict[str, float]) -> float:
+    best, following = sorted(row.values(), reverse=True)[:2]
+    return best - following
+
+
+def said(found: Comparison) -> list[str]:
+    """Return a comparison in words."""
+    prompts, differ, tied = found.greedy
+    greedy = f"At temperature 0, {differ} of {prompts} prompts gave other texts; near-ties explain {tied} of them."
+    if found.right:
+        return [f"right  {found.pairs} pairs of texts have one law, as far as they tell.", greedy]
+    if differ > tied:
+        greedy += " The others are no rounding, as far as the servers' own log-probabilities tell."
+    odds = f"odds of e^{found.log_e:.0f} that their laws differ, most of it by {found.feature}"
+    return [f"WRONG  {found.pairs} pairs of texts: {odds}.", greedy]

@@ -1,0 +1,98 @@
+"""Servers, over real HTTP: right, wrong, down, slow, and nonsense."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from support.tiny_server import tiny_server
+
+from cactus_decoding.conformance.asking import EngineError, Sampling
+from cactus_decoding.conformance.checks import Check, checks_of
+from cactus_decoding.conformance.engines.registry import open_engine
+from cactus_decoding.conformance.mutants import RecoveryFromDraft
+from cactus_decoding.conformance.reference import Reference
+from cactus_decoding.conformance.suite import conform
+from cactus_decoding.conformance.truth import Truth
+from cactus_decoding.conformance.two_sample import compare, said
+
+CHECK = Check("temperature 1, bad draft", Sampling(draft="bad"))
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return Truth()
+
+
+def test_a_right_server_passes_and_a_wrong_one_does_not(truth):
+    """The right one fails by chance with probability 0.001 at most; seeds are fixed."""
+    for engine, right in ((Reference(truth), True), (RecoveryFromDraft(truth), False)):
+        with tiny_server(engine) as address:
+            opened = open_engine(address, {"draft": "bad"})
+            assert bool(conform(opened, samples=60, truth=truth, only=[CHECK])) is right
+
+
+def test_only_fields_that_a_server_takes_are_checked(truth):
+    with tiny_server(Reference(truth)) as address:
+        opened = open_engine(address)
+        assert {"top_k", "top_p", "min_p", "presence_penalty"} <= opened.supports
+        assert not {"repetition_penalty", "logit_bias", "stop_token_ids"} & opened.supports
+        assert not any("repetition" in each.name for each in checks_of(opened))
+        assert "top_k" not in open_engine(address, {"without": "top_k,min_p"}).supports
+
+
+def test_down_slow_and_nonsense_are_one_line_and_code_2(run, truth):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    code, _, err = run("conform", nobody)
+    assert code == 2
+    assert "cannot be reached" in err
+    assert err.count("\n") == 1
+    with tiny_server(Reference(truth), wait=1.0) as address:
+        code, _, err = run("conform", address, "--set", "timeout=0.2")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "took more than 0.2 s" in err
+    with tiny_server(Reference(truth), spoil=lambda text: "Hello!") as address:
+        code, _, err = run("conform", address)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "the tiny models write the letters" in err
+
+
+def test_settings_of_servers_are_checked():
+    with pytest.raises(ValueError, match="no setting 'modle'; did you mean 'model'"):
+        open_engine("http://127.0.0.1:1", {"modle": "x"})
+    with pytest.raises(EngineError, match="cannot be reached"):
+        open_engine("http://127.0.0.1:1")
+
+
+@pytest.mark.slow
+def test_two_servers_of_one_law_and_of_two(truth):
+    """Equal laws are told apart by chance with probability 0.001 at most; seeds are fixed."""
+    for engine, right in ((Reference(truth), True), (RecoveryFromDraft(truth), False)):
+        with tiny_server(engine) as first, tiny_server(Reference(truth)) as second:
+            servers = [open_engine(address) for address in (first, second)]
+            found = compare(*servers, ["abc"], samples=300, max_tokens=6)
+            assert found.right is right
+            assert said(found)[0].startswith("right" if right else "WRONG")
+            assert found.greedy[0] == 1
+
+
+def test_texts_that_part_at_near_ties_are_told_from_others():
+    class Server:
+        name = "made"
+
+        def __init__(self, letter, gap):
+            self.letter, self.gap = letter, gap
+
+        def text(self, prompt, *, temperature, max_tokens, seed):
+            return "ab" + self.letter
+
+        def top_logprobs(self, prompt):
+            assert prompt == "xab"
+            return {"c": -0.7, "d": -0.7 - self.gap}
+
+    for gap, explained in ((0.001, 1), (0.5, 0)):
+        found = compare(Server("c", gap), Server("d", gap), ["x"], samples=1)
+        assert found.greedy == (1, 1, explained)
+        assert found.right is bool(explained)
