@@ -21,8 +21,9 @@ from cactus_decoding.integrations.common.batched_policy import admitted as admit
 from cactus_decoding.sampling.params import as_logits_to_probs
 from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
+from cactus_decoding.types import judges_untempered
 
-ORDINARY = [text for text in SPELLINGS if not text.startswith("relaxed_greedy")]
+ORDINARY = [text for text in SPELLINGS if not judges_untempered(parse_rule(text))]
 LARGE = (152_064, 256_000)
 
 

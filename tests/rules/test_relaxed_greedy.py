@@ -69,11 +69,24 @@ def greedy_tokens() -> list[int]:
 
 
 def test_margin_zero_is_greedy_decoding() -> None:
-    for rule in ("relaxed_greedy:margin=0", "relaxed_greedy:margin=0,top=3", "relaxed_greedy:margin=5,top=1"):
+    for rule in ("relaxed_greedy:margin=0", "relaxed_greedy:margin=0,top=3", "relaxed_greedy:margin=5,top=1",
+                 "big_little:rollback=0"):  # fmt: skip
         steps = run(rule)
         assert tokens_of(steps) == greedy_tokens()
         assert sum(step.num_relaxed for step in steps) == 0
         assert sum(visit.nats for step in steps for visit in step.visits) == 0
+
+
+def test_a_rollback_keeps_what_is_likely_enough_whatever_is_likeliest() -> None:
+    tokens = tokens_of(run("big_little:rollback=2"))
+    assert tokens != greedy_tokens()
+    lost = gaps(tokens)
+    assert 0 < max(lost) <= 2 + 1e-5
+    rows = torch.tensor([[0.5, 0.2, 0.3], [0.9, 0.06, 0.04]])
+    kept = parse_rule("big_little:rollback=1.7").judge(rows, None, torch.tensor([[1], [1]])).relaxed_prob
+    assert kept.tolist() == [[1.0], [0.0]]
+    wrong = parse_rule("relaxed_greedy:margin=0.8").judge(rows, None, torch.tensor([[1], [1]])).relaxed_prob
+    assert wrong.tolist() != kept.tolist()  # a gap is not a cross-entropy
 
 
 @pytest.mark.parametrize("margin", [1.0, 2.0, 3.0])

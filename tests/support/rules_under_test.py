@@ -68,6 +68,8 @@ SPELLINGS = (
     "fuzzy:threshold=0.4,divergence=tv",
     "kl_gate:threshold=0",
     "kl_gate:threshold=0.5",
+    "big_little:rollback=0",
+    "big_little:rollback=1.5",
 )
 
 # Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.
@@ -108,6 +110,7 @@ ORDINARY = {
     "token_cascade:alpha=0.6",
     "fuzzy:threshold=0.1",
     "kl_gate:threshold=0.5",
+    "big_little:rollback=1.5",
 }
 
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
@@ -149,6 +152,9 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
             high = q >= q.sort(descending=True).values[min(rule.top or len(q), len(q)) - 1]
             within = (q > 0) & (q >= q.max() * math.exp(-rule.margin) * (1 - 1e-12)) & high & (rule.margin > 0)
             return (best | within).double(), infinite
+        case "big_little":
+            best = torch.arange(len(q)) == q.argmax()
+            return (best | (q >= math.exp(-rule.rollback)) & (rule.rollback > 0)).double(), infinite
         case "typical":
             entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
             return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite

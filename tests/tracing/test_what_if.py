@@ -15,8 +15,9 @@ from torch.nn.functional import one_hot
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing import PositionRows, what_if
+from cactus_decoding.types import judges_untempered
 
-ORDINARY = tuple(text for text in SPELLINGS if not text.startswith("relaxed_greedy"))
+ORDINARY = tuple(text for text in SPELLINGS if not judges_untempered(parse_rule(text)))
 
 
 def kept(target, draft, drafted, untempered=None):

@@ -16,6 +16,7 @@ from cactus_decoding.rules.names import registered_rules
 
 if TYPE_CHECKING:
     from cactus_decoding.rules.base import Rule as Rule
+    from cactus_decoding.rules.big_little import BigLittle as BigLittle
     from cactus_decoding.rules.cactus import Cactus as Cactus
     from cactus_decoding.rules.cascade import Cascade as Cascade
     from cactus_decoding.rules.clamped import ClampedRatio as ClampedRatio
@@ -44,6 +45,7 @@ RULE_CLASSES = MappingProxyType(
         "TokenCascade": "token_cascade",
         "Fuzzy": "fuzzy",
         "KLGate": "kl_gate",
+        "BigLittle": "big_little",
     }
 )
 """Every rule's class, and the rule's name, which is also that of its module."""

@@ -24,9 +24,10 @@ from cactus_decoding.evaluation.frontier.frontier import LOOSEST, Frontier, fron
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.types import judges_untempered
 
 EXACT = 1e-10
-SAMPLED = tuple(text for text in SPELLINGS if not text.startswith("relaxed_greedy"))
+SAMPLED = tuple(text for text in SPELLINGS if not judges_untempered(parse_rule(text)))
 
 
 @every_rule(SAMPLED)

@@ -51,7 +51,12 @@ STYLES = {
     "top_k_mask": Style("#595959", "h", hollow=True),
 }
 """Of Okabe and Ito's colours those that can be seen on white; the same family looks the same in every picture."""
-_SPARE = (Style("#882255", "<"), Style("#332288", ">"), Style("#882255", "8", hollow=True), Style("#332288", "H"))
+_SPARE = (
+    Style(colour, marker, hollow=hollow)
+    for hollow in (False, True)
+    for colour in ("#882255", "#332288", "#117733")
+    for marker in ("<", ">", "8", "H")
+)
 STYLES |= zip((name for name in FAMILIES if name not in STYLES), _SPARE, strict=False)
 OTHER = Style("#999999", ".")
 
