@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.conformance.models import END, LETTERS
 
 _TENSORS = {
     "model.embed_tokens": "token_embd",
@@ -27,11 +26,12 @@ _TENSORS = {
 }
 
 
-def write_gguf(model: Any, path: Path) -> None:
+def write_gguf(model: Any, letters: str, path: Path) -> None:
     """Write a tiny Llama in float32, with letters as tokens.
 
     Args:
-        model: of transformers.
+        model: of transformers, whose token 0 ends a text.
+        letters: its further tokens.
         path: of the file.
 
     Raises:
@@ -56,11 +56,11 @@ def write_gguf(model: Any, path: Path) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(["</s>", *LETTERS])
-    writer.add_token_types([TokenType.CONTROL] + [TokenType.NORMAL] * len(LETTERS))
+    writer.add_token_list(["</s>", *letters])
+    writer.add_token_types([TokenType.CONTROL] + [TokenType.NORMAL] * len(letters))
     writer.add_token_merges(["z z"])  # there must be one; this never applies
-    writer.add_eos_token_id(END)
-    writer.add_bos_token_id(END)
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
     writer.add_add_bos_token(False)
     for name, tensor in model.state_dict().items():
         writer.add_tensor(_name(name), _values(name, tensor.float().numpy()))
