@@ -21,7 +21,10 @@ def engines() -> str:
 
 def _engine(report: dict[str, Any], provenance: dict[str, Any]) -> str:
     given = provenance["arguments"]
-    settings = "".join(f" --set {name}={value}" for name, value in given["set"].items())
+    settings = "".join(
+        f" --set {name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in given["set"].items()
+    )
     command = f"cactus conform {given['engine']}{settings} --samples {given['samples']}"
     wrong = [f"{each['check']}: {each['said']}" for each in report["findings"] if each["right"] is False]
     verdict = "right" if report["right"] else "**wrong**: " + "; ".join(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ _TENSORS = {
 }
 
 
-def write_gguf(model: Any, letters: str, path: Path) -> None:
-    """Write a tiny Llama in float32, with letters as tokens.
+def write_gguf(model: Any, tokens: Sequence[str], path: Path) -> None:
+    """Write a tiny Llama in float32.
 
     Args:
-        model: of transformers, whose token 0 ends a text.
-        letters: its further tokens.
+        model: of transformers.
+        tokens: the first one ends outputs, the others are letters.
         path: of the file.
 
     Raises:
@@ -56,8 +57,8 @@ def write_gguf(model: Any, letters: str, path: Path) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(["</s>", *letters])
-    writer.add_token_types([TokenType.CONTROL] + [TokenType.NORMAL] * len(letters))
+    writer.add_token_list(list(tokens))
+    writer.add_token_types([TokenType.CONTROL] + [TokenType.NORMAL] * (len(tokens) - 1))
     writer.add_token_merges(["z z"])  # there must be one; this never applies
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)

@@ -168,7 +168,7 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
         if gguf:
             from cactus_decoding.conformance.gguf_files import write_gguf
 
-            write_gguf(tiny_llama(name), LETTERS, folder / f"{name}.gguf")
+            write_gguf(tiny_llama(name), ["</s>", *LETTERS], folder / f"{name}.gguf")
     if shown:
         logging.enable_progress_bar()
     return folder
