@@ -34,8 +34,8 @@ def rules() -> None:
     console.print(table)
     console.print(
         "h is the relaxed target, the distribution that a proposal is tested against. Parameters follow the name, as "
-        "in cactus:delta=0.5,solver=exact. At temperature 0 every rule but relaxed_greedy accepts only the target's "
-        "most likely token. A budget (cactus generate --budget) bounds what a rule does to a whole response."
+        "in cactus:delta=0.5,solver=exact. At temperature 0 all but relaxed_greedy and big_little accept only the "
+        "target's most likely token. A budget (cactus generate --budget) bounds what a rule does to a whole response."
     )
 
 

@@ -1,0 +1,203 @@
+"""All rules on the same rows: regenerates the table and the picture of docs/rules/index.md, exactly.
+
+    python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
+    python -m studies.rules.frontier --rows FILE        on rows that `cactus frontier` recorded, of any pair
+    python -m studies.rules.frontier --only-render      the table and the picture again, from the result file
+
+Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
+stands what the clamped ratio costs at that very acceptance. Regret is the log-probability that what is emitted gives
+up against the target's most likely token, less what the target's own draws give up. Needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cactus_decoding import Request, load_pair, parse_rule
+from cactus_decoding.auditing import audit
+from cactus_decoding.cli import options
+from cactus_decoding.evaluation.frontier.families import FAMILIES
+from cactus_decoding.evaluation.frontier.frontier import DEFAULT_MEMORY, LOOSEST, Frontier
+from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, chunks, read_rows
+from cactus_decoding.evaluation.frontier.recording import record_rows
+from cactus_decoding.evaluation.reporting.pictures import new_figure, style_of, to_svg
+from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.rules import RULES
+from cactus_decoding.rules.family import Family, round_to
+from cactus_decoding.rules.relaxed_greedy import given_up
+from scripts.marked_page import insert
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).with_name("results") / "frontier.json"
+PAGE, PICTURE = ROOT / "docs/rules/index.md", ROOT / "docs/studies/pictures/rules/frontier.svg"
+SHARES = (0.5,)
+"""Of the way from what lossless accepts to what any rule may."""
+GREEDY_SHARES = (0.25, 0.5, 0.75)
+COLUMNS = {"kl": 4, "tv": 3, "max_log_ratio": 1, "regret": 4}
+
+
+def recorded(positions: int) -> RecordedRows:
+    """Return rows of the bundled target and the draft that words things differently, temperature 1, nothing cut."""
+    task = parse_task("word_problems:split=validation", None)
+    request = Request(num_speculative_tokens=12, stop=task.stop)
+    pair = load_pair(draft="bundled:worded", kept_prompts=0)
+    settings = {"draft": "bundled:worded", "positions": positions}
+    return record_rows(
+        pair, [each.prompt for each in task.problems], request, positions=positions,
+        settings=settings, provenance=provenance(settings),
+    )  # fmt: skip
+
+
+def measured(rows: RecordedRows, rule: str) -> dict[str, float]:
+    """Return what a rule accepts and costs per visited position."""
+    point = Frontier(rows).measure(rule)
+    lost = 0.0
+    for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY):
+        visited = rows.visited[start : start + len(target)]
+        q = target[visited].double()
+        shift = audit(rule, q, draft[visited]).output_probs - q
+        lost -= torch.where(q > 0, shift * q.log(), 0.0).sum().item()
+    return {
+        "acceptance": point.acceptance.value,
+        "kl": point.kl.value,
+        "tv": point.tv.value,
+        "max_log_ratio": point.max_log_ratio,
+        "regret": lost / rows.positions,
+    }
+
+
+def greedily(rows: RecordedRows, rule: str) -> dict[str, float]:
+    """Return the share of a greedy draft's tokens that a rule for temperature 0 keeps, and what these give up."""
+    kept, nats, most = 0.0, 0.0, 0.0
+    for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY):
+        visited = rows.visited[start : start + len(target)]
+        q, proposed = target[visited].double(), draft[visited].argmax(-1, keepdim=True)
+        accepted = parse_rule(rule).judge(q, None, proposed).relaxed_prob > 0
+        costs = given_up(q, proposed)[accepted]
+        kept, nats = kept + accepted.sum().item(), nats + costs.sum().item()
+        most = max(most, costs.max().item())
+    return {"acceptance": kept / rows.positions, "regret": nats / rows.positions, "most": most}
+
+
+def strictest(family: Family, accepts: Callable[[str], float], wanted: float) -> str | None:
+    """Return the strictest of a family's rules that accept as much as is wanted, by bisection; None if none does."""
+    if family.whole:
+        return next((family.spell(knob) for knob in family.knobs(100) if accepts(family.spell(knob)) >= wanted), None)
+    low, high = math.log(family.strict), math.log(family.loose)
+    if accepts(family.spell(round_to(family.loose))) < wanted:
+        return None
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if accepts(family.spell(round_to(math.exp(middle)))) >= wanted else (middle, high)
+    return family.spell(round_to(math.exp(high)))
+
+
+def compute(rows: RecordedRows) -> dict[str, Any]:
+    """Return every number of the table and the picture."""
+    instrument = Frontier(rows)
+
+    def accepts(rule: str) -> float:
+        return instrument.measure(rule).acceptance.value
+
+    lossless, most = accepts("lossless"), accepts(LOOSEST)
+    table = []
+    for share in SHARES:
+        wanted = lossless + share * (most - lossless)
+        for name, family in FAMILIES.items():
+            rule = strictest(family, accepts, wanted)
+            row: dict[str, Any] = {"family": name, "label": family.label, "rule": rule, "wanted": wanted}
+            if rule is not None:
+                row |= measured(rows, rule)
+                beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
+                row["clamped"] = measured(rows, beside or LOOSEST)
+            table.append(row)
+            print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
+    return {"visited": rows.positions, "problems": rows.problems, "table": table, "greedy": compute_greedy(rows)}
+
+
+def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
+    """Return what rules for temperature 0 keep and give up, each at the same shares of the way to everything."""
+    families = [family for rule in RULES.values() if rule.judges_untempered for family in rule.families]
+    strict = greedily(rows, "relaxed_greedy:margin=0")["acceptance"]
+    found = []
+    for share in GREEDY_SHARES:
+        for family in families:
+            wanted = strict + share * (1 - strict)
+            rule = strictest(family, lambda rule: greedily(rows, rule)["acceptance"], wanted)
+            if rule is not None:
+                found.append({"label": family.label, "rule": rule, "wanted": wanted} | greedily(rows, rule))
+    return found
+
+
+def render(result: dict[str, Any], page: Path, picture: Path) -> None:
+    """Replace the table of the page, and draw the picture."""
+    head = "| rule | accepts | KL, nats | × clamped | TV | log-ratio, at most | regret | clamped is no worse in |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---|"]
+    for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
+        if row["rule"] is None:
+            lines.append(f"| {row['label']} | never as much | | | | | | |")
+            continue
+        ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
+        better = [name for name in COLUMNS if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
+        said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
+        numbers = [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items()]
+        factor = f"{theirs['kl'] / ours['kl']:.2f}"
+        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {factor} | "
+                     f"{' | '.join(numbers[1:])} | {said} |")  # fmt: skip
+    text = insert(page.read_text(), "frontier", "\n".join(lines))
+    lines = ["| rule | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
+    for row in result["greedy"]:
+        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {row['regret']:.4f} | {row['most']:.2f} |")
+    write_atomically(page, insert(text, "greedy frontier", "\n".join(lines)))
+    write_atomically(picture, drawn(result["table"]))
+
+
+def drawn(table: list[dict[str, Any]]) -> str:
+    """Return what the rules of a table cost, as SVG; all accept as much, so that lower and further left is better."""
+    figure = new_figure((9.5, 5.6))
+    panels = figure.subplots(1, 3)
+    for panel, name in zip(panels, ("tv", "max_log_ratio", "regret"), strict=True):
+        for row in table:
+            if row["rule"] is not None:
+                look = style_of(row["rule"]).keywords() | {"linestyle": "", "markersize": 7}
+                panel.plot(float(row["kl"]), float(row[name]), **look, label=row["label"])
+        panel.set(xlabel="KL, nats per position", ylabel=_LABELS[name], xscale="log")
+        panel.grid(alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    return to_svg(figure)
+
+
+_LABELS = {"tv": "total variation", "max_log_ratio": "largest log-ratio, nats", "regret": "regret, nats"}
+_SHORT = {"kl": "KL", "tv": "TV", "max_log_ratio": "ratio", "regret": "regret"}
+
+
+def main() -> None:
+    """Measure unless told otherwise, then render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
+    parser.add_argument("--positions", type=int, default=200)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    options.prepare(1, small=True)
+    if not given.only_render:
+        rows = recorded(given.positions) if given.rows is None else read_rows(given.rows)
+        arguments = {"study": "rules.frontier", "positions": rows.positions}
+        result = compute(rows) | {"provenance": provenance(arguments)}
+        write_atomically(given.results, as_json(result, indent=1) + "\n")
+    render(json.loads(given.results.read_text()), given.page, given.picture)
+
+
+if __name__ == "__main__":
+    main()

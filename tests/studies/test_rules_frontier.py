@@ -1,0 +1,40 @@
+"""All rules on the same rows: the table and the picture of docs/rules/index.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.scripts import ROOT
+
+from cactus_decoding.evaluation.frontier.families import FAMILIES
+from cactus_decoding.rules import parse_rule
+from cactus_decoding.rules.family import Family
+from studies.rules.frontier import PAGE, PICTURE, RESULTS, render, strictest
+
+
+def test_the_strictest_rule_that_accepts_enough_is_found() -> None:
+    assert strictest(FAMILIES["clamped"], lambda rule: parse_rule(rule).width, 1.5).startswith("clamped:width=1.50")
+    assert strictest(FAMILIES["top_k"], lambda rule: parse_rule(rule).k, 4) == "top_k:k=4"
+    assert strictest(FAMILIES["ensemble"], lambda rule: parse_rule(rule).weight, 2.0) is None
+    steps = Family("steps", "steps", lambda x: f"clamped:width={x!r}", 0.01, 10.0)
+    assert parse_rule(strictest(steps, lambda rule: float(parse_rule(rule).width >= 1), 0.5)).width >= 1
+
+
+@pytest.mark.slow
+def test_table_and_picture_are_rendered_from_the_result_file(tmp_path: Path) -> None:
+    page, picture = tmp_path / "index.md", tmp_path / "frontier.svg"
+    page.write_text(PAGE.read_text())
+    render(json.loads(RESULTS.read_text()), page, picture)
+    assert page.read_text() == PAGE.read_text()
+    assert picture.read_text() == PICTURE.read_text()
+
+
+def test_every_family_stands_in_the_table_and_none_costs_less_than_the_clamped_ratio() -> None:
+    result = json.loads(RESULTS.read_text())
+    assert {row["family"] for row in result["table"]} == set(FAMILIES)
+    for row in result["table"]:
+        assert row["kl"] >= row["clamped"]["kl"] * 0.99, row["rule"]  # it is the optimum; its knob is rounded
+    assert result["provenance"]["arguments"]["study"] == "rules.frontier"
+    assert RESULTS.is_relative_to(ROOT / "studies")
