@@ -11,7 +11,7 @@ VLLM_INPUTS := pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
 VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint test test-all test-vllm durations docs format clean
+.PHONY: help demo lint test test-all test-vllm real durations docs format clean
 # Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
 .NOTPARALLEL:
 
@@ -20,6 +20,7 @@ help:
 	@echo "make test     install the development tools too, then lint, type-check and run the fast tests"
 	@echo "make test-all   the same and every other test: the whole of continuous integration"
 	@echo "make test-vllm  only the tests on vLLM's CPU engine, which have .venv-vllm to themselves (Linux)"
+	@echo "make real     check every engine in ten minutes on GGUF files of chat models: make real REAL=FOLDER"
 	@echo "make durations  write what the tests of the last 'make test-all' took to tests/durations.json"
 	@echo "make docs     build the documentation site into site/"
 	@echo "make format   format the code and apply ruff's safe fixes"
@@ -68,6 +69,10 @@ test-all: lint
 
 test-vllm:
 	$(call on_vllm,)
+
+# Files that users have, of which none is a part of the project; no test needs them.
+real: $(DEV)
+	@$(BIN)/python scripts/real.py "$(REAL)"
 
 # What `make test-all` leaves behind, of which `make durations` makes the file that is kept.
 TIMES := build/durations

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
 from cactus_decoding.evaluation.runs.results import read_results
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
@@ -91,3 +92,15 @@ def test_eval_asks_by_the_template_of_the_file_unless_told_otherwise(run, models
     assert {each.config.key: each.answers["right"] for each in again} == {
         each.config.key: each.answers["right"] for each in read_results(tmp_path / "new.jsonl")
     }
+
+
+@pytest.mark.slow
+def test_rows_say_that_they_were_recorded_in_a_chat(run, models, tmp_path):
+    given = ("--positions", "20", "--points", "2", "--family", "clamped", "--rows", "rows.npz", "--output", "new.json")
+    code, _, err = run("frontier", *models, *given)
+    assert code == 0, err
+    assert read_rows(tmp_path / "rows.npz").settings["chat"] is True
+    code, _, err = run("frontier", *models, *given, "--no-chat")
+    assert (code, "recorded with chat=True, but None is asked for" in err) == (2, True)
+    code, _, err = run("calibrate", "--rows", "rows.npz", "--max-nats", "0.05", "--rounds", "2")
+    assert code == 0, err

@@ -30,6 +30,7 @@ def model(tmp_path):
         tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
         tokenizer.chat_template = template
         tokenizer.save_pretrained(tmp_path / "model")
+        (tmp_path / "model" / "config.json").write_bytes((zoo.path("target") / "config.json").read_bytes())
         return str(tmp_path / "model")
 
     return save

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -250,7 +250,7 @@ def _request_of(rows: RecordedRows) -> Request:
     """Return what was asked of the recorded answers, but for their length."""
     from cactus_decoding import Request
 
-    own = ("task", "target", "draft", "positions", "num_speculative_tokens", "max_new_tokens")
+    own = ("task", "target", "draft", "chat", "system", "positions", "num_speculative_tokens", "max_new_tokens")
     return Request.from_dict({name: value for name, value in rows.settings.items() if name not in own})
 
 
@@ -260,12 +260,12 @@ def _speeds(measured: Frontier, relaxation: Relaxation, current: int, rounds: in
     from cactus_decoding.evaluation.frontier.calibrate import speeds
     from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS
     from cactus_decoding.evaluation.frontier.step_times import time_steps
-    from cactus_decoding.evaluation.tasks.sources import parse_task
+    from cactus_decoding.evaluation.tasks.sources import recorded_task
 
     settings = measured.rows.settings
-    asked = parse_task(settings["task"])
-    prompts = [problem.prompt for problem in islice(asked.problems, rounds)]
     pair = load_pair(settings["target"], settings["draft"], kept_prompts=0)
+    asked = recorded_task(settings, pair.tokenizer)
+    prompts = [problem.prompt for problem in asked.problems[:rounds]]
     max_length = int(settings["num_speculative_tokens"])
     lengths = sorted({*(length for length in LENGTHS if length <= max_length), max_length, current})
     timed = [(each, length) for length in lengths for each in (LOSSLESS, relaxation) if length or each == LOSSLESS]

@@ -57,6 +57,8 @@ def diagnose(
     problems: Annotated[
         int, typer.Option(min=2, metavar="N", rich_help_panel=WHAT, help="Answer the first N problems.")
     ] = 100,
+    chat: options.ChatFlag = None,
+    system: options.System = None,
     draft_cost: Annotated[
         float | None,
         typer.Option(min=0, metavar="C", rich_help_panel=WHAT, show_default="as measured here",
@@ -85,7 +87,9 @@ def diagnose(
     things differently. The rule and the protection are those that relaxing is judged by.
     """
     from cactus_decoding import Request, load_pair
+    from cactus_decoding.evaluation.chat import as_settings
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.evaluation.tasks.task import in_chat
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.generation.generate import check_prompt
@@ -103,11 +107,13 @@ def diagnose(
     check_request(request)
     check_writable(json_file, inputs=[file_of(task)])
     check_names(target, draft)
-    chosen = parse_task(task, problems)
+    asked_by = options.chat_of(chat, system, target)
+    chosen = parse_task(task, problems, chat=asked_by is not None)
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
         pair = load_pair(target, draft, kept_prompts=0)
+    chosen = in_chat(chosen, pair.tokenizer, asked_by)
     draft_model(pair)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, request)
@@ -119,6 +125,7 @@ def diagnose(
         found = diagnosed(rows, pair, request, relaxed, draft_cost=draft_cost, probe=probe, report=report)
     if json_file is not None:
         names = {"target": target, "draft": full_name(draft or "bundled"), "task": task, "problems": problems}
+        names |= as_settings(asked_by)
         result = found.as_dict() | {"advice": advice(found), "provenance": provenance(names | relaxed.as_dict())}
         write_atomically(json_file, as_json(result, indent=1) + "\n")
     out = Console(highlight=False)

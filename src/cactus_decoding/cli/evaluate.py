@@ -14,14 +14,15 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.arguments.declared import check_declared
-from cactus_decoding.cli import INTERRUPTED, options
+from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.progress import SECONDS, about, counting
 from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, is_tree, read_length
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.engines.engine import Engine
+    from cactus_decoding.evaluation.run_config import RunConfig
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -149,6 +150,12 @@ def evaluate(
                      help="Answer each problem under every setting before the next, so that whatever slows the machine "
                      "slows them all; or finish one run after another."),
     ] = True,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", rich_help_panel=options.RUNNING, show_default="none: in this process",
+                     help="Answer problems in N processes at once. They have one thread each unless --threads says "
+                     "more. The answers are the same; each takes longer than alone: compare times within a file only."),
+    ] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
@@ -216,7 +223,9 @@ def evaluate(
     if adapt is not None:
         _check_adapts(engine, begins, len(configs))
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
-    options.prepare(threads, small=target == "bundled")
+    if workers is not None and adapt is not None:
+        raise ValueError("--adapt learns from one answer for the next: leave out --workers")
+    options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:
         todo = pending(configs, file.results)
@@ -237,7 +246,8 @@ def evaluate(
             with counting("Answering", sum(config.problems for config in todo)) as progress:
                 run(configs, tasks, load, file, provenance(arguments),
                     lambda remark: progress(next(done), remark), interleaved=interleaved,
-                    token_ids=token_ids)  # fmt: skip
+                    token_ids=token_ids, workers=workers, threads=threads or 1,
+                    estimate=None if adapt is not None else partial(_say_longest, todo))  # fmt: skip
         except KeyboardInterrupt:
             left = len(pending(configs, file.results))
             problems_of = sum(config.problems for config in configs)
@@ -255,6 +265,13 @@ def evaluate(
         show_results(file.results, configs, every_metric)
         if adapt is not None:
             typer.echo("\ntimes leave out what learning took, a tenth at most")
+
+
+def _say_longest(todo: list[RunConfig], seconds: float) -> None:
+    """Say how long answers take at most, where that is long."""
+    if seconds >= SECONDS:
+        answers = sum(config.problems for config in todo)
+        notes.say(f"{answers} answers take {about(seconds)} if all get as long as they may (--max-new-tokens)")
 
 
 def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:

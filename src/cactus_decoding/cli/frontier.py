@@ -90,6 +90,8 @@ def frontier(
                      help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' "
                      "for the target's first layers."),
     ] = "bundled:worded",
+    chat: options.ChatFlag = None,
+    system: options.System = None,
     num_speculative_tokens: Annotated[
         int,
         typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
@@ -118,7 +120,7 @@ def frontier(
     rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.arguments.knobs import settings_of
-    from cactus_decoding.evaluation.chat import tokenizer_of
+    from cactus_decoding.evaluation.chat import as_settings, tokenizer_of
     from cactus_decoding.evaluation.frontier.families import parse_families
     from cactus_decoding.evaluation.frontier.frontier import as_result
     from cactus_decoding.evaluation.frontier.frontier import frontier as compute
@@ -129,6 +131,7 @@ def frontier(
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.generation.pair import check_names
     from cactus_decoding.policy.protection import Protection
     from cactus_decoding.policy.vocabulary import Vocabulary
     from cactus_decoding.zoo import full_name
@@ -147,7 +150,10 @@ def frontier(
     options.check_suffix("--picture", picture, ".svg")
     if picture is not None:
         new_figure()  # raises without matplotlib
-    settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked
+    if not recorded:
+        check_names(target, draft)
+    asked_by = as_settings(options.chat_of(chat, system, target))
+    settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
     options.prepare(threads, small=target == "bundled")
     tokenizer = tokenizer_of(target) if len(policies) > 1 else None
     for policy in policies:
@@ -190,21 +196,21 @@ def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -
     from cactus_decoding import load_pair
     from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
     from cactus_decoding.evaluation.frontier.recording import record_rows
-    from cactus_decoding.evaluation.tasks.sources import parse_task
+    from cactus_decoding.evaluation.tasks.sources import recorded_task
     from cactus_decoding.files.provenance import provenance
 
     if path.exists():
         rows = read_rows(path)
-        differing = [name for name, value in settings.items() if rows.settings.get(name) != value]
+        differing = [name for name in (*settings, "chat", "system") if rows.settings.get(name) != settings.get(name)]
         if differing:
             name = differing[0]
             raise ValueError(
-                f"{path} was recorded with {name}={rows.settings.get(name)!r}, but {settings[name]!r} is asked for; "
-                "give another --rows file, or the same settings"
+                f"{path} was recorded with {name}={rows.settings.get(name)!r}, but {settings.get(name)!r} is asked "
+                "for; give another --rows file, or the same settings"
             )
         return rows
-    asked = parse_task(settings["task"])
     pair = load_pair(settings["target"], settings["draft"], kept_prompts=0)
+    asked = recorded_task(settings, pair.tokenizer)
     with counting("Recording", settings["positions"]) as report:
         rows = record_rows(
             pair,

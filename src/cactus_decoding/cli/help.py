@@ -18,7 +18,7 @@ COMMON = frozenset({
 })  # fmt: skip
 """Settings of a request that ``--help`` shows; the others are left to ``--help-all``."""
 FURTHER = (SETTINGS.keys() - COMMON) | {
-    "threads", "memory", "engine_args", "adapt",
+    "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved",  # eval
     "rounds", "draft_sampling", "children", "points",  # calibrate, frontier
     "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play

@@ -46,6 +46,8 @@ def learn_importance(
     problems: Annotated[
         int, typer.Option(min=1, metavar="N", rich_help_panel=WHAT, help="Learn from the first N problems.")
     ] = 1000,
+    chat: options.ChatFlag = None,
+    system: options.System = None,
     continuations: Annotated[
         int,
         typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
@@ -70,8 +72,10 @@ def learn_importance(
     command resumes where a kill left off. Needs the extra 'importance'.
     """
     from cactus_decoding import Request
+    from cactus_decoding.evaluation.chat import as_settings
     from cactus_decoding.evaluation.runs.results import Journal, journal_of
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.evaluation.tasks.task import in_chat
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.generate import check_prompt
@@ -85,16 +89,18 @@ def learn_importance(
     check_writable(out, journal_file, inputs=[file_of(task)])
     check_names(target, draft)
     fitting.check_number_of_problems(problems)
-    chosen = parse_task(task, problems)
+    asked_by = options.chat_of(chat, system, target)
+    chosen = parse_task(task, problems, chat=asked_by is not None)
     collecting.check_task(task, chosen)
     fitting.check_installed()
     options.prepare(threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
         pair = load_pair(target, draft, kept_prompts=0)
+    chosen = in_chat(chosen, pair.tokenizer, asked_by)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, asked.request)
-    names = {"target": target, "draft": full_name(draft or "bundled"), "task": task}
+    names = {"target": target, "draft": full_name(draft or "bundled"), "task": task} | as_settings(asked_by)
     about = provenance(names | asked.as_dict() | {"problems": problems})
     journal = Journal(journal_file)
     finished: list[str] = []

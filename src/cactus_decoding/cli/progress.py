@@ -14,6 +14,19 @@ LINES = 10
 """How many lines a whole run writes where there is no terminal, at least."""
 SECONDS = 60
 """After so long without a line there is another one."""
+AT_ONCE = 0.005
+"""What is done so soon after another was done before."""
+
+
+def about(seconds: float) -> str:
+    """Return a time for people.
+
+    Example:
+        >>> about(50), about(1000), about(12000)
+        ('about 1 min', 'about 17 min', 'about 3 h 20 min')
+    """
+    minutes = max(1, round(seconds / 60))
+    return f"about {minutes} min" if minutes < 100 else f"about {minutes // 60} h {minutes % 60:02d} min"
 
 
 @contextmanager
@@ -30,10 +43,17 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
         TimeRemainingColumn(),
     )
     every, told = max(1, total // LINES), time.monotonic()
+    last, began, before = told, told, 0
 
     def line(done: int, remark: str = "") -> None:
-        nonlocal told
+        nonlocal told, last, began, before
         now = time.monotonic()
+        if not before or now - last < AT_ONCE:  # loading, and what an earlier command did, tell nothing of the pace
+            began, before = now, done
+        last = now
+        if before < done < total:
+            left = (now - began) / (done - before) * (total - done)
+            remark = f"{remark}, {about(left)} left" if left >= SECONDS else remark
         if done % every == 0 or done in (1, total) or now - told > SECONDS:
             told = now
             console.print(f"{what}: {done}/{total} {remark}".rstrip(), soft_wrap=True)

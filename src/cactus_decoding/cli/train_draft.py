@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import Stages
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.training.acceptance.settings import TrainingSettings, check_installed
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ def train_draft(
         typer.Option(metavar="DIR", rich_help_panel=options.OUTPUT,
                      help="The trained draft: a Hugging Face folder with a model card. It grows in DIR.cactus-part."),
     ],
+    chat: options.ChatFlag = None,
+    system: options.System = None,
     settings: options.Settings,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
@@ -62,6 +66,9 @@ def train_draft(
     """
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     check_installed()
+    if parse_gguf(target) is None:  # which is refused with its reason
+        asked = options.chat_of(chat, system, target)
+        wanted = replace(wanted, chat=asked is not None, system=system)
     options.prepare(threads, small=target == "bundled")
     from cactus_decoding.files.writing import part_of
     from cactus_decoding.training.acceptance.training import train_draft as train

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding import zoo
-from cactus_decoding.models.loading import load_tokenizer, only_cached
+from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
 from cactus_decoding.models.tokenizers import Tokenizer, as_chat_prompt
 
 
@@ -35,6 +36,11 @@ def as_settings(chat: Chat | None) -> dict[str, Any]:
     return {} if chat is None else {"chat": True} | ({} if chat.system is None else {"system": chat.system})
 
 
+def from_settings(values: Mapping[str, Any]) -> Chat | None:
+    """Return the chat of `as_settings`."""
+    return Chat(values.get("system")) if values.get("chat") else None
+
+
 def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | None:
     """Return how a target is asked: by its template where it has one and nobody says otherwise; None for plain text.
 
@@ -47,6 +53,10 @@ def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | No
         if system is not None:
             raise ValueError("--system is the system message of a chat: give --chat too, or leave it out")
         return None
+    if chat is None and system is None and "://" in target:  # a place that only vLLM reads
+        return None
+    if target != zoo.BUNDLED:
+        check_model_name("target", target, [zoo.BUNDLED])
     tokenizer: Any = tokenizer_of(target)
     if chat is None and system is None and not getattr(tokenizer, "chat_template", None):
         return None

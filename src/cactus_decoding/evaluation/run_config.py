@@ -13,7 +13,7 @@ from typing import Any
 
 from cactus_decoding.arguments.knobs import settings_of
 from cactus_decoding.drafting.lengths import TREE, is_tree
-from cactus_decoding.evaluation.chat import Chat, as_settings
+from cactus_decoding.evaluation.chat import Chat, as_settings, from_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.policy.protection import Protection
@@ -81,8 +81,8 @@ class RunConfig:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
-        chat = Chat(values.get("system")) if values.get("chat") else None
-        return cls(**{name: values[name] for name in _OWN}, request=Request.from_file(asked), chat=chat)
+        own = {name: values[name] for name in _OWN}
+        return cls(**own, request=Request.from_file(asked), chat=from_settings(values))
 
     def asking(self, **changes: Any) -> RunConfig:
         """Return the run with another request: the arguments are those of `Request`."""

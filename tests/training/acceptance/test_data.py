@@ -16,6 +16,7 @@ from cactus_decoding.training.acceptance.data import (
     as_sequence,
     collate,
     digest_of,
+    in_chat,
     read_documents,
     split,
 )
@@ -35,6 +36,19 @@ def test_objects_become_documents(tmp_path):
     file.write_text(json.dumps({"question": "How many?", "answer": "3 * 4 = 12\n#### 12"}))  # as GSM8K's file has it
     assert read_documents(str(file)) == [Document("Question: How many?\nAnswer:", None)]
     assert [each.prompt for each in read_documents(f"gsm8k:path={file}")] == ["Question: How many?\nAnswer:"]
+
+
+def test_prompts_of_a_chat_are_messages_that_the_template_writes(tmp_path, tokenizer):
+    file = tmp_path / "data.jsonl"
+    lines = [{"prompt": "a", "completion": "b"}, {"text": "c"}, {"question": "How many?", "answer": "#### 12"}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    written = in_chat(read_documents(str(file), chat=True), tokenizer, None)
+    asked = "Question: {}\nAnswer:"
+    assert written == [
+        Document(asked.format("a"), "b"),
+        Document("", "c"),
+        Document(asked.format("How many?"), None),
+    ]
 
 
 def test_a_task_gives_its_prompts():

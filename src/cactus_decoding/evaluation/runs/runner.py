@@ -9,6 +9,7 @@ from typing import Any
 
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.evaluation.runs.estimate import longest_seconds
 from cactus_decoding.evaluation.runs.results import (
     AUDITED,
     COUNTS,
@@ -18,6 +19,7 @@ from cactus_decoding.evaluation.runs.results import (
     RunResult,
     journal_of,
 )
+from cactus_decoding.evaluation.runs.workers import Workers, check_apart
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.files.provenance import commit, with_engines
 from cactus_decoding.generation.request import Request
@@ -63,6 +65,9 @@ def run(
     *,
     interleaved: bool = True,
     token_ids: bool = False,
+    workers: int | None = None,
+    threads: int = 1,
+    estimate: Callable[[float], None] | None = None,
 ) -> None:
     """Answer the runs that a file lacks, and add each to it when it is finished.
 
@@ -70,7 +75,8 @@ def run(
     ``load`` is called once for each draft that has something to do, and the runs of a draft stand together. Provenance
     gets versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed
     are answered side by side, so that their wall times can be compared. With ``token_ids``
-    each answer's tokens are kept beside its text.
+    each answer's tokens are kept beside its text. ``workers`` processes of ``threads`` each answer problems apart;
+    ``load`` must pickle for them. ``estimate`` is told about how many seconds all will take at most.
 
     Raises:
         ValueError: for settings that do not go together, or a prompt that does not fit.
@@ -88,13 +94,24 @@ def run(
         if prompts not in checked:
             checked.add(prompts)
             tasks[config.task].check(engines[config.draft], config)
+    longest = longest_seconds(todo, engines, tasks) if estimate is not None else None
+    if longest is not None and estimate is not None:
+        estimate(longest / (workers or 1))
+    pool = None
+    if workers is not None and todo:
+        check_apart(todo, tasks)
+        pool = Workers(workers, threads, load, todo, tasks)
+        engines.clear()  # theirs are the ones that answer
     journal = Journal(journal_of(file.path))
     try:
         for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
             for group in groups:
-                _answer(group, tasks, engines, file, provenance, journal, report, token_ids)
-            engines[draft].close()  # what the next draft's engine takes may not be there twice
+                _answer(group, tasks, pool or engines, file, provenance, journal, report, token_ids)
+            if pool is None:
+                engines[draft].close()  # what the next draft's engine takes may not be there twice
     finally:
+        if pool is not None:
+            pool.close()
         for engine in engines.values():
             engine.close()
         unfinished = pending(todo, file.results)
@@ -122,7 +139,7 @@ def _name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str,
 def _answer(
     configs: Sequence[RunConfig],
     tasks: Mapping[str, Task],
-    engines: Mapping[str, Engine],
+    engines: Mapping[str, Engine] | Workers,
     file: ResultFile,
     provenance: Mapping[str, Any],
     journal: Journal,
@@ -135,9 +152,13 @@ def _answer(
     for config in configs:
         for _ in entries[config]:
             report(config.label)
-    answers = {
-        config: tasks[config.task].answer(engines[config.draft], config, len(entries[config])) for config in configs
-    }
+    starts = {config: len(entries[config]) for config in configs}
+    if isinstance(engines, Workers):
+        answers = engines.answers(starts)
+    else:
+        answers = {
+            config: tasks[config.task].answer(engines[config.draft], config, start) for config, start in starts.items()
+        }
     while answers:
         # those that are behind catch up first: an earlier command may have been killed between two of them
         fewest = min(len(entries[config]) for config in answers)

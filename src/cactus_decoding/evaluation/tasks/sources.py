@@ -11,11 +11,12 @@ from typing import Any
 
 from cactus_decoding.arguments.checks import check_choice, check_integer
 from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.evaluation.chat import from_settings
 from cactus_decoding.evaluation.engines.engine import Problem
 from cactus_decoding.evaluation.tasks.benchmarks import Gsm8k, SpecBench
 from cactus_decoding.evaluation.tasks.code import HumanEval
 from cactus_decoding.evaluation.tasks.instructions import IfEval
-from cactus_decoding.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor
+from cactus_decoding.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, in_chat
 from cactus_decoding.files.jsonl import read_objects, text_of
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -159,6 +160,12 @@ def parse_task(text: str, problems: int | None = None, *, chat: bool = False) ->
         twice = next(each for place, each in enumerate(ids) if each in ids[:place])
         raise ValueError(f"task {text!r} has two problems with the id {twice!r}")
     return task
+
+
+def recorded_task(settings: Mapping[str, Any], tokenizer: Any) -> Task:
+    """Return the task of a recording's settings, with its prompts as a chat's template, if it was one, writes them."""
+    chat = from_settings(settings)
+    return in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
 
 
 def check_not_held_out(spelling: str) -> None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 from types import MappingProxyType
+from typing import Any
 
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.evaluation.chat import Chat
 from cactus_decoding.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.models.tokenizers import as_chat_prompt
 
 Extractor = Callable[[str], str | None]
 
@@ -215,6 +217,24 @@ class Task:
 def prompt_of(engine: Engine, problem: Problem, chat: Chat | None) -> str:
     """Return what an engine continues to answer a problem's first turn."""
     return problem.prompt if chat is None else engine.chat_prompt([problem.prompt], chat.system) + problem.begun
+
+
+def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
+    r"""Return a task whose prompts are written by a chat template already; only first turns are asked then.
+
+    Example:
+        >>> from cactus_decoding.evaluation.chat import tokenizer_of
+        >>> in_chat(Task("a", (Problem("1", "How?"),)), tokenizer_of("bundled"), Chat()).problems[0].prompt
+        'Question: How?\nAnswer:'
+    """
+    if chat is None:
+        return task
+    asked = (as_chat_prompt(tokenizer, problem.prompt, system=chat.system) for problem in task.problems)
+    problems = (
+        replace(problem, prompt=prompt + problem.begun, follow_ups=())
+        for problem, prompt in zip(task.problems, asked, strict=True)
+    )
+    return replace(task, problems=tuple(problems))
 
 
 def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: tuple[str, ...]) -> Answer:

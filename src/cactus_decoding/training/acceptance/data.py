@@ -6,10 +6,10 @@ import hashlib
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding.evaluation.tasks.sources import SOURCES, check_not_held_out, parse_task
 from cactus_decoding.files.jsonl import read_objects, text_of
+from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.zoo.word_problems import format_prompt
 
 IGNORED = -100
@@ -43,8 +44,8 @@ class TokenSequence(NamedTuple):
         return len(self.token_ids) - max(self.prompt_length, 1)
 
 
-def read_documents(data: str, limit: int | None = None) -> list[Document]:
-    """Return the documents of a file or a task.
+def read_documents(data: str, limit: int | None = None, *, chat: bool = False) -> list[Document]:
+    """Return the documents of a file or a task; prompts of a ``chat`` are a user's messages.
 
     Example:
         >>> read_documents("word_problems:split=train", 2)[0].prompt[:9]
@@ -52,18 +53,27 @@ def read_documents(data: str, limit: int | None = None) -> list[Document]:
     """
     if data.strip().partition(":")[0] in SOURCES and not Path(data).exists():
         check_not_held_out(data)
-        return [Document(problem.prompt, None) for problem in parse_task(data, limit).problems]
-    documents = [_document(value, where) for _, where, value in islice(read_objects(data), limit)]
+        return [Document(problem.prompt, None) for problem in parse_task(data, limit, chat=chat).problems]
+    documents = [_document(value, where, chat) for _, where, value in islice(read_objects(data), limit)]
     if not documents:
         raise ValueError(f"{data} has no documents: give JSON Lines of objects with a prompt or a text")
     return documents
 
 
-def _document(value: dict[str, object], where: str) -> Document:
+def in_chat(documents: Sequence[Document], tokenizer: Any, system: str | None) -> list[Document]:
+    """Return documents whose prompts are written by a chat template; texts without a prompt stay as they are."""
+    return [
+        replace(each, prompt=as_chat_prompt(tokenizer, each.prompt, system=system)) if each.prompt else each
+        for each in documents
+    ]
+
+
+def _document(value: dict[str, object], where: str, chat: bool) -> Document:
     if "text" in value:
         return Document("", text_of(value, "text", where))
     if "question" in value and "prompt" not in value:  # GSM8K's own files, whose answers are not the target's
-        return Document(format_prompt(text_of(value, "question", where)), None)
+        question = text_of(value, "question", where)
+        return Document(question if chat else format_prompt(question), None)
     prompt = text_of(value, "prompt", where)
     return Document(prompt, text_of(value, "completion", where) if "completion" in value else None)
 

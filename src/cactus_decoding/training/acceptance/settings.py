@@ -159,6 +159,8 @@ class TrainingSettings:
         ),
     ] = None
     seed: Annotated[int, Knob("Of everything random.", ge=0, metavar="S")] = 0
+    chat: Annotated[bool, Knob("Prompts are a user's messages, which the target's chat template writes.")] = False
+    system: Annotated[str | None, Knob("System message of a chat.")] = None
 
     def __post_init__(self) -> None:
         check_knobs(self)
@@ -187,4 +189,5 @@ class TrainingSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for JSON."""
-        return asdict(self)
+        values = asdict(self)
+        return values if self.chat else {name: values[name] for name in values if name not in ("chat", "system")}

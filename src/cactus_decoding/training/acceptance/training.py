@@ -17,6 +17,7 @@ from cactus_decoding import zoo
 from cactus_decoding.auditing import audit_rows
 from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.drafting.registry import parse_drafter
+from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.expected import steps_of_texts
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
 from cactus_decoding.evaluation.intervals import Interval
@@ -27,7 +28,7 @@ from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached, stored_dtype
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.rules import as_rule
-from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate, digest_of, read_documents
+from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate, digest_of, in_chat, read_documents
 from cactus_decoding.training.acceptance.fitting import arguments, fit
 from cactus_decoding.training.acceptance.losses import parse_loss
 from cactus_decoding.training.acceptance.losses.base import Rows
@@ -263,7 +264,9 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     """  # fmt: skip
     check_installed()
     output = Path(os.path.abspath(output))
-    documents = read_documents(settings.data, settings.problems)
+    documents = read_documents(settings.data, settings.problems, chat=settings.chat)
+    if settings.chat:
+        documents = in_chat(documents, tokenizer_of(settings.target), settings.system)
     digest = digest_of(documents)
     work = unfinished_folder(output, settings, digest)
     if settings.cache is not None:
