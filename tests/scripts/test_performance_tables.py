@@ -17,9 +17,10 @@ PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performanc
 def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page: Path) -> None:
     written = page.read_text()
     stale = tmp_path / "page.md"
-    stale.write_text(re.sub(r"(?<=\| )\d+\.\d+", "9.99", written))
+    marked = re.compile(r"<!-- begin: .*?<!-- end: ", re.DOTALL)
+    stale.write_text(marked.sub(lambda part: re.sub(r"(?<=\| )\d+\.\d+", "9.99", part[0]), written))
     assert stale.read_text() != written
     command = [sys.executable, str(ROOT / "scripts" / "performance_tables.py"), "--page", str(stale)]
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert stale.read_text() == written
-    assert written.count("| ---") >= 3
+    assert written.count("| ---") >= 2

@@ -29,6 +29,6 @@ def rows_after(pair: Pair, token_ids: list[int], sampling: SamplingParams) -> tu
     """Return target's and draft's row after some tokens, and the target's before temperature, ``[vocabulary]``."""
     logits = pair.target.model(torch.tensor([token_ids])).logits[0, -1]
     draft = None
-    if isinstance(pair.drafter, ModelDrafter):
+    if isinstance(pair.drafter, ModelDrafter) and sampling.temperature > 0:  # greedy drafts have no rows
         draft = sampling(pair.drafter.model(torch.tensor([token_ids])).logits[0, -1])
     return sampling(logits), draft, logits.softmax(-1)

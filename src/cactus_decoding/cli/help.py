@@ -21,7 +21,7 @@ FURTHER = (SETTINGS.keys() - COMMON) | {
     "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved",  # eval
     "rounds", "draft_sampling", "children", "points",  # calibrate, frontier
-    "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
+    "alias", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
     "width", "first_layers", "refresh_every", "filter", "gradient_accumulation", "evaluate_every", "max_length",
     "bfloat16", "cache",  # train-draft
     "continuations", "max_positions", "batch",  # learn-importance

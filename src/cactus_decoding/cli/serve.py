@@ -97,12 +97,12 @@ def serve(
                           rich_help_panel=SERVER)
     ] = 32,
     parallel: Annotated[
-        int, typer.Option(min=1, max=64, metavar="N", help="llama.cpp: requests that are answered at a time, read "
-                          "together; each has a context of its own size.", rich_help_panel=SERVER)
+        int, typer.Option(min=1, max=64, metavar="N", help="llama.cpp: requests at a time; they are read together.",
+                          rich_help_panel=SERVER)
     ] = 1,
     kept_prompts: Annotated[
-        int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read: a request reads on "
-                          "behind one with the same beginning; 0 keeps none.", rich_help_panel=SERVER)
+        int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read; 0 keeps none.",
+                          rich_help_panel=SERVER)
     ] = 4,
     alias: Annotated[
         str | None, typer.Option(metavar="NAME", help="llama.cpp: what answers call the model; requests may name any.",
