@@ -45,8 +45,13 @@ def as_transformers(file: Path, folder: Path) -> str:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    for kind, more in ((AutoTokenizer, {}), (AutoModelForCausalLM, {"dtype": torch.float32})):
-        kind.from_pretrained(file.parent, gguf_file=file.name, **more).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    if hasattr(read.config, "quantization_config"):  # its weights are floats by now, but would not be saved
+        del read.config.quantization_config
+    plain = AutoModelForCausalLM.from_config(read.config, dtype=torch.float32)
+    plain.load_state_dict(read.state_dict())
+    plain.save_pretrained(folder)
     return str(folder)
 
 
