@@ -311,6 +311,9 @@ def test_knobs_refuse_what_is_no_number_or_out_of_range(of: str, knob: Any) -> N
     for wrong in [*NO_NUMBERS, *OUT_OF_RANGE]:
         if wrong is None and knob.optional:
             continue
+        lowest = knob.knob.ge
+        if lowest is not None and lowest < 0 and isinstance(wrong, (int, float, Fraction)) and lowest <= wrong < 0:
+            continue  # of the few that may be negative
         fields = beside(of, knob)
         refused(lambda fields=fields, wrong=wrong: made(**(fields | {knob.name: wrong})), knob.name)
 

@@ -113,6 +113,7 @@ def test_what_is_written_goes_by_one_name_and_the_older_ones_still_do():
         "eval": ["--out"],
         "learn-importance": ["--out"],
         "diagnose": ["--json"],
+        "conform": ["--json"],
         "plan": ["--json"],
     }
     assert {"frontier", "calibrate", "report", "trace", "train-draft"} < spelled.keys()

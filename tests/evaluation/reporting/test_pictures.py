@@ -13,6 +13,6 @@ def test_families_cover_every_rule_that_samples_and_have_a_look_of_their_own():
     assert set(FAMILIES) <= set(STYLES)
     looks = [(style.marker, style.colour, style.hollow) for style in STYLES.values()]
     assert len(set(looks)) == len(looks)
-    assert len({style.marker for style in STYLES.values()}) == len(STYLES)
+    assert len({(style.marker, style.hollow) for style in STYLES.values()}) == len(STYLES)
     with pytest.raises(ValueError, match="unknown rule family 'cactis'; known are cactus, cactus_exact"):
         parse_families(["cactis"])

@@ -85,6 +85,6 @@ def test_what_comes_from_files_is_escaped():
     assert "<script" not in table
     header = next(line for line in table.splitlines() if line.startswith("| "))
     of_trees = ("nodes_per_step", "seconds_ratio_to_best_tree")
-    known = [metric for metric, _, _ in COLUMNS if metric not in of_trees]
+    known = [metric for metric, _, _ in COLUMNS if metric not in of_trees and not metric.startswith("pass_at_")]
     assert header.replace("\\|", "").count("|") == len(known) + 2
     table.encode()

@@ -106,7 +106,7 @@ def test_malformed_lines_are_named(file, task, lines, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("riddles", "unknown task 'riddles'.*known are word_problems, gsm8k, spec_bench, jsonl"),
+        ("riddles", "unknown task 'riddles'.*known are word_problems, gsm8k, humaneval, ifeval, spec_bench, jsonl"),
         ("gsm8k", "lacks path; write for example 'gsm8k:path=gsm8k.jsonl'"),
         ("gsm8k:file=x", "parameters of gsm8k are: path"),
         ("word_problems:split=dev", "split must be one of train, validation, test"),

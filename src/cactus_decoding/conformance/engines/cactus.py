@@ -19,7 +19,7 @@ class CactusEngine:
     Example:
         >>> from cactus_decoding.conformance.asking import Sampling
         >>> CactusEngine().answer([Query((1, 2, 3), Sampling(temperature=0.0, max_tokens=2), 0)])[0].token_ids
-        (2, 1)
+        (2, 7)
     """
 
     supports = frozenset({"top_k", "top_p", "min_p", "stop_token_ids", "cancels", "repeats", "proposes"})

@@ -53,9 +53,8 @@ STYLES = {
 """Of Okabe and Ito's colours those that can be seen on white; the same family looks the same in every picture."""
 _SPARE = (
     Style(colour, marker, hollow=hollow)
-    for hollow in (False, True)
-    for colour in ("#882255", "#332288", "#117733")
-    for marker in ("<", ">", "8", "H")
+    for colour, hollow, markers in (("#882255", False, "<>8H"), ("#332288", True, "<>8H"), ("#117733", False, "phds"))
+    for marker in markers
 )
 STYLES |= zip((name for name in FAMILIES if name not in STYLES), _SPARE, strict=False)
 OTHER = Style("#999999", ".")
