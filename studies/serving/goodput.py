@@ -302,7 +302,7 @@ def page(given: argparse.Namespace) -> None:
 
 def shown(value: Interval) -> str:
     """Return a value with its interval, where there is one."""
-    ends = f" ({value.low:.2f} to {value.high:.2f})" if value.told else ""
+    ends = f" ({value.low:.2f} to {value.high:.2f})" if value.has_ends else ""
     return f"{value.value:.2f}{ends}"
 
 

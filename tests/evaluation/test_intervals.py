@@ -202,9 +202,9 @@ def test_the_bootstrap_spans_the_middle_unless_there_is_too_little_to_tell():
     values = np.arange(1001.0)
     assert bootstrapped(500.0, values, FEWEST) == (500.0, 25.0, 975.0)
     assert bootstrapped(500.0, np.append(values, math.nan), FEWEST) == (500.0, 25.0, 975.0)
-    assert not bootstrapped(500.0, values, FEWEST - 1).told
-    assert not bootstrapped(3.0, np.full(100, 3.0), 50).told
-    assert not bootstrapped(3.0, np.full(100, math.inf), 50).told
+    assert not bootstrapped(500.0, values, FEWEST - 1).has_ends
+    assert not bootstrapped(3.0, np.full(100, 3.0), 50).has_ends
+    assert not bootstrapped(3.0, np.full(100, math.inf), 50).has_ends
     # the whole range of six values misses their median with probability 1 in 32, that of five with 1 in 16
     assert 2 * 0.5**FEWEST <= 0.05 < 2 * 0.5 ** (FEWEST - 1)
 

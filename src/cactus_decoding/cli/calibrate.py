@@ -291,7 +291,7 @@ def _speed_table(compared: Speeds) -> Any:
         for speed in (compared.lossless, compared.rule):
             value, low, high = (1000 * x for x in speed.seconds[place])
             star = " *" if place == speed.best else "  "
-            ends = f" ({low:.2f}–{high:.2f})" if speed.seconds[place].told else ""
+            ends = f" ({low:.2f}–{high:.2f})" if speed.seconds[place].has_ends else ""
             values.append(f"{value:.2f}{ends}{star}")
         table.add_row(str(length), *values)
     return table

@@ -125,7 +125,7 @@ def _table(found: list[SharesAtSize], rule: str, max_ms: float) -> Any:
         values = []
         for share, seconds in each.seconds.items():
             value, low, high = (1000 * end for end in seconds)
-            ends = f" ({low:.2f}–{high:.2f})" if seconds.told else ""
+            ends = f" ({low:.2f}–{high:.2f})" if seconds.has_ends else ""
             values.append(f"{value:.2f}{ends}{' *' if share == each.chosen else '  '}")
         table.add_row(str(each.size), *values)
     return table

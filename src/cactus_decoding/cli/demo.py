@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.demo_ways import Way, Ways
+from cactus_decoding.cli.demo_ways import Comparison, Way
 from cactus_decoding.cli.display import show
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.zoo import BUNDLED, full_name
@@ -93,7 +93,7 @@ def demo(
         console.print(part)
 
 
-def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Ways:
+def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Comparison:
     """Return what is compared.
 
     The settings are the protected way's; other ways share all but the rule and its protection. Without a length each
@@ -114,7 +114,7 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     def way(name: str, request: Request, draft: str = default) -> Way:
         return Way(name, draft, request, Score())
 
-    return Ways(
+    return Comparison(
         way("plain sampling", replace(lossless, num_speculative_tokens=FixedLength(0))),
         way("lossless", lossless),
         way("relaxed, protected", protected),

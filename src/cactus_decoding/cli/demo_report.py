@@ -25,7 +25,7 @@ from cactus_decoding.types import judges_untempered
 
 if TYPE_CHECKING:
     from cactus_decoding import Metrics, SamplingParams
-    from cactus_decoding.cli.demo_ways import Way, Ways
+    from cactus_decoding.cli.demo_ways import Comparison, Way
     from cactus_decoding.zoo.word_problems import WordProblem
 
 BAR = 8
@@ -34,7 +34,7 @@ POINTS = 0.02
 """A loss of right answers that a user would want to know of."""
 
 
-def report(ways: Ways, problems: Sequence[WordProblem], console: Console) -> Iterator[RenderableType]:
+def report(ways: Comparison, problems: Sequence[WordProblem], console: Console) -> Iterator[RenderableType]:
     """Yield what is printed once all is answered."""
     yield table(ways, "#" if console.options.ascii_only else "█")
     yield comparison(ways)
@@ -47,7 +47,7 @@ def report(ways: Ways, problems: Sequence[WordProblem], console: Console) -> Ite
     yield f"[bold]Too few to tell.[/bold] {too_few(len(problems))}"
 
 
-def table(ways: Ways, full: str = "█") -> Table:
+def table(ways: Comparison, full: str = "█") -> Table:
     """Return right answers and speeds, with bars made of a character."""
     sampling = _described(ways.plain.request.sampling)
     shown = _new_table(
@@ -100,7 +100,7 @@ def _barred(share: float, value: str, full: str) -> Text:
     return Text.assemble((f"{bar(share, full):<{BAR}}", "green"), " ", value)
 
 
-def comparison(ways: Ways) -> Table:
+def comparison(ways: Comparison) -> Table:
     """Return every relaxed way beside lossless speculation, with 95 % intervals, paired by problem."""
     shown = _new_table(
         "Beside lossless speculation (95 % interval)", "tokens per step", "time per answer", "right answers, points"
@@ -112,7 +112,7 @@ def comparison(ways: Ways) -> Table:
     return shown
 
 
-def harmless(ways: Ways) -> str:
+def harmless(ways: Comparison) -> str:
     """Return what relaxing with protection did to the speed."""
     pattern = ways.protected.request.spending.protection
     kind = "a protected token" if pattern is None else f"one of the tokens '{pattern.pattern}'"
@@ -122,9 +122,9 @@ def harmless(ways: Ways) -> str:
     if gained(ways.protected, ways.lossless).high < 0:
         said += " It lost right answers all the same, more than chance explains: here it is not harmless."
     time = time_beside(ways.protected, ways.lossless)
-    if time.told and time.high < 1:
+    if time.has_ends and time.high < 1:
         return f"{said} An answer comes sooner than from lossless speculation at its own draft length, on this machine."
-    if time.told and time.low > 1:
+    if time.has_ends and time.low > 1:
         return (
             f"{said} It takes fewer steps, but no less time than lossless speculation at its own draft length: "
             "on this machine a longer draft and the checks take more than the steps that are saved."
@@ -132,7 +132,7 @@ def harmless(ways: Ways) -> str:
     return f"{said} Whether an answer comes sooner than from lossless speculation, this run cannot tell."
 
 
-def everywhere(ways: Ways) -> str:
+def everywhere(ways: Comparison) -> str:
     """Return what the same rule did without protection, with either draft."""
     said = []
     for way in (ways.unprotected, ways.weak):
@@ -145,7 +145,7 @@ def everywhere(ways: Ways) -> str:
     )
 
 
-def broken(ways: Ways) -> tuple[Way, int] | None:
+def broken(ways: Comparison) -> tuple[Way, int] | None:
     """Return the first problem that lossless and protected sampling solved and a rule everywhere did not, and whose."""
     for way in (ways.unprotected, ways.weak):
         answers = zip(ways.lossless.right, ways.protected.right, way.right, strict=True)
@@ -159,7 +159,7 @@ def _broke(lossless: bool, protected: bool, everywhere: bool) -> bool:
     return lossless and protected and not everywhere
 
 
-def broken_answer(ways: Ways, problem: WordProblem, way: Way, index: int) -> Table:
+def broken_answer(ways: Comparison, problem: WordProblem, way: Way, index: int) -> Table:
     """Return a broken answer beside the right one."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", expand=True)
     shown.title, shown.title_style = Text(f"A broken answer. {problem.question}"), ""
@@ -169,7 +169,7 @@ def broken_answer(ways: Ways, problem: WordProblem, way: Way, index: int) -> Tab
     return shown
 
 
-def budgeted(ways: Ways) -> str:
+def budgeted(ways: Comparison) -> str:
     """Return what the budget promises, and what was spent."""
     way, budget, metrics = ways.budgeted, ways.budgeted.request.budget, ways.budgeted.score.metrics
     if budget is None or not metrics.metered:
@@ -245,7 +245,7 @@ def _percent(ratio: Interval) -> str:
     ('+12 % (+8 to +15)', '-20 % (too few)')
     """
     value, low, high = (f"{100 * (each - 1):+.0f}" for each in ratio)
-    return f"{value} % ({low} to {high})" if ratio.told else f"{value} % (too few)"
+    return f"{value} % ({low} to {high})" if ratio.has_ends else f"{value} % (too few)"
 
 
 def _points(difference: Interval) -> str:

@@ -59,7 +59,7 @@ class Way:
 
 
 @dataclass
-class Ways:
+class Comparison:
     """What the demo compares, in the order of its table.
 
     The rule is relaxed where no protected token is at stake, then everywhere, with a draft that cannot calculate, with

@@ -82,7 +82,7 @@ def tune(
     from cactus_decoding.drafting.registry import LOOK_UPS
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.evaluation.tuning.passes import thread_counts
-    from cactus_decoding.evaluation.tuning.profile import usual_place
+    from cactus_decoding.evaluation.tuning.profile import default_place
     from cactus_decoding.evaluation.tuning.tuning import tune as tuned
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.pair import check_names
@@ -92,7 +92,7 @@ def tune(
     drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
     check_names(target, *drafts)
     check_writable(output, inputs=[None if task is None else file_of(task)])
-    place = output or _kept_place(usual_place(target))
+    place = output or _kept_place(default_place(target))
     if task is None and target == BUNDLED:
         task = "word_problems"
     problems = None if task is None else [each.prompt for each in islice(parse_task(task).problems, NUM_PROMPTS)]

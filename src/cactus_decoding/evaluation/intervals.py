@@ -33,7 +33,7 @@ class Interval(NamedTuple):
     high: float
 
     @property
-    def told(self) -> bool:
+    def has_ends(self) -> bool:
         """Whether there is an interval: without one, the sample is too small, or the value is known by definition."""
         return not math.isnan(self.low)
 
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
             ('0.50 (0.25 to 0.75)', '0.5000')
         """
         value, low, high = (f"{scale * each:.{digits}f}" for each in self)
-        return f"{value} ({low}{to}{high})" if self.told else value
+        return f"{value} ({low}{to}{high})" if self.has_ends else value
 
 
 def proportion(right: float, answers: float, tail: float = TAIL) -> Interval:
@@ -208,7 +208,7 @@ def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
     Example:
         >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 12)
         Interval(value=2.0, low=1.05, high=2.95)
-        >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 5).told, bootstrapped(2.0, np.full(9, 2.0), 12).told
+        >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 5).has_ends, bootstrapped(2.0, np.full(9, 2.0), 12).has_ends
         (False, False)
     """
     finite = resampled[np.isfinite(resampled)]

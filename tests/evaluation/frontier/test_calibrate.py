@@ -62,7 +62,7 @@ def test_time_per_token_is_step_time_over_expected_tokens():
         expected = [(1 + length / 10) / tokens[length] for length in LENGTHS]
         assert [each.value for each in speed.seconds] == pytest.approx(expected)
         assert speed.best_length == LENGTHS[int(np.argmin(expected))]
-        assert not any(each.told for each in speed.seconds)  # three problems
+        assert not any(each.has_ends for each in speed.seconds)  # three problems
     best = [min(each.value for each in speed.seconds) for speed in (compared.lossless, compared.rule)]
     assert compared.gain.value == pytest.approx(best[0] / best[1])
     assert compared.gain_of_length.value >= 1

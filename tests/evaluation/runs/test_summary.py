@@ -83,10 +83,10 @@ def test_every_metric_by_hand():
     assert set(expected) | of_trees | of_samples == set(NAMES)
     assert all(metrics[name] is None for name in of_trees | of_samples)
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert not any(metrics[name].told for name in set(METRICS) - of_trees - of_samples)  # four problems
+    assert not any(metrics[name].has_ends for name in set(METRICS) - of_trees - of_samples)  # four problems
     for found in summarise(several()):
         for interval in found.metrics.values():
-            assert interval is None or interval.low <= interval.value <= interval.high or not interval.told
+            assert interval is None or interval.low <= interval.value <= interval.high or not interval.has_ends
 
 
 def test_the_baseline_is_lossless_at_its_fastest_draft_length():
@@ -157,7 +157,7 @@ def test_a_baseline_s_difference_to_itself_is_zero():
     metrics = summary(LOSSLESS, LOSSLESS[3].config).metrics
     for name, value in (("score_difference", 0.0), ("seconds_ratio", 1.0)):
         assert metrics[name].value == pytest.approx(value)
-        assert not metrics[name].told  # nothing is estimated
+        assert not metrics[name].has_ends  # nothing is estimated
 
 
 def test_ties_have_no_interval_of_width_zero():
@@ -165,4 +165,4 @@ def test_ties_have_no_interval_of_width_zero():
     for found in summarise(results):
         for name, interval in found.metrics.items():
             if interval is not None and name != "max_likelihood_ratio":
-                assert interval.low < interval.high or not interval.told, (name, found.config.label)
+                assert interval.low < interval.high or not interval.has_ends, (name, found.config.label)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cactus_decoding.evaluation.tuning import profile as module
-from cactus_decoding.evaluation.tuning.profile import Profile, file_key, usual_place
+from cactus_decoding.evaluation.tuning.profile import Profile, default_place, file_key
 
 
 @pytest.fixture
@@ -69,5 +69,5 @@ def test_a_folder_is_known_by_its_weights(tmp_path: Path) -> None:
     (tmp_path / "two.safetensors").write_bytes(b"22")
     assert file_key(str(tmp_path))[0] == 3
     assert file_key("owner/name") == []
-    assert usual_place("owner/name").name.startswith("name-")
-    assert usual_place("a/b.gguf") != usual_place("b.gguf")
+    assert default_place("owner/name").name.startswith("name-")
+    assert default_place("a/b.gguf") != default_place("b.gguf")

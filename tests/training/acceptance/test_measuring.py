@@ -48,7 +48,7 @@ def test_acceptance_is_that_of_the_audit_at_every_learned_position(models, measu
 
 def test_few_texts_tell_no_interval(models):
     [found] = measure(*models, SEQUENCES[:3], RULES[:1], 2).values()
-    assert not found.rate.told
+    assert not found.rate.has_ends
     assert not math.isnan(found.rate.value)
 
 

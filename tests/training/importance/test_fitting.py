@@ -95,7 +95,7 @@ def test_the_unit_is_the_problem() -> None:
     narrow, wide = (each.high - each.low for each in (many, few))
     assert few.value == many.value
     assert wide != narrow
-    assert not auc_with_interval(predicted[:5], share[:5], np.zeros(5, dtype=int)).told
+    assert not auc_with_interval(predicted[:5], share[:5], np.zeros(5, dtype=int)).has_ends
 
 
 def test_examples_are_the_rows_side_by_side() -> None:

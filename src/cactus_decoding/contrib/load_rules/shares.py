@@ -51,7 +51,7 @@ def shares_at_sizes(times: Mapping[tuple[int, float], Numbers], limit: float) ->
             for (here, share), values in sorted(times.items())
             if here == size
         }
-        kept = [share for share, each in seconds.items() if (each.high if each.told else each.value) <= limit]
+        kept = [share for share, each in seconds.items() if (each.high if each.has_ends else each.value) <= limit]
         fastest = min(seconds, key=lambda share: seconds[share].value)
         found.append(SharesAtSize(size, seconds, min(kept, default=fastest), bool(kept)))
     return found

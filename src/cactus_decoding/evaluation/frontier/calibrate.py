@@ -198,7 +198,7 @@ def _times(ratio: Interval) -> str:
 
 def _ends(interval: Interval, digits: str) -> str:
     """Return the ends of an interval in brackets; nothing where it has none."""
-    return f" (95 %: {interval.low:{digits}} to {interval.high:{digits}})" if interval.told else ""
+    return f" (95 %: {interval.low:{digits}} to {interval.high:{digits}})" if interval.has_ends else ""
 
 
 def as_result(

@@ -95,7 +95,7 @@ def _words(
         return f"{take}{why} More problems may show that one does."
     chosen = within[0]
     ratio, difference = chosen.known("seconds_ratio"), chosen.known("score_difference")
-    ends = f"95 %: {ratio.low:.3f} to {ratio.high:.3f}" if ratio.told else "too few problems to tell"
+    ends = f"95 %: {ratio.low:.3f} to {ratio.high:.3f}" if ratio.has_ends else "too few problems to tell"
     spread = f"{ratio.value:.3f} times its wall time per answer ({ends})"
     score = f"score {difference.value:+.3f} (95 %: {difference.low:+.3f} to {difference.high:+.3f})"
     if faster:

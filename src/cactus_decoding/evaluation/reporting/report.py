@@ -120,12 +120,12 @@ def pair_of(summary: RunSummary) -> str:
 
 
 def _title(summary: RunSummary) -> str:
-    config, usual = summary.config, vars(SamplingParams())
+    config, defaults = summary.config, vars(SamplingParams())
     asked = vars(config.request.sampling)
     cuts = [
         f"{name.replace('_', '-')} {value:g}"
         for name, value in asked.items()
-        if name != "temperature" and value != usual[name]
+        if name != "temperature" and value != defaults[name]
     ]
     sampling = ", ".join([f"temperature {asked['temperature']:g}", *(cuts or ["no truncation"])])
     how = "" if config.chat is None else f", {config.chat}"

@@ -98,24 +98,24 @@ def _pairs(text: str) -> dict[str, Any]:
         >>> _pairs("rule=clamped:width=1.0,max_kl=inf,seed=3,num_speculative_tokens=4")
         {'rule': 'clamped:width=1.0,max_kl=inf', 'seed': 3, 'num_speculative_tokens': 4}
     """
-    usual = RunConfig("", "", "").as_dict()
+    defaults = RunConfig("", "", "").as_dict()
     pairs: dict[str, str] = {}
     last = ""
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
-        if equals and name.strip() in usual:
+        if equals and name.strip() in defaults:
             last = name.strip()
             pairs[last] = value.strip()
         elif last == "rule":  # a rule's own parameters go on
             pairs[last] += "," + part
         else:
-            raise ValueError(f"{part!r} is not argument=value; arguments are {', '.join(usual)}")
-    return {name: _typed(name, value, usual[name]) for name, value in pairs.items()}
+            raise ValueError(f"{part!r} is not argument=value; arguments are {', '.join(defaults)}")
+    return {name: _typed(name, value, defaults[name]) for name, value in pairs.items()}
 
 
-def _typed(name: str, value: str, usual: object) -> object:
+def _typed(name: str, value: str, default: object) -> object:
     numbers = {"budget_nats": float, "expected_tokens": int}
-    kind = numbers.get(name, type(usual))
+    kind = numbers.get(name, type(default))
     try:
         return kind(value)
     except ValueError:

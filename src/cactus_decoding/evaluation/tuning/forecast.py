@@ -150,7 +150,7 @@ def verdict(best: Forecast) -> str:
     if not pays(best):
         change = f"{100 * (value - 1):.0f} % faster" if value > 1 else f"{100 * (1 / value - 1):.0f} % slower"
         return f"Do not speculate here: at best {change} ({best})"
-    ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.told else ""
+    ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.has_ends else ""
     return f"{best}: {value:.2f} times as fast as none{ends}"
 
 

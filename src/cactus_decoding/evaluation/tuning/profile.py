@@ -105,7 +105,7 @@ def file_key(name: str) -> list[int]:
     return [sum(each.st_size for each in stats), max(each.st_mtime_ns for each in stats)] if stats else []
 
 
-def usual_place(target: str) -> Path:
+def default_place(target: str) -> Path:
     """Return where the profile of a target is kept where nobody says; it may be deleted at any time."""
     name = (parse_gguf(target) or (Path(target),))[0].name.removesuffix(".gguf")
     return cache_folder().parent / "profiles" / f"{name}-{sha256(target.encode()).hexdigest()[:8]}.json"

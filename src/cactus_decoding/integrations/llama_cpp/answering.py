@@ -97,7 +97,7 @@ class Answer:
         pair: which answers, of GGUF files.
         asked: what was asked.
         prompt_ids: from `prompt_of`.
-        usual: settings of requests that say nothing.
+        defaults: settings of requests that say nothing.
         index: which choice; each has the next seed.
 
     Attributes:
@@ -111,12 +111,12 @@ class Answer:
     pair: Pair
     asked: Asked
     prompt_ids: list[int]
-    usual: Mapping[str, Any]
+    defaults: Mapping[str, Any]
     index: int = 0
 
     def __post_init__(self) -> None:
         pair, asked, start = self.pair, self.asked, len(self.prompt_ids)
-        settings = with_usual_proposals({**self.usual, **asked.settings}, automatic=pair.chooses)
+        settings = with_usual_proposals({**self.defaults, **asked.settings}, automatic=pair.chooses)
         temperature = 0.0 if asked.sampling["temperature"] == 0 else 1.0
         settings |= {"temperature": temperature, "seed": asked.seed + self.index}
         self.request = Request.from_dict(settings)

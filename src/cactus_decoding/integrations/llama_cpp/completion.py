@@ -25,7 +25,7 @@ class Completion:
         pair: which answers, of GGUF files.
         asked: what was asked.
         prompt_ids: from `prompt_of`.
-        usual: settings of requests that say nothing.
+        defaults: settings of requests that say nothing.
         model: the name that answers bear.
         on_step: told of every step.
 
@@ -38,12 +38,12 @@ class Completion:
         pair: Pair,
         asked: Asked,
         prompt_ids: list[int],
-        usual: Mapping[str, Any],
+        defaults: Mapping[str, Any],
         model: str,
         on_step: StepReader = lambda *_: None,
     ) -> None:
         self._pair, self._asked, self._prompt_ids, self._on_step = pair, asked, prompt_ids, on_step
-        self._answers = [Answer(pair, asked, self._prompt_ids, usual, index) for index in range(asked.n)]
+        self._answers = [Answer(pair, asked, self._prompt_ids, defaults, index) for index in range(asked.n)]
         kind = "chat.completion" if asked.chat else "text_completion"
         self._head = {
             "id": ("chatcmpl-" if asked.chat else "cmpl-") + secrets.token_hex(16),

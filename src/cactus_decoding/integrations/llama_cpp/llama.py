@@ -72,7 +72,7 @@ class CactusLlama(Llama):
         from cactus_decoding.integrations.llama_cpp.runtime import Runtime
         from cactus_decoding.models.llama_cpp.weights import GgufModel
 
-        self._usual = {name: options.pop(name) for name in SETTINGS if name in options}
+        self._defaults = {name: options.pop(name) for name in SETTINGS if name in options}
         # llama_cpp.Llama takes every name without a word
         known = signature(Llama.__init__).parameters
         if unknown := [name for name in options if name not in known]:
@@ -82,7 +82,7 @@ class CactusLlama(Llama):
                 raise ValueError(f"CactusLlama takes no {name}" + (": give draft=" if name == "draft_model" else ""))
         if isinstance(options.get("chat_handler"), (Llava15ChatHandler, MTMDChatHandler)):
             raise ValueError("CactusLlama reads no images, which this chat_handler puts into llama.cpp's cache")
-        Request.from_dict(self._usual | {"temperature": 0.0})
+        Request.from_dict(self._defaults | {"temperature": 0.0})
         self._kept_prompts = check_integer("kept_prompts", kept_prompts, 0)
         # what a sliding window forgets cannot be rolled back to
         options.setdefault("swa_full", True)
@@ -137,7 +137,7 @@ class CactusLlama(Llama):
         """Return the arguments that make it again, as for `llama_cpp.Llama`."""
         theirs: dict[str, Any] = super().__getstate__()
         theirs |= {"draft": self.draft, "on_step": self.on_step, "kept_prompts": self._kept_prompts}
-        return theirs | self._usual
+        return theirs | self._defaults
 
     def generate(
         self,

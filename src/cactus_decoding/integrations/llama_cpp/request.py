@@ -75,7 +75,7 @@ class Asked:
         return self.prompt is None
 
 
-def read_completion(body: Mapping[str, Any], usual: Mapping[str, Any], *, chat: bool) -> Asked:
+def read_completion(body: Mapping[str, Any], defaults: Mapping[str, Any], *, chat: bool) -> Asked:
     """Check a request; null is as good as absent.
 
     Sampling that is not asked for is OpenAI's and vLLM's: temperature 1 and no cuts, not llama-cpp-python's. Any name
@@ -83,7 +83,7 @@ def read_completion(body: Mapping[str, Any], usual: Mapping[str, Any], *, chat: 
 
     Args:
         body: its JSON object.
-        usual: settings of requests that say nothing, by the names of `Request.from_dict`.
+        defaults: settings of requests that say nothing, by the names of `Request.from_dict`.
         chat: whether it is a conversation.
 
     Raises:
@@ -102,7 +102,7 @@ def read_completion(body: Mapping[str, Any], usual: Mapping[str, Any], *, chat: 
     needed = "messages" if chat else "prompt"
     if needed not in values:
         raise ValueError(f"a request must have {needed}")
-    settings = _settings(values, usual)
+    settings = _settings(values, defaults)
     tools = Tools.of(values)
     logprobs = _logprobs(values, chat=chat)
     if logprobs is not None and values.get("echo"):
@@ -113,7 +113,7 @@ def read_completion(body: Mapping[str, Any], usual: Mapping[str, Any], *, chat: 
         messages=values.get("messages", []),
         settings=settings,
         sampling={each.name: values.get(each.name, each.default) for each in _SAMPLING},
-        penalties=tuple(values.get(name, usual) for name, usual in _PENALTIES.items()),
+        penalties=tuple(values.get(name, default) for name, default in _PENALTIES.items()),
         logit_bias=values.get("logit_bias", {}),
         grammar=grammar_of(values, tools),
         tools=tools,
@@ -137,14 +137,14 @@ def _check_names(given: Mapping[str, Any], readers: Mapping[str, read.Reader]) -
         raise ValueError(f"{refused[0]} is not served: {_NOT_SERVED[refused[0]]}")
 
 
-def _settings(values: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return our settings among a request's values, as those of a `Request`."""
-    settings = read_keys({name: values[name] for name in KEYS if name in values}, usual)
+    settings = read_keys({name: values[name] for name in KEYS if name in values}, defaults)
     if "rule" in settings:
         parse_rule(settings["rule"], importing=False)  # no request runs a module's code
     # combined as the completion will combine them
     greedy = values.get("temperature", 1.0) == 0
-    Request.from_dict({**usual, **settings, "temperature": 0.0 if greedy else 1.0})
+    Request.from_dict({**defaults, **settings, "temperature": 0.0 if greedy else 1.0})
     return settings
 
 

@@ -106,7 +106,7 @@ class Runtime:
         if grammar is not None:
             processors.append(GrammarMask(self._weights, grammar, start))
         to_probs = LlamaSampling(*sampling, processors)
-        settings = with_usual_proposals(llama._usual | asked.settings, automatic=pair.chooses)
+        settings = with_usual_proposals(llama._defaults | asked.settings, automatic=pair.chooses)
         seed = None if llama._seed < 0 or llama._seed == _RANDOM_SEED else int(llama._seed)
         settings |= {"temperature": 0.0 if sampling[0] == 0 else 1.0, "seed": seed}
         request = Request.from_dict(settings)

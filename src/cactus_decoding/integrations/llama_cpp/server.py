@@ -50,12 +50,12 @@ class LlamaServer:
     Args:
         seats: which answer.
         name: of the model, as answers bear it; requests may name any.
-        usual: settings of requests that say nothing.
+        defaults: settings of requests that say nothing.
         waiting: how many requests may wait.
     """
 
-    def __init__(self, seats: Seats, name: str, usual: Mapping[str, Any], waiting: int) -> None:
-        self.name, self._seats, self._usual = name, seats, usual
+    def __init__(self, seats: Seats, name: str, defaults: Mapping[str, Any], waiting: int) -> None:
+        self.name, self._seats, self._defaults = name, seats, defaults
         self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
         self._counting = threading.Lock()
         self._begun, self._running = int(time.time()), set[threading.Event]()
@@ -75,7 +75,7 @@ class LlamaServer:
 
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
         """Check what is asked, and answer when it is its turn."""
-        asked = read_completion(await read_json(request, MAX_BODY), self._usual, chat=chat)
+        asked = read_completion(await read_json(request, MAX_BODY), self._defaults, chat=chat)
         self.queue.check_open()
         cancelled = threading.Event()
         kind = "text/event-stream" if asked.stream else "application/json"
@@ -116,7 +116,7 @@ class LlamaServer:
 
         prompt_ids = prompt_of(self._seats.pairs[0], asked)
         with self._seats.take(prompt_ids, cancelled) as pair:
-            completion = Completion(pair, asked, prompt_ids, self._usual, self.name, count)
+            completion = Completion(pair, asked, prompt_ids, self._defaults, self.name, count)
             if asked.stream:
                 yield from map(_event, completion.chunks())
             else:

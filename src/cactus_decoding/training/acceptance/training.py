@@ -144,7 +144,7 @@ def card(
 
 
 def _shown(interval: Interval) -> str:
-    if not interval.told:
+    if not interval.has_ends:
         return f"{interval.value:.3f} (no interval: too few documents, or all alike)"
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 

@@ -265,7 +265,7 @@ def _where(found: Diagnosis) -> str:
 def _gain(way: Promise, lossless: Promise) -> str:
     time, tokens = way.time, way.tokens_per_step.value
     steps = f"{lossless.tokens_per_step.value:.2f} to {tokens:.2f} tokens per step"
-    if not time.told:
+    if not time.has_ends:
         return f"{time.value:.2f} of the time per token (too few problems for an interval), {steps}"
     ends = f"95 %: {time.low:.2f} to {time.high:.2f}"
     sure = "" if time.high < 1 or time.low > 1 else ", which may be chance"
@@ -277,7 +277,7 @@ def _means(way: Promise, found: Diagnosis) -> str:
         return f"At most: {BRANCHES} candidates at every position, verified at no cost."
     if way.name == "relaxed":
         return f"This is {found.rule}; what it does to answers, 'cactus eval' measures."
-    if way.time.told and way.time.high < 1:
+    if way.time.has_ends and way.time.high < 1:
         return (
             "At least: a change of the last layer does it, and training all of it removes more ('cactus train-draft')."
         )

@@ -252,7 +252,7 @@ def learn(
 def summary(found: Fit) -> str:
     """Return how it went, in a line."""
     value, low, high = found.auc
-    ends = f"95 %: {low:.3f} to {high:.3f}" if found.auc.told else "too few problems for an interval"
+    ends = f"95 %: {low:.3f} to {high:.3f}" if found.auc.has_ends else "too few problems for an interval"
     return (
         f"{found.positions} positions in {found.problems} problems; the drafted token spoils {100 * found.worse:.1f} % "
         f"of the continuations and mends {100 * found.better:.1f} %; ROC AUC out of fold {value:.3f} ({ends})"
