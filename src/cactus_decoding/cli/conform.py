@@ -11,7 +11,8 @@ EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus conform cactus\n\n"
     "cactus conform transformers --output transformers.json\n\n"
-    "cactus conform --models tiny && cactus serve tiny/target.gguf --draft tiny/bad.gguf --port 8000"
+    "cactus conform --models tiny\n\n"
+    "cactus serve tiny/target.gguf --draft tiny/bad.gguf --port 8000"
 )
 WRONG = 1
 _PROMPTS = ("abc", "The capital of France is", "1 2 3 4", "Once upon a time")
