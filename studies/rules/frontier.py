@@ -38,7 +38,7 @@ from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results") / "frontier.json"
-PAGE, PICTURE = ROOT / "docs/rules/index.md", ROOT / "docs/studies/pictures/rules/frontier.svg"
+PAGE, PICTURE = ROOT / "docs/rules/index.md", ROOT / "docs/studies/pictures/frontier/rules.svg"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
 GREEDY_SHARES = (0.25, 0.5, 0.75)
@@ -170,7 +170,8 @@ def drawn(table: list[dict[str, Any]]) -> str:
             if row["rule"] is not None:
                 look = style_of(row["rule"]).keywords() | {"linestyle": "", "markersize": 7}
                 panel.plot(float(row["kl"]), float(row[name]), **look, label=row["label"])
-        panel.set(xlabel="KL, nats per position", ylabel=_LABELS[name], xscale="log")
+        panel.set(xlabel="KL, nats per position", ylabel=_LABELS[name])
+        panel.locator_params(axis="x", nbins=5)
         panel.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return to_svg(figure)

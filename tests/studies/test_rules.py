@@ -11,6 +11,7 @@ from support.result_files import made, several
 from support.scripts import ROOT, assert_rendered, copied_page, run_script
 
 from cactus_decoding.evaluation.runs.summary import summarise
+from studies.pages import tables_of
 from studies.rules.page import sigma_band
 
 PAGE, RESULTS = ROOT / "docs" / "studies" / "rules.md", ROOT / "studies" / "rules" / "results"
@@ -30,7 +31,7 @@ def test_a_small_study_runs_to_its_tables_and_pictures(tmp_path: Path) -> None:
     given = ("--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
     first = run(*given)
     assert first.returncode == 0, first.stderr
-    assert "clamped:width=" in page.read_text()
+    assert "clamped:width=" in tables_of(page).read_text()
     assert sorted(path.suffix for path in folder.iterdir()) == [".gz"] * 2 + [".json"] * 2
     assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 6
     before = (folder / "plain.jsonl.gz").read_bytes()
