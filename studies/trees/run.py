@@ -149,7 +149,7 @@ def tell_costs(folder: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None
     assert isinstance(loaded.drafter, ModelDrafter)
     model = CountedModel(loaded.drafter.model)
     pair = Pair(loaded.target, ModelDrafter(model, loaded.drafter.vocabulary), loaded.tokenizer, loaded.bundled)
-    prompts = [each.prompt for each in islice(word_problems("validation", seed=17), sizes.has_ends)]
+    prompts = [each.prompt for each in islice(word_problems("validation", seed=17), sizes.told)]
     shapes = [*CHAINS, *TREES[:-1]]
     shapes += [f"tree:adaptive,draft_cost={draft!r},token_cost={token!r}" for draft, token in COSTS]
     found = []

@@ -37,6 +37,6 @@ def test_a_small_study_runs_to_its_tables_and_picture(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert {path: path.stat().st_mtime_ns for path in trained} == trained, "nothing is trained twice"
     assert (folder / "four.jsonl.gz").read_bytes() == four, "nothing is answered twice"
-    assert "trained for clamped, relaxed, protected" in page.read_text()
+    assert "trained for clamped, relaxed, protected" in tables_of(page).read_text()
     assert "bundled:worded adapting" in tables_of(page).read_text()
     assert (tmp_path / "pictures" / "training" / "adaptation.svg").exists()
