@@ -30,7 +30,7 @@ def _engine(report: dict[str, Any], provenance: dict[str, Any]) -> str:
     verdict = "right" if report["right"] else "**wrong**: " + "; ".join(wrong)
     deviations = [each["deviation"] for each in report["findings"] if each["deviation"] is not None]
     span = f"{min(deviations):.2f} to {max(deviations):.2f}"
-    date = provenance["date"][:10]
+    date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
     return f"| {report['engine']} | `{command}` | {verdict} | {report['samples']:,} | {span} | {date} |"
 
 

@@ -48,8 +48,8 @@ def edits() -> dict[str, dict[str, str]]:
         "tests/support/rules_under_test.py": {
             '    "ensemble:weight=0"': '    "boosted:factor=1",\n    "boosted:factor=3",\n',
             '        case "ensemble":': SECOND_HAND,
-            '"ensemble", "lenience", "clamped")': '"boosted", ',
-            '    "clamped:max_kl=0",\n)': '    "boosted:factor=1",\n',
+            '"cascade", "fuzzy", "kl_gate")': '"boosted", ',
+            '    "kl_gate:threshold=0",\n)': '    "boosted:factor=1",\n',
         },
         "CHANGELOG.md": {"- Acceptance rules with": "- `boosted`, a rule.\n"},
     }

@@ -63,7 +63,8 @@ class Rule(ABC):
         needs_drafted_token_only: the rule promises that h(n) depends on q(n) and p(n) alone, and that it does not fall
             as q(n) rises.
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
-            that the drafted token was tested against, so that an engine which knows h and p can follow the rule.
+            that the drafted token was tested against, and beside a deterministic draft h depends on q(n) alone, so that
+            an engine which knows h and p can follow the rule.
         scalable: the knobs of which 0 is lossless and more is looser.
         lifts_one_token: that h lifts the drafted token and keeps the target's proportions everywhere else.
         judges_untempered: a rule for temperature 0: it judges rows from before temperature and truncation, and what it

@@ -61,7 +61,7 @@ class Cascade(Rule):
     never_stricter_than_lossless = True
     needs_support_only = True
     needs_whole_draft_row = True
-    recovers_from_relaxed_target = True
+    # no recovers_from_relaxed_target: beside a deterministic draft h depends on the target's whole row too
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         sure, least = p.amax(-1), q.amax(-1)
