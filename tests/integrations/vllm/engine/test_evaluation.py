@@ -10,7 +10,7 @@ import pytest
 from engine_run import ENGINE_ENVIRONMENT
 
 from cactus_decoding.cli import main
-from cactus_decoding.evaluation.engines.vllm import VllmEngine
+from cactus_decoding.evaluation.engines.vllm import VllmEngine, located
 from cactus_decoding.evaluation.run_config import grid
 from cactus_decoding.evaluation.runs.results import RunResult, journal_of, opened, read_results
 from cactus_decoding.evaluation.runs.runner import run
@@ -60,7 +60,7 @@ def engine() -> Iterator[VllmEngine]:
     with pytest.MonkeyPatch.context() as environment:
         for name, value in ENGINE_ENVIRONMENT.items():
             environment.setenv(name, value)
-        started = Lasting.load("bundled", "bundled:draft", ENGINE_ARGUMENTS)
+        started = Lasting(*located("bundled", "bundled:draft", ENGINE_ARGUMENTS))
         yield started
         VllmEngine.close(started)
 
