@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,21 @@ def test_models_are_written(run, tmp_path):
     assert code == 0
     assert str(tmp_path / "tiny") in out
     assert {each.name for each in (tmp_path / "tiny").iterdir()} >= {"target", "bad", "target.gguf", "bad.gguf"}
+
+
+@pytest.mark.parametrize("mine", ["good/model.safetensors", "bad.gguf"])
+def test_models_of_others_are_not_overwritten(run, tmp_path: Path, mine: str) -> None:
+    file = tmp_path / mine
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("weights")
+    code, _, error = run("conform", "--models", str(tmp_path))
+    assert (code, file.read_text()) == (2, "weights")
+    assert f"but {mine.partition('/')[0].partition('.')[0]} is something else there" in error
+    assert not (tmp_path / "target").exists()
+    file.unlink()
+    if file.parent != tmp_path:
+        file.parent.rmdir()
+    assert [run("conform", "--models", str(tmp_path))[0] for _ in range(2)] == [0, 0]  # their own are
 
 
 @pytest.mark.parametrize(

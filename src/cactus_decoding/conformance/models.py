@@ -23,6 +23,7 @@ END = 0
 """The token that ends every output; the others are letters."""
 VOCABULARY = len(LETTERS) + 1
 POSITIONS = 64
+_SHAPE = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
 NAMES = ("target", "good", "bad", "adversarial", "deterministic")
 DRAFTS = NAMES[1:]
 LOOK_UP = "ngram"
@@ -146,6 +147,9 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
         folder: is made if it is not there.
         gguf: needs the package of this name.
 
+    Raises:
+        ValueError: where something else has the name of a model; nothing is written then.
+
     Example:
         >>> import tempfile
         >>> sorted(each.name for each in write_models(Path(tempfile.mkdtemp())).iterdir())
@@ -155,6 +159,8 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
 
     from transformers.utils import logging
 
+    for name in NAMES:
+        _check_ours(folder / name)
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     for name in NAMES:
@@ -172,3 +178,14 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
     if shown:
         logging.enable_progress_bar()
     return folder
+
+
+def _check_ours(place: Path) -> None:
+    """Raise `ValueError` where another model, or anything else, would be overwritten."""
+    try:
+        config = json.loads((place / "config.json").read_text())
+        ours = all(config[name] == value for name, value in _config().to_dict().items() if name in _SHAPE)
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = not place.exists() and not place.with_suffix(".gguf").exists()
+    if not ours:
+        raise ValueError(f"the tiny models are written into {place.parent}, but {place.name} is something else there")
