@@ -19,7 +19,9 @@ from cactus_decoding.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md", ROOT / "docs" / "proposals.md"
+PAGES = tuple(
+    ROOT / "docs" / folder / f"{name}.md" for folder in ("", "studies/tables") for name in ("performance", "proposals")
+)
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/conformance.md from docs/results/conformance/: `python -m studies.conformance.page`."""
+"""Writes the tables of docs/conformance.md and of its long one: `python -m studies.conformance.page`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, RESULTS = ROOT / "docs" / "conformance.md", ROOT / "docs" / "results" / "conformance"
+PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
+RESULTS = ROOT / "docs" / "results" / "conformance"
 
 
 def engines() -> str:
@@ -64,4 +65,5 @@ def rendered(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))

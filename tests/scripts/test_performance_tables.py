@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md", ROOT / "docs" / "proposals.md"
+PAGES = [ROOT / "docs" / name for name in ("performance.md", "proposals.md")] + [
+    ROOT / "docs/studies/tables" / name for name in ("performance.md", "proposals.md")
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["short", "long", "proposals"])
+@pytest.mark.parametrize("page", PAGES, ids=["short", "proposals", "long", "long proposals"])
 def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page: Path) -> None:
     written = page.read_text()
     stale = tmp_path / "page.md"
