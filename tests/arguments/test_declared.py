@@ -117,3 +117,34 @@ for command, option, text in given:
     assert "torch" not in sys.modules, (command, option, text)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_can_be_no_model_does_not_wait_for_torch(tmp_path):
+    code = """
+import sys
+from cactus_decoding.cli.app import run
+given = [
+    ("generate", "How many?", "--target", "/nowhere"),
+    ("generate", "How many?", "--target", "x.gguf"),
+    ("generate", "How many?", "--draft", "ngrm"),
+    ("generate", "How many?", "--draft", "bundled:wordy"),
+    ("eval", "--output", "new.jsonl", "--target", "/nowhere"),
+    ("eval", "--output", "new.jsonl", "--draft", "suffix", "--draft", "/nowhere"),
+    ("frontier", "--output", "new.json", "--target", "/nowhere"),
+    ("diagnose", "--target", "/nowhere"),
+    ("tune", "x.gguf"),
+    ("tune", "bundled", "/nowhere"),
+    ("train-draft", "--target", "/nowhere", "--data", "prompts.jsonl", "--output", "trained"),
+    ("learn-importance", "--target", "/nowhere", "--output", "new.safetensors"),
+    ("play", "--target", "/nowhere"),
+    ("serve", "x.gguf"),
+    ("serve", "/nowhere"),
+    ("serve", "some/model", "--draft", "/nowhere"),
+    ("trace", "/nowhere.jsonl"),
+]
+for arguments in given:
+    assert run(arguments) == 2, arguments
+    assert "torch" not in sys.modules, arguments
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.count("cactus: cannot load the ") == 15

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.models.loading import check_model_name, load_model, only_cached, sentence_of
+from cactus_decoding.models.loading import load_model, only_cached, sentence_of
+from cactus_decoding.models.names import check_model_name
 
 WORDS = ["bundled", "ngram", "early_exit"]
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.drafting.registry import check_names
 
 if TYPE_CHECKING:
     from cactus_decoding.training.diagnosis.diagnosis import Diagnosis
@@ -86,6 +87,7 @@ def diagnose(
     of the problems and tried on the other, says what little training wins at least: much where a draft only words
     things differently. The rule and the protection are those that relaxing is judged by.
     """
+    check_names(target, draft)  # first: no torch for a mistyped name
     from cactus_decoding import Request, load_pair
     from cactus_decoding.evaluation.chat import as_settings
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
@@ -93,7 +95,6 @@ def diagnose(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.generation.generate import check_prompt
-    from cactus_decoding.generation.pair import check_names
     from cactus_decoding.policy.spending import SpendingPolicy
     from cactus_decoding.rules import Lossless
     from cactus_decoding.training.acceptance.material import draft_model
@@ -106,7 +107,6 @@ def diagnose(
     request = replace(relaxed, rule=Lossless(), spending=SpendingPolicy())
     check_request(request)
     check_writable(json_file, inputs=[file_of(task)])
-    check_names(target, draft)
     asked_by = options.chat_of(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)
     options.prepare(threads, small=target == "bundled")

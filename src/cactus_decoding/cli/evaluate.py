@@ -17,6 +17,7 @@ from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.progress import SECONDS, about, counting
+from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, is_tree, read_length
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
@@ -159,6 +160,8 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
+    if engine != "vllm" and rescore is None:
+        check_names(target, *(draft or ()))
     from cactus_decoding import parse_rule
 
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
@@ -174,7 +177,6 @@ def evaluate(
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.generation.pair import check_names
     from cactus_decoding.policy.protection import Protection
     from cactus_decoding.zoo import full_name
 
@@ -197,8 +199,6 @@ def evaluate(
         how = proposing(length, settings["verification"]) | protecting(settings, None)
         Request.from_dict(settings | how | {"rule": relaxed})
     drafts = unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))
-    if engine != "vllm":
-        check_names(target, *drafts)
     asked_by = options.chat_of(chat, system, target)
     tasks = parse_tasks(task, lm_eval, lm_eval_path, problems, chat=asked_by is not None)
     check_may_run(tasks.values(), allow_code_execution)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.drafting.registry import check_names
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
@@ -115,6 +116,10 @@ def frontier(
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
     --protect, every rule also stands there with these tokens protected.
     """
+    rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
+    recorded = rows_file.exists()  # it is read, then
+    if not recorded:
+        check_names(target, draft)
     from cactus_decoding import parse_rule
 
     rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
@@ -131,7 +136,6 @@ def frontier(
     from cactus_decoding.evaluation.tasks.sources import file_of
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
-    from cactus_decoding.generation.pair import check_names
     from cactus_decoding.policy.protection import Protection
     from cactus_decoding.policy.vocabulary import Vocabulary
     from cactus_decoding.zoo import full_name
@@ -142,16 +146,12 @@ def frontier(
     request, families = Request.from_dict(asked), parse_families(family or [], rules)
     protect = protection.pop("protect") or []
     policies = parse_policies([NONE, *protect], **protection)
-    rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
-    recorded = rows_file.exists()  # it is read, then
     check_writable(
         output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
     )
     options.check_suffix("--picture", picture, ".svg")
     if picture is not None:
         new_figure()  # raises without matplotlib
-    if not recorded:
-        check_names(target, draft)
     asked_by = as_settings(options.chat_of(chat, system, target))
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
     options.prepare(threads, small=target == "bundled")

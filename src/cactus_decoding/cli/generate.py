@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import metrics_table, pass_times_text, show
+from cactus_decoding.drafting.registry import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,6 +92,7 @@ def generate(
     text = _read(prompt, raw)
     given = profiles.Chosen(target, draft, settings["num_speculative_tokens"] or settings["tree"], threads)
     target, draft, proposals, threads = profiles.with_profile(profile, given)
+    check_names(target, draft)
     if settings["tree"] is None:
         settings = settings | {"num_speculative_tokens": proposals}
     from cactus_decoding.generation.settings import with_usual_proposals

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import counting
+from cactus_decoding.drafting.registry import check_names
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -71,6 +72,7 @@ def learn_importance(
     random numbers with and without it, and fits how likely the answer is then wrong to both models' rows. The same
     command resumes where a kill left off. Needs the extra 'importance'.
     """
+    check_names(target, draft)  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.evaluation.chat import as_settings
     from cactus_decoding.evaluation.runs.results import Journal, journal_of
@@ -79,7 +81,7 @@ def learn_importance(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import check_writable
     from cactus_decoding.generation.generate import check_prompt
-    from cactus_decoding.generation.pair import check_names, load_pair
+    from cactus_decoding.generation.pair import load_pair
     from cactus_decoding.training.importance import collecting, fitting
     from cactus_decoding.zoo import full_name
 
@@ -87,7 +89,6 @@ def learn_importance(
     options.check_suffix("--output", out, ".safetensors")
     journal_file = journal_of(out)
     check_writable(out, journal_file, inputs=[file_of(task)])
-    check_names(target, draft)
     fitting.check_number_of_problems(problems)
     asked_by = options.chat_of(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)

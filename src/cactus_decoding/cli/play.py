@@ -9,6 +9,7 @@ import typer
 
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.cli import notes, options, profiles
+from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 
 if TYPE_CHECKING:
     from socket import socket
@@ -73,14 +74,12 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
-    from cactus_decoding.drafting.registry import LOOK_UP, check_drafter_spelling, check_keeps_nothing, is_drafter
-
-    check_drafter_spelling(draft or LOOK_UP)  # first: no torch for a mistake
+    chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
+    target, draft, proposals, threads = chosen
+    check_names(target, draft)  # first: no torch for a mistake
     from cactus_decoding import AutoLength, parse_rule, zoo
     from cactus_decoding.generation.settings import AUTO
 
-    chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
-    target, draft, proposals, threads = chosen
     if proposals is None and target not in (None, zoo.BUNDLED):
         proposals = AUTO
     rules = [parse_rule(text) for text in rule or []]

@@ -165,7 +165,8 @@ def show(
 def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
     """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
     from cactus_decoding import zoo
-    from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
+    from cactus_decoding.models.loading import load_tokenizer, only_cached
+    from cactus_decoding.models.names import check_model_name
     from cactus_decoding.policy.vocabulary import Vocabulary
 
     name = tokenizer or importance.about.get("target")

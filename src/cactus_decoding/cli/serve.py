@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import pass_times_text
+from cactus_decoding.drafting.registry import check_names
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.models.names import check_model_name
 
 if TYPE_CHECKING:
     from cactus_decoding.integrations.llama_cpp.seats import Seats
@@ -115,7 +119,6 @@ def serve(
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
     from cactus_decoding.arguments.values import check_choice, check_number
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
     from cactus_decoding.rules import parse_rule
 
     given = list(arguments or ())
@@ -142,6 +145,8 @@ def serve(
     if engine == "llama-cpp":
         if given:
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
+        if target is not None and parse_gguf(target) is not None:
+            check_names(target, draft)  # first: no torch for a mistyped name
         spending = policy | {"rule": rule or "lossless"}
         if proposals is not None:  # or else what pays, which each request's settings may exclude
             spending["num_speculative_tokens"] = proposals
@@ -155,6 +160,10 @@ def serve(
     for option, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
         given += [] if value is None else [option, str(value)]
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
+    for role, name in (("target", target), ("draft", draft)):
+        # vLLM knows other places, such as s3://bucket, and other folders
+        if name is not None and ":" not in name and not Path(name).expanduser().exists():
+            check_model_name(role, name)
     spending = policy | {"acceptance_rule": rule, "budget": budget}
     return _serve_vllm(target, draft, spending, proposals, draft_sampling, audit_fraction, given)
 
@@ -205,7 +214,6 @@ def _serve_vllm(
     from cactus_decoding import zoo
     from cactus_decoding.integrations.vllm import server
     from cactus_decoding.integrations.vllm.request import request_of
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     server.check_draft(draft)
     if target is not None and draft is None:
@@ -283,9 +291,7 @@ def _serve_llama_cpp(
 def _load(target: str | None, draft: str | None, parallel: int, kept_prompts: int) -> Seats:
     """Load a pair by name, as everywhere else."""
     from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing
-    from cactus_decoding.generation.pair import check_names
     from cactus_decoding.integrations.llama_cpp.seats import Seats
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
     file = None if target is None else parse_gguf(target)
     if file is None:
@@ -294,5 +300,4 @@ def _load(target: str | None, draft: str | None, parallel: int, kept_prompts: in
         notes.say_looked_up()
         draft = LOOK_UP
     check_keeps_nothing(draft)
-    check_names(target, draft)
     return Seats.load(file, draft, parallel, kept_prompts)

@@ -12,6 +12,7 @@ import typer
 
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import Stages
+from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.training.acceptance.settings import TrainingSettings, check_installed
 
@@ -64,9 +65,12 @@ def train_draft(
     longest expected steps on held-out documents. The same command resumes where a kill left off. Needs the extra
     'train'.
     """
+    read = parse_gguf(target) is None  # else it is refused with its reason
+    if read:
+        check_names(target, settings["draft"])  # first: no torch for a mistyped name
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     check_installed()
-    if parse_gguf(target) is None:  # which is refused with its reason
+    if read:
         asked = options.chat_of(chat, system, target)
         wanted = replace(wanted, chat=asked is not None, system=system)
     options.prepare(threads, small=target == "bundled")

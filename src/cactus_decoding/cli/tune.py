@@ -17,6 +17,8 @@ from rich.table import Table
 
 from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.progress import Stages
+from cactus_decoding.drafting.registry import LOOK_UPS, check_names
+from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 if TYPE_CHECKING:
     from cactus_decoding import ModelDrafter, Pair, Request
@@ -73,24 +75,21 @@ def tune(
     each draft in one pass, which tells how much would be kept for any number of proposals. Ends with the line to type.
     """
     began = time.perf_counter()
+    target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
+    drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
+    check_names(target, *drafts)  # first: no torch for a mistyped name
     from cactus_decoding.generation.request import Request
     from cactus_decoding.rules import Lossless
 
     asked = Request.from_dict(settings)  # with the rule, which says what it needs
     rules = list(dict.fromkeys([Lossless(), asked.rule]))
     request = Request.from_dict(settings | {"rule": "lossless", "num_speculative_tokens": 0})
-    from cactus_decoding.drafting.registry import LOOK_UPS
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.evaluation.tuning.passes import thread_counts
     from cactus_decoding.evaluation.tuning.profile import default_place
     from cactus_decoding.evaluation.tuning.tuning import tune as tuned
     from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.generation.pair import check_names
-    from cactus_decoding.zoo import BUNDLED, DRAFTS
 
-    target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
-    drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
-    check_names(target, *drafts)
     check_writable(output, inputs=[None if task is None else file_of(task)])
     place = output or _kept_place(default_place(target))
     if task is None and target == BUNDLED:
@@ -204,7 +203,6 @@ def _on_threads(name: str, threads: int) -> str:
 def _line(profile: Profile, asked: Request) -> str:
     """Return the command that asks by a profile."""
     from cactus_decoding import FixedLength
-    from cactus_decoding.zoo import BUNDLED
 
     models = [] if profile.target == BUNDLED else ["--target", profile.target]
     models += ["--draft", profile.draft, "--threads", str(profile.threads)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cactus_decoding import zoo
 from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.models.names import check_model_name
+from cactus_decoding.zoo import BUNDLED
 
 if TYPE_CHECKING:
     from cactus_decoding.drafting.early_exit import EarlyExit
@@ -48,6 +52,27 @@ def check_drafter_spelling(text: str) -> None:
     """Raise `ValueError` where `parse_drafter` would, without importing what drafts."""
     if is_drafter(text):
         check_declared("draft", text, DRAFTERS)
+
+
+def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
+    """Raise `ValueError` for a target or a draft that can be no model; reads no weights and asks no hub.
+
+    It does without torch, so that commands can ask it before all else.
+    """
+    if isinstance(target, str) and target.partition(":")[0] in DRAFTERS:
+        raise ValueError(f"cannot load the target: {target!r} is a draft; give --draft {target}, and a model as target")
+    if target is not None and target != BUNDLED:
+        check_model_name("target", target, [BUNDLED, *DRAFTERS])
+    for draft in drafts:
+        if draft is None:
+            continue
+        if zoo.draft_path(draft) is not None:
+            if target not in (None, BUNDLED):
+                raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
+        elif isinstance(draft, str) and is_drafter(draft):
+            check_drafter_spelling(draft)
+        else:
+            check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
 
 
 def check_keeps_nothing(text: str) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding import zoo
-from cactus_decoding.models.loading import check_model_name, load_tokenizer, only_cached
+from cactus_decoding.models.loading import load_tokenizer, only_cached
+from cactus_decoding.models.names import check_model_name
 from cactus_decoding.models.tokenizers import Tokenizer, as_chat_prompt
 
 

@@ -15,11 +15,11 @@ from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.registry import DRAFTERS, LOOK_UP, parse_drafter
+from cactus_decoding.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import ForwardName
-from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer, only_cached
+from cactus_decoding.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.types import Drafter, DraftLength
@@ -241,19 +241,3 @@ def load_pair(
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled, kept_prompts)
     drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)
     return Pair(verifier, drafter, tokenizer, bundled, kept_prompts)
-
-
-def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
-    """Raise `ValueError` for a target or a draft that can be no model; reads no weights and asks no hub."""
-    if isinstance(target, str) and target.partition(":")[0] in DRAFTERS:
-        raise ValueError(f"cannot load the target: {target!r} is a draft; give --draft {target}, and a model as target")
-    if target is not None and target != BUNDLED:
-        check_model_name("target", target, [BUNDLED, *DRAFTERS])
-    for draft in drafts:
-        if draft is None:
-            continue
-        if zoo.draft_path(draft) is not None:
-            if target not in (None, BUNDLED):
-                raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
-        elif not (isinstance(draft, str) and parse_drafter(draft)):
-            check_model_name("draft", draft, [BUNDLED, *DRAFTERS])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cactus_decoding.arguments.checks import shown
-from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.models.names import is_cached
 from cactus_decoding.models.placement import fastest_dtype
 from cactus_decoding.models.tokenizers import Tokenizer
 
@@ -29,56 +27,6 @@ HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 _LONGEST = 300
 logger = logging.getLogger(__name__)
 """Tells in which precision weights are read, where that is not the one they are stored in."""
-
-
-def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
-    """Raise `ValueError` for what is neither a folder that exists nor may be a name on the hub; asks nobody.
-
-    Args:
-        role: whose name it is, such as ``target``.
-        name: a path, or as text a name on the hub such as ``owner/name``; old ones have no owner, such as ``gpt2``.
-        words: what else might have been meant: a name without an owner that is close to one of them is refused too.
-
-    Raises:
-        TypeError: for what is neither a path nor text.
-        ValueError: for all else.
-
-    Example:
-        >>> check_model_name("draft", "ngrm", ["ngram"])
-        Traceback (most recent call last):
-        ValueError: cannot load the draft: 'ngrm' is no folder and no model's name; did you mean 'ngram'?
-    """
-    if not isinstance(name, (str, Path)):
-        raise TypeError(f"{role} must be a path or a name, but is {shown(name)}")
-    if name == "":
-        raise ValueError(f"cannot load the {role}: its name is empty")
-    path, text = Path(name), str(name)
-    if (gguf := parse_gguf(name)) is not None and not path.is_dir():
-        if not gguf.path.is_file():
-            raise ValueError(f"cannot load the {role}: there is no file {str(gguf.path)!r}{_meant(gguf.path)}")
-        return
-    if path.is_dir():
-        if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
-            raise ValueError(f"cannot load the {role}: the folder {text!r} holds no model (there is no config.json)")
-        return
-    if path.exists():
-        raise ValueError(f"cannot load the {role}: {text!r} is a file, but a model is a folder or a GGUF file")
-    if isinstance(name, Path) or text.startswith(("/", ".", "~")) or text.count("/") > 1:
-        meant = _meant(path)
-        if not meant and isinstance(name, Path) and _may_be_on_hub(text):
-            meant = "; give a hub name as text"
-        raise ValueError(f"cannot load the {role}: there is no folder {text!r}{meant}")
-    close = "" if "/" in text else suggestion(text.partition(":")[0], words)
-    if close or not _may_be_on_hub(text):
-        raise ValueError(f"cannot load the {role}: {text!r} is no folder and no model's name{close}")
-
-
-def _meant(path: Path) -> str:
-    """Return which model's name in the same folder is close to that of a missing one, as `suggestion` does."""
-    siblings: list[str] = []
-    with suppress(OSError):
-        siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix == ".gguf"]
-    return suggestion(path.name, siblings)
 
 
 def only_cached(role: str, name: str | Path) -> bool:
@@ -111,29 +59,13 @@ def only_cached(role: str, name: str | Path) -> bool:
         raise ValueError(f"cannot load the {role}: the hub has no model {str(name)!r}, or it is private") from None
     if error is None or (isinstance(error, HfHubHTTPError) and not isinstance(error, OfflineModeIsEnabled)):
         return False  # what it answers to other requests, it says to them
-    if _is_cached(str(name)):
+    if is_cached(str(name)):
         return True
     if isinstance(error, OfflineModeIsEnabled):
         why = "the hub is not asked in offline mode (HF_HUB_OFFLINE)"
     else:
         why = f"the hub cannot be reached within {HUB_SECONDS:g} seconds"
     raise ValueError(f"cannot load the {role}: {str(name)!r} was not fetched before, and {why}") from None
-
-
-def _may_be_on_hub(name: str) -> bool:
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        _is_cached(name)  # which checks the name first
-    except HFValidationError:
-        return False
-    return True
-
-
-def _is_cached(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer, check_number
-from cactus_decoding.drafting.registry import parse_drafter
+from cactus_decoding.drafting.registry import check_names, parse_drafter
 from cactus_decoding.generation.generate import Response
-from cactus_decoding.generation.pair import Pair, check_names, load_pair
+from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached

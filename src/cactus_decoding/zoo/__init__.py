@@ -65,6 +65,6 @@ def importance_path(draft: str | Path) -> Path | None:
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    from cactus_decoding.arguments.checks import check_choice  # here: it needs torch, for which help texts do not wait
+    from cactus_decoding.arguments.values import check_choice
 
     check_choice(name, value, choices)

@@ -18,7 +18,8 @@ from cactus_decoding.integrations.vllm.request import RULES_KEY, ServerConfig, a
 from cactus_decoding.integrations.vllm.server import check_draft, prefers_float32
 from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.base import check_fits
-from cactus_decoding.models.loading import check_model_name, logger
+from cactus_decoding.models.loading import logger
+from cactus_decoding.models.names import check_model_name
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.rules import Lossless, parse_rule
 from cactus_decoding.sampling.params import SamplingParams

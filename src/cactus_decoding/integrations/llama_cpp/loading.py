@@ -12,7 +12,8 @@ from cactus_decoding.models.llama_cpp.model import LlamaCppModel
 from cactus_decoding.models.llama_cpp.settings import GgufFile, parse_gguf
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
 from cactus_decoding.models.llama_cpp.weights import GgufModel
-from cactus_decoding.models.loading import check_model_name, load_cached, load_tokenizer
+from cactus_decoding.models.loading import load_cached, load_tokenizer
+from cactus_decoding.models.names import check_model_name
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.types import Drafter
 

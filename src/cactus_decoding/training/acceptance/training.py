@@ -16,14 +16,13 @@ from transformers import PreTrainedModel
 from cactus_decoding import zoo
 from cactus_decoding.auditing import audit_rows
 from cactus_decoding.divergences.rows import normalised
-from cactus_decoding.drafting.registry import parse_drafter
+from cactus_decoding.drafting.registry import check_names, parse_drafter
 from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.expected import steps_of_texts
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, check_folder
-from cactus_decoding.generation.pair import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached, stored_dtype
 from cactus_decoding.models.tokenizers import check_same_vocabulary
