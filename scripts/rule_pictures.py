@@ -37,6 +37,7 @@ from cactus_decoding.rules.family import Family, round_to  # noqa: E402
 from cactus_decoding.rules.relaxed_greedy import given_up  # noqa: E402
 
 RESULTS, PAGES = ROOT / "docs/results/rule_pictures.json", ROOT / "docs/rules"
+LONG = ROOT / "docs/studies/tables/truncated.md"
 VOCABULARY, SEED, KNOBS = 1000, 0, 61
 SIZE = (6.4, 4.4)
 BLUE, OTHERS = "#0072b2", "#c4c4c4"
@@ -185,13 +186,23 @@ def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
             found = result["audit"][rule]["temperature 0"]
             lines.append(f"| `{rule}` | {found['acceptance']:.3f} | {found['given_up']:.4f} | {found['most']:.3f} |")
         return "\n".join(lines)
-    lines = ["| rule | sampling | acceptance | KL, nats | TV | most times as likely |", "|---|---|---:|---:|---:|---:|"]
-    for rule in shown:
-        for sampling, found in result["audit"][rule].items():
-            kl, ratio = (number_of(found[key], math.inf) for key in ("kl", "max_log_ratio"))
-            cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
-            cells.append(_number(math.exp(ratio), "{:,.1f}"))
-            lines.append(f"| `{rule}` | {sampling} | {' | '.join(cells)} |")
+    return _audited(shown, result, "all tokens")
+
+
+def long_table(shown: dict[str, list[str]], result: dict[str, Any]) -> str:
+    """Return the same of all rules at temperatures above 0, truncated."""
+    rules = [rule for name in shown if not RULES[name].judges_untempered for rule in shown[name]]
+    return _audited(rules, result, "top-p 0.95")
+
+
+def _audited(rules: list[str], result: dict[str, Any], sampling: str) -> str:
+    lines = ["| rule | acceptance | KL, nats | TV | most times as likely |", "|---|---:|---:|---:|---:|"]
+    for rule in rules:
+        found = result["audit"][rule][sampling]
+        kl, ratio = (number_of(found[key], math.inf) for key in ("kl", "max_log_ratio"))
+        cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
+        cells.append(_number(math.exp(ratio), "{:,.1f}"))
+        lines.append(f"| `{rule}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -214,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="result file, JSON")
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the rules' pages")
+    parser.add_argument("--long", type=Path, default=LONG, help="page of the rules beside each other, truncated")
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     shown = shown_on(given.pages)
@@ -234,6 +246,7 @@ def main() -> None:
             write_atomically(given.pages / "pictures" / f"{name}_{kind}.svg", picture)
     page = given.pages / "index.md"
     write_atomically(page, insert(page.read_text(), "rules", rule_table()))
+    write_atomically(given.long, insert(given.long.read_text(), "truncated", long_table(shown, result)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What budgets promise, by enumerating all responses of a toy pair: regenerates the exact table in docs/guarantees.md.
+"""What budgets promise, by enumerating all responses of a toy pair: a table in docs/studies/tables/budgets.md.
 
     python -m studies.budgets.enumeration       seconds
 
@@ -93,7 +93,7 @@ def main() -> None:
     """Enumerate, write the result file, and put the table on the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results") / "enumeration.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/studies/budgets.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs/studies/tables/budgets.md")
     given = parser.parse_args()
     arguments = {
         "proposals": PROPOSALS,

@@ -1,4 +1,4 @@
-"""What budgets cost and buy on the bundled pair: regenerates the table and the picture in docs/guarantees.md.
+"""What budgets cost and buy on the bundled pair: regenerates the table and the picture of docs/studies/budgets.md.
 
     python -m studies.budgets.run                 everything: about an hour on one core, can be continued
     python -m studies.budgets.run --only-render   table and picture again, from the result file

@@ -18,6 +18,7 @@ from cactus_decoding import RULES, parse_rule
 
 PAGES = ROOT / "docs/rules"
 SCRIPT = ROOT / "scripts/rule_pictures.py"
+LONG = ROOT / "docs/studies/tables/truncated.md"
 RESULT = ROOT / "docs/results/rule_pictures.json"
 HEADINGS = [
     "Formula",
@@ -80,7 +81,8 @@ def render(folder: Path, *options: str) -> None:
     """Run the script on copies of the pages in a folder."""
     for page in PAGES.glob("*.md"):
         shutil.copy(page, folder)
-    command = [sys.executable, str(SCRIPT), "--pages", str(folder), *options]
+    shutil.copy(LONG, long := folder / "long.txt")
+    command = [sys.executable, str(SCRIPT), "--pages", str(folder), "--long", str(long), *options]
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
@@ -89,6 +91,7 @@ def test_pictures_and_tables_are_rendered_from_the_result_file(tmp_path: Path) -
     render(tmp_path, "--only-render")
     for path in (*PAGES.glob("*.md"), *PAGES.glob("pictures/*.svg")):
         assert (tmp_path / path.relative_to(PAGES)).read_text() == path.read_text(), path
+    assert (tmp_path / "long.txt").read_text() == LONG.read_text()
 
 
 @pytest.mark.slow
