@@ -7,8 +7,8 @@ from pathlib import Path
 from support.code_blocks import ROOT
 
 MOST = 30_000
-"""Words of README.md and of all pages in docs/ but the studies' long tables: what stands between white space, as `wc -w`
-counts, code and table cells included."""
+"""Words of README.md and of all pages in docs/ but the studies' long tables: what stands between white space, code and
+table cells included, as `wc -w` counts."""
 
 
 def words(root: Path) -> int:
