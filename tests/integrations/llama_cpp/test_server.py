@@ -215,11 +215,13 @@ def test_what_is_refused_before_anything_is_loaded(run, gguf, monkeypatch):
 
 
 def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
-    code, out, err = run("serve", str(tmp_path / "none.gguf"), "--port", "0")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model")
+    code, out, err = run("serve", str(broken), "--port", "0")
     assert (code, out) == (2, "")
-    looked_up, mistake = err.splitlines()
+    looked_up, *_, mistake = err.splitlines()
     assert "proposals are looked up in the text (suffix)" in looked_up
-    assert "there is no file" in mistake
+    assert "cannot load the target" in mistake
 
 
 def test_json_of_events_is_one_line():
