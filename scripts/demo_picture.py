@@ -101,8 +101,8 @@ def text(result: Mapping[str, Any], folder: str) -> str:
         f"The bundled pair on {plain['answers']} held-out problems ({sampling}; {machine['threads']} thread of a CPU), "
         "beside lossless speculation, each at its own draft length. *Relaxed, protected* is "
         f"`{protected['rule']}`, kept away from {protected['protect']}: {steps} tokens per step, {time} time per "
-        f"answer, {right} points of right answers (95 % intervals). Everywhere: {others[0]} points; with "
-        f"a draft that cannot calculate: {others[1]}; with {budgeted['budget_nats']:g} nats an answer: "
+        f"answer, {right} points of right answers (95 % intervals). The same rule everywhere: {others[0]} points; with "
+        f"a draft that cannot calculate: {others[1]}; that draft with {budgeted['budget_nats']:g} nats an answer: "
         f"{others[2]} ([result]({folder}results/demo.json))."
     )
     alternative = "Bars: tokens per step, tokens per second and right answers of six ways to sample."
