@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from cactus_decoding.conformance.alternatives import LENIENCE, UNLIKELY
-from cactus_decoding.conformance.asking import Query, Sampling
+from cactus_decoding.conformance.asking import Answer, Query, Sampling
 from cactus_decoding.conformance.models import PROMPTS
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.reference import Numbers, Reference, plain
@@ -135,6 +135,13 @@ class BiasOnce(Reference):
         return Wanted("target", (*text, *drafted), start, replace(sampling, logit_bias=()) if drafted else sampling)
 
 
+class GrammarOnce(Reference):
+    """The grammar reaches the first row of a step only."""
+
+    def target(self, text: tuple[int, ...], drafted: list[int], start: int, sampling: Sampling) -> Wanted:
+        return Wanted("target", (*text, *drafted), start, replace(sampling, letters="") if drafted else sampling)
+
+
 class ReusedUniform(Reference):
     """The number that rejected a token draws the next one."""
 
@@ -147,6 +154,13 @@ class SharedSeeds(Reference):
 
     def numbers(self, queries: Sequence[Query]) -> list[Numbers]:
         return [Numbers(queries[0].seed) for _ in queries]
+
+
+class SharedSampling(Reference):
+    """All responses of a batch are drawn by the first one's sampling."""
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        return super().answer([replace(each, sampling=queries[0].sampling) for each in queries])
 
 
 class SeedsIgnored(Reference):
@@ -210,6 +224,7 @@ class RelaxedGreedy(Reference):
 MUTANTS: tuple[type[Reference], ...] = (
     RecoveryFromTarget, RecoveryFromDraft, RecoveryWithoutRejected, GreedyFallback, AcceptsAtZero, Lenient,
     UntruncatedDraft, DropsUnlikely, BonusFromDraft, OffByOne, StaleCache, LatePenalties, WrongOrder,
-    NoTemperature, BiasOnce, ReusedUniform, SharedSeeds, SeedsIgnored, EatenStop, LateStop, OneTooMany, DraftLogprobs,
+    NoTemperature, BiasOnce, GrammarOnce, ReusedUniform, SharedSeeds,
+    SharedSampling, SeedsIgnored, EatenStop, LateStop, OneTooMany, DraftLogprobs,
     LostPrefix, DirtyCancel, RelaxedGreedy,
 )  # fmt: skip
