@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +22,41 @@ from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 
 
+@cache
+def truth() -> Truth:
+    return Truth()
+
+
+def run(settings: dict[str, Any], number: int) -> tuple[int, float, list[str]]:
+    """Return how many responses a run took, its largest evidence, and the checks that raised an alarm."""
+    report = conform(Reference(truth()), seed=number * 10**6, truth=truth(), **settings)
+    wrong = [each.check.name for each in report.findings if each.right is False]
+    return report.samples, round(max(each.evidence for each in report.findings), 3), wrong
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--samples", type=int, default=25)
     parser.add_argument("--false-alarm", type=float, default=0.05)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args(arguments)
     settings = {"samples": given.samples, "false_alarm": given.false_alarm}
     result: dict[str, Any] = {"settings": settings, "runs": 0, "alarms": [], "responses": 0, "largest_evidence": []}
     if given.output.exists() and (before := json.loads(given.output.read_text())).get("settings") == settings:
         result = before
-    truth = Truth()
-    for run in range(result["runs"], given.runs):
-        report = conform(Reference(truth), seed=run * 10**6, truth=truth, **settings)
-        result["responses"] += report.samples
-        result["largest_evidence"].append(round(max(each.evidence for each in report.findings), 3))
-        if wrong := [each.check.name for each in report.findings if each.right is False]:
-            result["alarms"].append({"run": run, "checks": wrong})
-        result["runs"] = run + 1
-        result["provenance"] = provenance({name: str(value) for name, value in vars(given).items()})
-        write_atomically(given.output, as_json(result, indent=1) + "\n")
+    with ProcessPoolExecutor(given.processes) as pool:
+        numbers = range(result["runs"], given.runs)
+        for number, (responses, evidence, wrong) in zip(
+            numbers, pool.map(partial(run, settings), numbers), strict=True
+        ):
+            result["runs"] = number + 1
+            result["responses"] += responses
+            result["largest_evidence"].append(evidence)
+            result["alarms"] += [{"run": number, "checks": wrong}] if wrong else []
+            result["provenance"] = provenance({name: str(value) for name, value in vars(given).items()})
+            write_atomically(given.output, as_json(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""The tables of the page about conformance are those of its result files."""
+"""The tables about conformance are those of its result files."""
 
 from __future__ import annotations
 
-from studies.conformance.page import PAGE, rendered
+import pytest
+
+from studies.conformance.page import PAGES, rendered
 
 
-def test_the_page_is_written_from_its_results():
-    text = PAGE.read_text()
+@pytest.mark.parametrize(("page", "tables"), [(PAGES[0], 3), (PAGES[1], 1)])
+def test_a_page_is_written_from_its_results(page, tables):
+    text = page.read_text()
     assert rendered(text) == text
-    assert text.count("<!-- end of") == 3
+    assert text.count("<!-- end of") == tables

@@ -13,7 +13,7 @@ import numpy as np
 
 from cactus_decoding.arguments.values import check_integer, check_number
 from cactus_decoding.conformance.asking import DRAFTS, END, VOCABULARY, Answer, Engine, EngineError, Query, Sampling
-from cactus_decoding.conformance.checks import BATCH, GREEDY, LAW, LOGPROBS, SEEDS, Check, checks_of
+from cactus_decoding.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_decoding.conformance.evidence import Evidence, Found, deviation_not_excluded
 from cactus_decoding.conformance.truth import Truth
 
@@ -145,14 +145,8 @@ class _Run:
 
     def check(self, check: Check, samples: int) -> Finding:
         """Ask a check's questions."""
-        kinds = {
-            LAW: self._law,
-            BATCH: self._batch,
-            GREEDY: self._greedy,
-            SEEDS: self._seeds_repeat,
-            LOGPROBS: self._logprobs,
-        }
-        return kinds[check.kind](check, samples)
+        kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
+        return kinds.get(check.kind, self._law)(check, samples)
 
     def _ask(self, check: Check, count: int) -> tuple[list[Query], list[Answer]]:
         asked = itertools.cycle(itertools.product(check.prompts, (check.sampling, *check.others)))
@@ -204,16 +198,13 @@ class _Run:
 
     def _batch(self, check: Check, samples: int) -> Finding:
         """Compare neighbours' first tokens: equal by chance only."""
-        chances: dict[tuple[int, ...], float] = {}
-        for prompt in check.prompts:
-            law = self._truth.enumerate(prompt, check.sampling, 1)
-            chances[prompt] = sum(each**2 for each in law.values())
+        law = self._truth.enumerate(check.prompts[0], check.sampling, 1)
+        chance = sum(each**2 for each in law.values())
         shares, drawn, logs = (-0.5, 0.1, 0.4, 1.0), 0, np.zeros(4)
         while drawn < samples:
             queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
             drawn += len(queries)
-            for first, second, query in zip(answers[::2], answers[1::2], queries[::2], strict=True):
-                chance = chances[query.prompt]
+            for first, second in zip(answers[::2], answers[1::2], strict=True):
                 equal = first.token_ids[0] == second.token_ids[0]
                 for index, share in enumerate(shares):
                     likely = chance + share * (1 - chance) if share > 0 else chance * (1 + share)

@@ -7,9 +7,9 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.conformance.asking import END, Answer, Engine, EngineError, Query, Sampling
@@ -20,6 +20,9 @@ _SETTINGS: dict[str, Any] = {
     "model": None, "temperature_last": False, "penalises_prompt": True, "timeout": 30.0, "without": "", "supports": "",
     "at_once": 4, "draft": "good",
 }  # fmt: skip
+
+
+T = TypeVar("T")
 
 
 class ServerEngine(Engine):
@@ -68,23 +71,13 @@ class ServerEngine(Engine):
         body = self._body(query) | ({"logprobs": 1} if "logprobs" in self.supports else {})
         if query.sampling.cancels:
             self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
-        answer = self._asked("/completions", body)
-        try:
-            choice = answer["choices"][0]
-            tokens = tokens_of(choice["text"])
-            reason, logprobs = choice["finish_reason"], _logprobs(choice)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EngineError(f"{self.name} gave no answer over the tiny models: {_short(answer)}: {error}") from error
-        return Answer((*tokens, END) if reason == "stop" else tuple(tokens), logprobs)
+        return self._read("/completions", body, "gave no answer over the tiny models", _answer)
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
         """Return a completion of any model."""
         body = {"model": self._model, "prompt": prompt, "temperature": temperature, "max_tokens": max_tokens}
-        answer = self._asked("/completions", body | {"seed": seed})
-        try:
-            return str(answer["choices"][0]["text"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self.name} gave no completion: {_short(answer)}") from error
+        body["seed"] = seed
+        return self._read("/completions", body, "gave no completion", lambda said: str(said["choices"][0]["text"]))
 
     def top_logprobs(self, prompt: str) -> dict[str, float] | None:
         """Return log-probabilities of the likeliest next tokens; None where the server does not tell."""
@@ -107,11 +100,14 @@ class ServerEngine(Engine):
         return body
 
     def _served(self) -> str:
-        listed = self._asked("/models", None)
+        return self._read("/models", None, "lists no model", lambda said: str(said["data"][0]["id"]))
+
+    def _read(self, path: str, body: object, failed: str, read: Callable[[Any], T]) -> T:
+        answer = self._asked(path, body)
         try:
-            return str(listed["data"][0]["id"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self.name} lists no model: {_short(listed)}") from error
+            return read(answer)
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"{self.name} {failed}: {_short(answer)}: {error}") from error
 
     def _honours(self, name: str) -> bool:
         """Return whether a server takes a field; one that ignores it in silence is found out by its law."""
@@ -159,6 +155,12 @@ class ServerEngine(Engine):
                 response.read(1)
         except OSError as error:
             raise EngineError(f"{self.name} cannot be reached: {error}") from error
+
+
+def _answer(said: Any) -> Answer:
+    choice = said["choices"][0]
+    tokens = tokens_of(choice["text"])
+    return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice))
 
 
 def _logprobs(choice: Any) -> tuple[float, ...] | None:
