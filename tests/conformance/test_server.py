@@ -10,6 +10,7 @@ from support.tiny_server import tiny_server
 from cactus_decoding.conformance.asking import EngineError, Sampling
 from cactus_decoding.conformance.checks import Check, checks_of
 from cactus_decoding.conformance.engines.registry import open_engine
+from cactus_decoding.conformance.engines.server import answer_of
 from cactus_decoding.conformance.mutants import MUTANTS
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.suite import conform
@@ -62,6 +63,19 @@ def test_down_slow_and_nonsense_are_one_line_and_code_2(run, truth):
         code, _, err = run("conform", address)
         assert (code, err.count("\n")) == (2, 1)
         assert "the tiny models write the letters" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"token_logprobs": [-1.0, -2.0]}, (-1, -2)),
+        ({"content": [{"logprob": -1.0}, {"logprob": -2.0}]}, (-1, -2)),
+        (None, None),
+    ],
+)
+def test_log_probabilities_come_in_two_forms(given, found):
+    choice = {"text": "ab", "finish_reason": "length", "logprobs": given}
+    assert answer_of({"choices": [choice]}).logprobs == found
 
 
 def test_settings_of_servers_are_checked():

@@ -200,17 +200,17 @@ class _Run:
         """Compare neighbours' first tokens: equal by chance only."""
         law = self._truth.enumerate(check.prompts[0], check.sampling, 1)
         chance = sum(each**2 for each in law.values())
-        shares, drawn, logs = (-0.5, 0.1, 0.4, 1.0), 0, np.zeros(4)
+        likely = np.array([chance / 2, *(chance + share * (1 - chance) for share in (0.1, 0.4, 1.0))])
+        drawn, logs = 0, np.zeros(len(likely))
         while drawn < samples:
             queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
             drawn += len(queries)
-            for first, second in zip(answers[::2], answers[1::2], strict=True):
-                equal = first.token_ids[0] == second.token_ids[0]
-                for index, share in enumerate(shares):
-                    likely = chance + share * (1 - chance) if share > 0 else chance * (1 + share)
-                    ratio = likely / chance if equal else (1 - likely) / (1 - chance)
-                    logs[index] += math.log(ratio) if ratio > 0 else -math.inf
-            log_e = float(np.logaddexp.reduce(logs) - math.log(len(shares)))
+            pairs = list(zip(answers[::2], answers[1::2], strict=True))
+            equal = sum(first.token_ids[0] == second.token_ids[0] for first, second in pairs)
+            # a law that excludes what came outweighs all else, but its logarithm is finite: 0 times it is 0
+            logs += equal * np.log(likely / chance)
+            logs += (len(pairs) - equal) * np.log(np.maximum((1 - likely) / (1 - chance), 1e-300))
+            log_e = float(np.logaddexp.reduce(logs) - math.log(len(likely)))
             if log_e >= math.log(1 / self._alpha):
                 return Finding(check, False, drawn, log_e, said="responses of different seeds are not independent")
         return Finding(check, True, drawn, log_e)

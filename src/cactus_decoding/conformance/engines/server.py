@@ -71,7 +71,7 @@ class ServerEngine(Engine):
         body = self._body(query) | ({"logprobs": 1} if "logprobs" in self.supports else {})
         if query.sampling.cancels:
             self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
-        return self._read("/completions", body, "gave no answer over the tiny models", _answer)
+        return self._read("/completions", body, "gave no answer over the tiny models", answer_of)
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
         """Return a completion of any model."""
@@ -157,7 +157,8 @@ class ServerEngine(Engine):
             raise EngineError(f"{self.name} cannot be reached: {error}") from error
 
 
-def _answer(said: Any) -> Answer:
+def answer_of(said: Any) -> Answer:
+    """Return what a completion says."""
     choice = said["choices"][0]
     tokens = tokens_of(choice["text"])
     return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice))
