@@ -1,4 +1,4 @@
-"""Writes the tables of docs/conformance.md and of its long one: `python -m studies.conformance.page`."""
+"""Writes the tables about conformance from docs/results/conformance/: `python -m studies.conformance.page`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,39 @@ PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" /
 RESULTS = ROOT / "docs" / "results" / "conformance"
 
 
+SERVERS = {
+    "engine_server_cactus": "`cactus serve`, as above",
+    "engine_server_llama_plain": "llama.cpp 0c1e570, server",
+    "engine_server_llama_draft": "the same, `-md bad.gguf --spec-type draft-simple --spec-draft-n-max 3`",
+    "engine_server_llama_ngram": "the same, `--spec-type ngram-simple --spec-ngram-simple-size-n 1 "
+    "--spec-ngram-simple-size-m 3`",
+}
+"""What was behind an address."""
+
+
 def engines() -> str:
     rows = ["| engine | command | verdict | responses | deviation excluded | date |", "|---|---|---|--:|--:|---|"]
     for path in sorted(RESULTS.glob("engine_*.json")):
         result = json.loads(path.read_text())
-        rows.append(_engine(result["report"], result["provenance"]))
+        rows.append(_engine(SERVERS.get(path.stem), result["report"], result["provenance"]))
     return "\n".join(rows)
 
 
-def _engine(report: dict[str, Any], provenance: dict[str, Any]) -> str:
+def _engine(server: str | None, report: dict[str, Any], provenance: dict[str, Any]) -> str:
     given = provenance["arguments"]
     settings = "".join(
         f" --set {name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in given["set"].items()
     )
     command = f"cactus conform {given['engine']}{settings} --samples {given['samples']}"
-    wrong = [f"{each['check']}: {each['said']}" for each in report["findings"] if each["right"] is False]
-    verdict = "right" if report["right"] else "**wrong**: " + "; ".join(wrong)
-    deviations = [each["deviation"] for each in report["findings"] if each["deviation"] is not None]
-    span = f"{min(deviations):.2f} to {max(deviations):.2f}"
+    findings, deviations = report["findings"], [each["deviation"] or 0 for each in report["findings"]]
+    wrong = [each for each in findings if each["right"] is False]
+    said = "; ".join(dict.fromkeys(each["said"].partition(" (")[0] for each in wrong))
+    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(findings)} checks"
+    verdict = "right" if report["right"] else f"**wrong**: {where}: {said}"
+    span = f"{min(filter(None, deviations)):.2f} to {max(deviations):.2f}" if any(deviations) else ""
     date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
-    return f"| {report['engine']} | `{command}` | {verdict} | {report['samples']:,} | {span} | {date} |"
+    return f"| {server or report['engine']} | `{command}` | {verdict} | {report['samples']:,} | {span} | {date} |"
 
 
 def mutants() -> str:
@@ -40,6 +52,15 @@ def mutants() -> str:
     for each in json.loads((RESULTS / "mutants.json").read_text())["mutants"]:
         rows.append(f"| {each['mistake'].rstrip('.')} | {each['samples']} | {each['said']} |")
     return "\n".join(rows)
+
+
+def caught() -> str:
+    found = json.loads((RESULTS / "mutants.json").read_text())["mutants"]
+    taken = sorted(each["samples"] for each in found if each["caught"])
+    return (
+        f"Of {len(found)} it catches {len(taken)}, half of them within {taken[len(taken) // 2]} responses of the check "
+        f"that does, all within {taken[-1]}."
+    )
 
 
 def false_alarms() -> str:
@@ -53,7 +74,7 @@ def false_alarms() -> str:
 
 def rendered(text: str) -> str:
     """Return a page with its tables written anew."""
-    for make in (engines, mutants, false_alarms):
+    for make in (engines, mutants, caught, false_alarms):
         name = make.__name__
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",

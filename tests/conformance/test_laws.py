@@ -59,6 +59,14 @@ def test_penalties_by_hand():
     np.testing.assert_allclose(penalised(logits, counts, prompt, sampling, penalises_prompt=False), [[1 - 0.75, -2, 2]])
 
 
+def test_a_grammar_leaves_its_letters_and_the_end(truth):
+    row = truth.enumerate(PROMPTS[0], Sampling(letters="be"), 1)
+    free = truth.enumerate(PROMPTS[0], Sampling(), 1)
+    assert {key for (key,) in row} == {END, 2, 5}
+    share = sum(free[key] for key in row)
+    assert row == pytest.approx({key: free[key] / share for key in row}, abs=1e-12)
+
+
 def test_the_law_of_three_tokens_is_that_of_plain_passes(truth):
     prompt, sampling = PROMPTS[0], Sampling(temperature=0.8)
     found = truth.enumerate(prompt, sampling)

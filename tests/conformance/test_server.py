@@ -10,18 +10,24 @@ from support.tiny_server import tiny_server
 from cactus_decoding.conformance.asking import EngineError, Sampling
 from cactus_decoding.conformance.checks import Check, checks_of
 from cactus_decoding.conformance.engines.registry import open_engine
-from cactus_decoding.conformance.mutants import RecoveryFromDraft
+from cactus_decoding.conformance.engines.server import answer_of
+from cactus_decoding.conformance.mutants import MUTANTS
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.suite import conform
 from cactus_decoding.conformance.truth import Truth
 from cactus_decoding.conformance.two_sample import compare, said
 
+RecoveryFromDraft = next(each for each in MUTANTS if each.__name__ == "RecoveryFromDraft")
 CHECK = Check("temperature 1, bad draft", Sampling(draft="bad"))
 
 
 @pytest.fixture(scope="module")
 def truth():
-    return Truth()
+    """The laws, with models that are there already: no server is to be waited for."""
+    made = Truth()
+    for name in ("target", "bad"):
+        made.logits(name, [(1,)])
+    return made
 
 
 def test_a_right_server_passes_and_a_wrong_one_does_not(truth):
@@ -59,6 +65,19 @@ def test_down_slow_and_nonsense_are_one_line_and_code_2(run, truth):
         assert "the tiny models write the letters" in err
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"token_logprobs": [-1.0, -2.0]}, (-1, -2)),
+        ({"content": [{"logprob": -1.0}, {"logprob": -2.0}]}, (-1, -2)),
+        (None, None),
+    ],
+)
+def test_log_probabilities_come_in_two_forms(given, found):
+    choice = {"text": "ab", "finish_reason": "length", "logprobs": given}
+    assert answer_of({"choices": [choice]}).logprobs == found
+
+
 def test_settings_of_servers_are_checked():
     with pytest.raises(ValueError, match="no setting 'modle'; did you mean 'model'"):
         open_engine("http://127.0.0.1:1", {"modle": "x"})
@@ -92,7 +111,13 @@ def test_texts_that_part_at_near_ties_are_told_from_others():
             assert prompt == "xab"
             return {"c": -0.7, "d": -0.7 - self.gap}
 
+    class Other(Server):
+        def top_logprobs(self, prompt):
+            return {"e": -0.7, "c": -0.7001}
+
+    other = compare(Server("c", 0.001), Other("d", 0), ["x"], samples=1)
+    assert other.greedy == (1, 1, 0)
     for gap, explained in ((0.001, 1), (0.5, 0)):
-        found = compare(Server("c", gap), Server("d", gap), ["x"], samples=1)
+        found = compare(Server("c", gap), Server("d", -gap), ["x"], samples=1)
         assert found.greedy == (1, 1, explained)
         assert found.right is bool(explained)

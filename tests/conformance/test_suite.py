@@ -23,6 +23,8 @@ FIRST = {
     "WrongOrder": "temperature, top-k and top-p, bad draft",
     "NoTemperature": "temperature, top-k and top-p, bad draft",
     "BiasOnce": "logit bias, good draft",
+    "GrammarOnce": "grammar, good draft",
+    "SharedSampling": "other samplings in the batch, bad draft",
     "DraftLogprobs": "log-probabilities, bad draft",
     "LostPrefix": "prompts with a shared beginning, good draft",
     "DirtyCancel": "after a cancelled request, good draft",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -94,17 +94,18 @@ def conform(
         _write(models)
     right, result = True, dict[str, object]()
     if self_test:
-        right, result["mutants"] = _self_test(samples, false_alarm)
+        right, result["mutants"] = _self_test(samples=samples, false_alarm=false_alarm)
+    drawn: dict[str, Any] = {"samples": samples, "false_alarm": false_alarm, "seed": seed}
     if engine is not None and against is not None:
-        conforms, result["comparison"] = _compare(engine, against, given, asked, samples, false_alarm, seed)
+        conforms, result["comparison"] = _compare(engine, against, given, asked, **drawn)
         right = right and conforms
     elif engine is not None:
-        conforms, result["report"] = _conform(engine, given, samples, false_alarm, seed)
+        conforms, result["report"] = _conform(engine, given, **drawn)
         right = right and conforms
     if json_file is not None and result:
         from cactus_decoding.files.provenance import provenance
 
-        arguments = {"engine": engine, "set": given, "samples": samples, "false_alarm": false_alarm, "seed": seed}
+        arguments = {"engine": engine, "set": given} | drawn
         write_atomically(json_file, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
     return 0 if right else WRONG
 
@@ -131,22 +132,14 @@ def _write(folder: Path) -> None:
     typer.echo(f"Wrote the tiny models into {folder}/" + ("" if gguf else "; GGUF files need pip install gguf"))
 
 
-def _conform(
-    name: str, settings: dict[str, object], samples: int, false_alarm: float, seed: int
-) -> tuple[bool, object]:
+def _conform(name: str, settings: dict[str, object], **drawn: Any) -> tuple[bool, object]:
     from cactus_decoding.conformance.engines.registry import open_engine
     from cactus_decoding.conformance.report import as_dict, line, verdict
     from cactus_decoding.conformance.suite import conform as conforms
 
     opened = open_engine(name, settings)
     try:
-        report = conforms(
-            opened,
-            samples=samples,
-            false_alarm=false_alarm,
-            seed=seed,
-            report=lambda finding: typer.echo(line(finding)),
-        )
+        report = conforms(opened, report=lambda finding: typer.echo(line(finding)), **drawn)
     finally:
         opened.close()
     for each in verdict(report):
@@ -155,13 +148,7 @@ def _conform(
 
 
 def _compare(
-    engine: str,
-    against: str,
-    settings: dict[str, object],
-    prompts: tuple[str, ...],
-    samples: int,
-    false_alarm: float,
-    seed: int,
+    engine: str, against: str, settings: dict[str, object], prompts: tuple[str, ...], **drawn: Any
 ) -> tuple[bool, object]:
     from dataclasses import asdict
 
@@ -169,19 +156,17 @@ def _compare(
     from cactus_decoding.conformance.two_sample import compare, said
 
     first, second = (ServerEngine(address, settings) for address in (engine, against))
-    found = compare(first, second, prompts, samples=samples, false_alarm=false_alarm, seed=seed)
+    found = compare(first, second, prompts, **drawn)
     for each in said(found):
         typer.echo(each)
     return found.right, asdict(found)
 
 
-def _self_test(samples: int, false_alarm: float) -> tuple[bool, object]:
+def _self_test(**drawn: Any) -> tuple[bool, object]:
     from cactus_decoding.conformance.self_test import self_test
 
-    caught = True
     table = []
-    for mutant in self_test(samples=samples, false_alarm=false_alarm):
-        caught = caught and mutant.caught
+    for mutant in self_test(**drawn):
         typer.echo(mutant.line())
         table.append(mutant._asdict())
-    return caught, table
+    return all(each["caught"] for each in table), table

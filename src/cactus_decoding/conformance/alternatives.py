@@ -29,29 +29,13 @@ def _verified(kept: Rows, recovery: Rows) -> Rows:
     return np.asarray(kept + (1 - kept.sum(-1, keepdims=True)) * recovery)
 
 
-def _one_hot(tokens: Rows, like: Rows) -> Rows:
-    return np.asarray(np.eye(like.shape[-1])[tokens])
+def _recovered(recovery: Callable[[Scored], Rows]) -> Callable[[Scored], Rows]:
+    """Return the law of what is emitted where rejected tokens are replaced by draws from other rows."""
+    return lambda rows: _verified(np.minimum(rows.target, rows.draft), recovery(rows))
 
 
-def recovery_from_target(rows: Scored) -> Rows:
-    """Return what is emitted where rejected tokens are replaced by draws from the target's row."""
-    return _verified(np.minimum(rows.target, rows.draft), rows.target)
-
-
-def recovery_from_draft(rows: Scored) -> Rows:
-    """Return the same with the draft's row."""
-    return _verified(np.minimum(rows.target, rows.draft), rows.draft)
-
-
-def greedy_recovery(rows: Scored) -> Rows:
-    """Return the same with the target's likeliest token."""
-    return _verified(np.minimum(rows.target, rows.draft), _one_hot(rows.target.argmax(-1), rows.target))
-
-
-def greedy_residual(rows: Scored) -> Rows:
-    """Return the same with the residual's likeliest token."""
-    residual = _residual(rows.target, rows.draft)
-    return _verified(np.minimum(rows.target, rows.draft), _one_hot(residual.argmax(-1), residual))
+def _likeliest(rows: Rows) -> Rows:
+    return np.asarray(np.eye(rows.shape[-1])[rows.argmax(-1)])
 
 
 def untruncated_draft(rows: Scored) -> Rows:
@@ -78,44 +62,37 @@ def dropped_draws(rows: Scored) -> Rows:
     return np.asarray(kept + rejected * _residual(rows.target, rows.draft) + dropped * rows.target)
 
 
-def lenient(rows: Scored) -> Rows:
-    """Return what is emitted where every token is accepted more often than its share, by a constant."""
-    relaxed = rows.target / LENIENCE
-    return _verified(np.minimum(relaxed, rows.draft), _residual(relaxed, rows.draft))
-
-
-def strict(rows: Scored) -> Rows:
-    """Return what is emitted where tokens are rejected too often and then drawn from the residual."""
-    return _verified(np.minimum(rows.target * LENIENCE, rows.draft), _residual(rows.target, rows.draft))
-
-
 def _tempered(power: float) -> Callable[[Scored], Rows]:
     return lambda rows: _normalised(rows.target**power * (rows.target > 0), rows.target)
 
 
-def _uniform(rows: Scored) -> Rows:
-    return _normalised((rows.target > 0).astype(float), rows.target)
-
-
 CAUSES: dict[str, Callable[[Scored], Rows]] = {
-    "rejected tokens are replaced by draws from the target's row, not from (target - draft)+": recovery_from_target,
-    "rejected tokens are replaced by draws from the draft's row": recovery_from_draft,
-    "rejected tokens are replaced by the target's likeliest token": greedy_recovery,
-    "rejected tokens are replaced by the likeliest token of (target - draft)+": greedy_residual,
+    "rejected tokens are replaced by draws from the target's row, not from (target - draft)+": _recovered(
+        lambda rows: rows.target
+    ),
+    "rejected tokens are replaced by draws from the draft's row": _recovered(lambda rows: rows.draft),
+    "rejected tokens are replaced by the target's likeliest token": _recovered(lambda rows: _likeliest(rows.target)),
+    "rejected tokens are replaced by the likeliest token of (target - draft)+": _recovered(
+        lambda rows: _likeliest(_residual(rows.target, rows.draft))
+    ),
     "tokens of the draft are kept without a test, or a bonus token is drawn from the draft": lambda rows: rows.draft,
     "tokens are tested by the draft's row before temperature and cuts": untruncated_draft,
     "rejected tokens are replaced by draws from the target's row without them": recovery_without_rejected,
     "unlikely proposals are dropped after they were drawn": dropped_draws,
-    "the test accepts too much (lenience, or a relaxed rule)": lenient,
-    "the test rejects too much": strict,
+    "the test accepts too much (lenience, or a relaxed rule)": lambda rows: _verified(
+        np.minimum(rows.target / LENIENCE, rows.draft), _residual(rows.target / LENIENCE, rows.draft)
+    ),
+    "the test rejects too much": lambda rows: _verified(
+        np.minimum(rows.target * LENIENCE, rows.draft), _residual(rows.target, rows.draft)
+    ),
     "rows of the position before are used (off by one, or the last token is not read)": lambda rows: rows.before,
     "penalties miss the latest tokens": lambda rows: rows.forgetful,
     "cuts and temperature are in the other order": lambda rows: rows.swapped,
     "temperature, cuts, penalties or biases are not applied": lambda rows: rows.raw_target,
-    "the likeliest token comes too often": lambda rows: _one_hot(rows.target.argmax(-1), rows.target),
+    "the likeliest token comes too often": lambda rows: _likeliest(rows.target),
     "rows are sharper than they should be": _tempered(1.3),
     "rows are flatter than they should be": _tempered(0.75),
-    "likely and unlikely tokens come alike": _uniform,
+    "likely and unlikely tokens come alike": _tempered(0),
 }
 """What a mistake is called, and the law that it leads to at a position that was verified."""
 

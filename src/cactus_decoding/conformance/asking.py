@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+LETTERS = "abcdefghi"
+END = 0
+"""The token that ends every output; the others are letters."""
+VOCABULARY = len(LETTERS) + 1
+DRAFTS = ("good", "bad", "adversarial", "deterministic")
+LOOK_UP = "ngram"
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class Sampling:
         presence_penalty: is taken from logits of tokens that the output has.
         frequency_penalty: the same, times how often it has them.
         logit_bias: what is added to logits of which tokens.
+        letters: a grammar: the output consists of these; empty for none.
         stop_token_ids: end the output beside the end of sequence, and are part of it.
         max_tokens: upper limit of the output's length.
         draft: the model that proposes, by its folder's name; ``ngram`` looks proposals up in the text.
@@ -35,11 +42,17 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    letters: str = ""
     stop_token_ids: tuple[int, ...] = ()
     max_tokens: int = 6
     draft: str = "good"
     num_speculative_tokens: int = 3
     cancels: bool = False
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end an output."""
+        return frozenset({END, *self.stop_token_ids})
 
     @property
     def needs(self) -> frozenset[str]:
@@ -50,7 +63,7 @@ class Sampling:
 
 OPTIONAL = (
     "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias",
-    "stop_token_ids", "cancels",
+    "letters", "stop_token_ids", "cancels",
 )  # fmt: skip
 """What not every engine has: attributes of `Sampling`."""
 
@@ -80,13 +93,13 @@ class Answer:
     accepted: int | None = None
 
 
-class Engine(Protocol):
+class Engine:
     """What is tested.
 
     Attributes:
         name: of the engine, with its version.
         supports: which of `OPTIONAL` it honours, and of ``batch`` (queries are answered together), ``repeats`` (a seed
-            gives the same output again), ``proposes`` (it has drafts).
+            gives the same output again), ``logprobs``, ``proposes`` (it has drafts).
         drafts: models that it can propose with, by name.
         temperature_last: whether rows are cut before the temperature is applied, as llama.cpp does.
         penalises_prompt: whether the repetition penalty counts the prompt, which it does not in llama.cpp.
@@ -94,12 +107,17 @@ class Engine(Protocol):
 
     name: str
     supports: frozenset[str]
-    drafts: Sequence[str]
-    temperature_last: bool
-    penalises_prompt: bool
+    drafts: Sequence[str] = DRAFTS
+    temperature_last = False
+    penalises_prompt = True
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries, whose sampling differs in nothing but seeds, in order."""
+        """Answer queries, which have one draft, in order and, where the engine can, as one batch."""
+        return [self.one(query) for query in queries]
+
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give up what was started."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cactus_decoding.conformance.asking import Engine, Sampling
-from cactus_decoding.conformance.models import LOOK_UP, PROMPTS, VOCABULARY
+from cactus_decoding.conformance.asking import LOOK_UP, VOCABULARY, Engine, Sampling
+from cactus_decoding.conformance.models import PROMPTS
 
 LAW, BATCH, GREEDY, SEEDS, LOGPROBS = "law", "batch", "greedy", "seeds", "logprobs"
 COMBINED = Sampling(temperature=0.7, top_k=6, top_p=0.85)
@@ -22,6 +22,7 @@ class Check:
         kind: what is done with the answers.
         prompts: are asked in turn.
         share: samples, in multiples of the usual number.
+        others: samplings that stand in the same batch.
     """
 
     name: str
@@ -29,17 +30,22 @@ class Check:
     kind: str = LAW
     prompts: tuple[tuple[int, ...], ...] = PROMPTS[:1]
     share: float = 1.0
+    others: tuple[Sampling, ...] = ()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What an engine must be able to do for it."""
+        needed = self.sampling.needs.union(*(each.needs for each in self.others))
+        return (
+            needed
+            | {LOGPROBS: {"logprobs"}, SEEDS: {"repeats"}}.get(self.kind, set[str]())
+            | ({"batch"} if self.others else set())
+        )
 
 
 def checks_of(engine: Engine) -> list[Check]:
     """Return the checks that an engine can answer, those of a draft together: some engines start anew for each."""
-    found = [
-        each
-        for each in _all(engine.drafts)
-        if each.sampling.needs <= engine.supports
-        and (each.kind != LOGPROBS or "logprobs" in engine.supports)
-        and (each.kind != SEEDS or "repeats" in engine.supports)
-    ]
+    found = [each for each in _all(engine.drafts) if each.needs <= engine.supports]
     drafts = list(dict.fromkeys(each.sampling.draft for each in found))
     return sorted(found, key=lambda each: drafts.index(each.sampling.draft))
 
@@ -69,11 +75,15 @@ def _all(drafts: Sequence[str]) -> Iterator[Check]:
     yield by(good, "presence and frequency penalties",
              Sampling(presence_penalty=0.8, frequency_penalty=0.6, max_tokens=8))  # fmt: skip
     yield by(good, "logit bias", Sampling(logit_bias=((1, 1.5), (VOCABULARY - 1, 2.0))))
+    yield by(good, "grammar", Sampling(letters="abcdeg"))
     yield by(good, "stop tokens among proposals", Sampling(stop_token_ids=(7, 2), max_tokens=8))
     yield by(good, "end of max_tokens", Sampling(max_tokens=2))
     yield by(good, "prompts with a shared beginning", Sampling(), prompts=PROMPTS)
     yield by(good, "after a cancelled request", Sampling(cancels=True))
     yield by(good, "independent responses", Sampling(), kind=BATCH)
+    others = ({"temperature": 0.6}, {"top_k": 3}, {"top_p": 0.8, "max_tokens": 3}, {"temperature": 0.0})
+    yield by(bad, "other samplings in the batch", Sampling(),
+             others=tuple(Sampling(draft=bad, **each) for each in others))  # fmt: skip
     for draft in dict.fromkeys((good, bad)):
         yield by(draft, "temperature 0", Sampling(temperature=0.0, max_tokens=12), kind=GREEDY, prompts=PROMPTS)
     yield by(good, "a seed repeats", Sampling(max_tokens=12), kind=SEEDS)

@@ -53,8 +53,7 @@ class Evidence:
     def __init__(self) -> None:
         self._named = np.zeros((len(CAUSES), len(PLACES), len(SHARES)))
         self._learned = {name: _Tilt(of) for name, of in _TILTS.items()}
-        self._contexts: dict[Hashable, int] = {}
-        self._laws, self._counts = list[Rows](), np.zeros((0, 0))
+        self._laws, self._counts = dict[Hashable, Rows](), dict[Hashable, Rows]()
         self._impossible = ""
         self.positions = 0
 
@@ -77,23 +76,10 @@ class Evidence:
             self._named[:, :, index] += np.log(ratios) @ places
         for tilt in self._learned.values():
             tilt.add(rows, used)
-        self._count(rows, [(index, contexts[index]) for index in np.nonzero(used)[0].tolist()])
-
-    def _count(self, rows: Scored, seen: list[tuple[int, Hashable | None]]) -> None:
-        """Count tokens by the contexts that they came in."""
-        places: list[tuple[int, int]] = []
-        for index, context in seen:
-            if context is None:
-                continue
-            if context not in self._contexts:
-                self._contexts[context] = len(self._laws)
-                self._laws.append(rows.target[index])
-            places.append((self._contexts[context], int(rows.tokens[index])))
-        grown = np.zeros((len(self._laws), rows.target.shape[1]))
-        grown[: len(self._counts)] = self._counts[:, : grown.shape[1]] if len(self._counts) else 0
-        for context_index, token in places:
-            grown[context_index, token] += 1
-        self._counts = grown
+        for index in np.nonzero(used)[0].tolist():
+            if (context := contexts[index]) is not None:
+                self._laws.setdefault(context, rows.target[index])
+                self._counts.setdefault(context, np.zeros(rows.target.shape[1]))[rows.tokens[index]] += 1
 
     def found(self) -> Found:
         """Return the evidence so far."""
@@ -106,18 +92,15 @@ class Evidence:
         for name, tilt in self._learned.items():
             each[UNNAMED + name, "everywhere"].append(tilt.log_e)
         if self._laws:
-            first = np.array([_is_first(context) for context in self._contexts])
+            first = np.array([isinstance(context, tuple) and len(context) == 1 for context in self._laws])
+            laws, counts = (np.stack([*each.values()]) for each in (self._laws, self._counts))
             for strength in _STRENGTHS:
-                logs = dirichlet(np.stack(self._laws), self._counts, strength)
+                logs = dirichlet(laws, counts, strength)
                 each[OTHERS, "at the first token"].append(float(logs[first].sum()))
                 each[OTHERS, "at the first three tokens"].append(float(logs.sum()))
         values = [value for several in each.values() for value in several]
         cause, place = max(each, key=lambda key: _mean(each[key]))
         return Found(_mean(values), cause, place)
-
-
-def _is_first(context: Hashable) -> bool:
-    return isinstance(context, tuple) and len(context) == 1
 
 
 def _mean(logs: list[float]) -> float:

@@ -13,20 +13,15 @@ import numpy as np
 import torch
 
 from cactus_decoding.arguments.values import check_choice
+from cactus_decoding.conformance.asking import DRAFTS, END, LETTERS, VOCABULARY
 from cactus_decoding.conformance.processing import Rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LETTERS = "abcdefghi"
-END = 0
-"""The token that ends every output; the others are letters."""
-VOCABULARY = len(LETTERS) + 1
 POSITIONS = 64
 _SHAPE = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
-NAMES = ("target", "good", "bad", "adversarial", "deterministic")
-DRAFTS = NAMES[1:]
-LOOK_UP = "ngram"
+NAMES = ("target", *DRAFTS)
 PROMPTS = ((1, 2, 3), (1, 2, 3, 4, 5, 1, 2), (9, 7, 9))
 """The second begins with the first."""
 
@@ -126,6 +121,16 @@ def text_of(token_ids: Sequence[int]) -> str:
         'abi'
     """
     return "".join(LETTERS[token - 1] for token in token_ids if token != END)
+
+
+def gbnf(letters: str) -> str:
+    """Return the grammar of texts of some letters, as llama.cpp writes it.
+
+    Example:
+        >>> gbnf("ab")
+        'root ::= [ab]*'
+    """
+    return f"root ::= [{letters}]*"
 
 
 def tokens_of(text: str) -> list[int]:

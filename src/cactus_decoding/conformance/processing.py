@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.conformance.asking import CLEARANCE, Sampling
+from cactus_decoding.conformance.asking import CLEARANCE, LETTERS, Sampling
 
 Rows = NDArray[np.float64]
 
@@ -39,7 +39,8 @@ def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> 
     """
     clear = np.ones(len(logits), bool)
     if sampling.temperature == 0:
-        return Law(np.eye(logits.shape[-1])[logits.argmax(-1)], clear)
+        following, best = np.sort(logits, -1)[:, -2:].T
+        return Law(np.eye(logits.shape[-1])[logits.argmax(-1)], best - following > CLEARANCE)
     scaled = logits if temperature_last else logits / sampling.temperature
     kept = np.ones(logits.shape, bool)
     order = np.argsort(-scaled, -1, kind="stable")
@@ -71,7 +72,7 @@ def counts_before(sequence: list[int], start: int, vocabulary: int) -> Rows:
 def penalised(
     logits: Rows, counts: Rows, prompt_counts: Rows, sampling: Sampling, *, penalises_prompt: bool = True
 ) -> Rows:
-    """Return logits with penalties and biases.
+    """Return logits with penalties, biases and what a grammar excludes.
 
     Args:
         logits: ``[rows, vocabulary]``.
@@ -83,6 +84,8 @@ def penalised(
     result = logits.copy()
     for token, bias in sampling.logit_bias:
         result[:, token] += bias
+    if sampling.letters:
+        result[:, [LETTERS.index(each) + 1 for each in LETTERS if each not in sampling.letters]] = -np.inf
     output = counts - prompt_counts
     if sampling.repetition_penalty != 1:
         lower = np.where(result > 0, result / sampling.repetition_penalty, result * sampling.repetition_penalty)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from cactus_decoding.conformance.asking import OPTIONAL, Answer, Query, Sampling
-from cactus_decoding.conformance.models import DRAFTS, END
+from cactus_decoding.conformance.asking import OPTIONAL, Answer, Engine, Query, Sampling
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.truth import Truth, Wanted
 
@@ -35,7 +34,7 @@ class Numbers:
         return float(self._generator.random())
 
 
-class Reference:
+class Reference(Engine):
     """A right engine; what a step does is in small methods, so that a mutant changes one of them.
 
     Example:
@@ -47,15 +46,10 @@ class Reference:
 
     name = "reference"
     supports = frozenset({*OPTIONAL, "batch", "logprobs", "repeats", "proposes"})
-    drafts: Sequence[str] = DRAFTS
-    temperature_last, penalises_prompt = False, True
 
     def __init__(self, truth: Truth | None = None) -> None:
         self.truth = truth or Truth()
         self.cancelled: tuple[int, ...] | None = None
-
-    def close(self) -> None:
-        """Have nothing to give up."""
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer queries together."""
@@ -81,7 +75,6 @@ class Reference:
         """Propose and verify until the response ends."""
         sampling, start = query.sampling, len(query.prompt)
         text, output, logprobs = self.read(query), list[int](), list[float]()
-        ends = {END, *sampling.stop_token_ids}
         proposed = accepted = 0
         while True:
             drafted, draft_rows = list[int](), list[Rows]()
@@ -116,14 +109,10 @@ class Reference:
             text = self.keep(text, emitted, recovered, rejected)
             for place, token in enumerate([*emitted, recovered]):
                 output.append(token)
-                if token in ends and self.stops(output, place < len(emitted)):
-                    return self.finish(output, logprobs, proposed, accepted)
-            if len(output) >= self.limit(sampling):
-                return self.finish(output, logprobs, proposed, accepted)
-
-    def finish(self, output: list[int], logprobs: list[float], proposed: int, accepted: int) -> Answer:
-        """Return the answer."""
-        return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
+                if token in sampling.ends and self.stops(output, place < len(emitted)):
+                    return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
+            if len(output) >= sampling.max_tokens:
+                return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
 
     def read(self, query: Query) -> tuple[int, ...]:
         """Return what is in the cache when a response begins."""
@@ -179,40 +168,7 @@ class Reference:
         return True
 
 
-class FromTheLaw(Reference):
-    """A right engine that draws from the target's rows without proposing: what false alarms are counted with.
-
-    Draws are made many at a time and handed out one by one, each once.
-    """
-
-    name = "drawn from the target's law"
-    supports = Reference.supports - {"proposes", "repeats"}
-
-    def __init__(self, truth: Truth | None = None, at_once: int = 400) -> None:
-        super().__init__(truth)
-        self._at_once, self._drawn = at_once, dict[tuple[tuple[int, ...], Sampling], list[Answer]]()
-
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Hand out draws."""
-        return [self._next(query) for query in queries]
-
-    def _next(self, query: Query) -> Answer:
-        waiting = self._drawn.setdefault((query.prompt, query.sampling), [])
-        if not waiting:
-            several = [replace(query, seed=hash((query.seed, index)) % 2**32) for index in range(self._at_once)]
-            waiting += super().answer(several)
-        return waiting.pop()
-
-    def room(self, sampling: Sampling, length: int) -> int:
-        """Propose nothing."""
-        return 0
-
-
 def plain(sampling: Sampling) -> Sampling:
-    """Return sampling without temperature, cuts, penalties and biases."""
-    usual = Sampling()
-    return replace(sampling, **{name: getattr(usual, name) for name in (*CUTS, "temperature")})
-
-
-CUTS = ("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
-MakeEngine = Callable[[Truth], Reference]
+    """Return sampling without temperature, cuts, penalties, biases and grammars."""
+    kept = ("stop_token_ids", "max_tokens", "draft", "num_speculative_tokens")
+    return replace(Sampling(), **{name: getattr(sampling, name) for name in kept})

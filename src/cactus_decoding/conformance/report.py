@@ -59,23 +59,10 @@ def verdict(report: Report) -> Iterable[str]:
 
 def as_dict(report: Report) -> dict[str, Any]:
     """Return a report for JSON: infinite evidence is None."""
-    return {
-        "engine": report.engine,
-        "right": report.right,
-        "false_alarm": report.false_alarm,
-        "samples": report.samples,
-        "seconds": report.seconds,
-        "acceptance": {draft: {"found": found, "possible": best} for draft, (found, best) in report.acceptance.items()},
-        "findings": [
-            {
-                "check": each.check.name,
-                "sampling": asdict(each.check.sampling),
-                "right": each.right,
-                "samples": each.samples,
-                "evidence": each.evidence if math.isfinite(each.evidence) else None,
-                "deviation": each.deviation,
-                "said": each.said,
-            }
-            for each in report.findings
-        ],
-    }
+    findings = [
+        asdict(each)
+        | {"check": each.check.name, "sampling": asdict(each.check.sampling)}
+        | {"evidence": each.evidence if math.isfinite(each.evidence) else None}
+        for each in report.findings
+    ]
+    return asdict(report) | {"right": report.right, "samples": report.samples, "findings": findings}

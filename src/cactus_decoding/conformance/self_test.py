@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -51,8 +50,5 @@ def self_test(*, samples: int = SAMPLES, false_alarm: float = FALSE_ALARM) -> It
     truth = Truth()
     for mutant in MUTANTS:
         report = conform(mutant(truth), samples=samples, false_alarm=false_alarm, truth=truth, first_only=True)
-        mistake, last = inspect.getdoc(mutant) or "", report.findings[-1]
-        if report:
-            yield Caught(mutant.__name__, mistake, False)
-        else:
-            yield Caught(mutant.__name__, mistake, True, last.check.name, last.samples, report.samples, last.said)
+        last, told = report.findings[-1], (mutant.__name__, mutant.__doc__ or "", not report)
+        yield Caught(*told, *(() if report else (last.check.name, last.samples, report.samples, last.said)))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cactus_decoding.arguments.values import check_integer, check_number
-from cactus_decoding.conformance.asking import Answer, Engine, EngineError, Query, Sampling
-from cactus_decoding.conformance.checks import BATCH, GREEDY, LAW, LOGPROBS, SEEDS, Check, checks_of
+from cactus_decoding.conformance.asking import DRAFTS, END, VOCABULARY, Answer, Engine, EngineError, Query, Sampling
+from cactus_decoding.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_decoding.conformance.evidence import Evidence, Found, deviation_not_excluded
-from cactus_decoding.conformance.models import END, VOCABULARY
-from cactus_decoding.conformance.truth import Scored, Truth
+from cactus_decoding.conformance.truth import Truth
 
 SAMPLES, FALSE_ALARM = 200, 1e-3
 _BATCH, _FEW = 50, 20
@@ -56,7 +56,6 @@ class Report:
         findings: of each check.
         seconds: that it took.
         acceptance: part of the tokens that were accepted proposals, as found, and as `Reference` finds possible.
-        drafts: that the engine proposed with.
     """
 
     engine: str
@@ -64,7 +63,6 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     acceptance: dict[str, tuple[float, float]] = field(default_factory=dict)
-    drafts: tuple[str, ...] = ()
 
     @property
     def right(self) -> bool:
@@ -124,7 +122,7 @@ def conform(
     tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
     truth = truth or Truth(temperature_last=tested.temperature_last, penalises_prompt=tested.penalises_prompt)
     checks = list(only) if only is not None else checks_of(tested)
-    result, began = Report(tested.name, false_alarm, drafts=tuple(tested.drafts)), time.perf_counter()
+    result, began = Report(tested.name, false_alarm), time.perf_counter()
     run = _Run(tested, truth, false_alarm / max(len(checks), 1), itertools.count(seed))
     for check in checks:
         finding = run.check(check, math.ceil(samples * check.share))
@@ -147,18 +145,12 @@ class _Run:
 
     def check(self, check: Check, samples: int) -> Finding:
         """Ask a check's questions."""
-        kinds = {
-            LAW: self._law,
-            BATCH: self._batch,
-            GREEDY: self._greedy,
-            SEEDS: self._seeds_repeat,
-            LOGPROBS: self._logprobs,
-        }
-        return kinds[check.kind](check, samples)
+        kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
+        return kinds.get(check.kind, self._law)(check, samples)
 
     def _ask(self, check: Check, count: int) -> tuple[list[Query], list[Answer]]:
-        prompts = itertools.cycle(check.prompts)
-        return self._answers([Query(next(prompts), check.sampling, next(self._seeds)) for _ in range(count)])
+        asked = itertools.cycle(itertools.product(check.prompts, (check.sampling, *check.others)))
+        return self._answers([Query(*next(asked), next(self._seeds)) for _ in range(count)])
 
     def _answers(self, queries: list[Query]) -> tuple[list[Query], list[Answer]]:
         answers = self._engine.answer(queries)
@@ -182,15 +174,14 @@ class _Run:
             # small batches first: a wrong engine is mostly caught by few
             queries, answers = self._ask(check, min(_BATCH if drawn >= _BATCH else _FEW, samples - drawn))
             drawn += len(queries)
-            for answer in answers:
-                if said := malformed(answer.token_ids, check.sampling):
-                    return Finding(check, False, drawn, math.inf, said=said)
+            if said := _malformed(queries, answers):
+                return Finding(check, False, drawn, math.inf, said=said)
             found = _add(evidence, self._truth, queries, answers)
             outputs += [each.token_ids for each in answers]
             if found.log_e >= threshold:
                 where = f" ({found.place})" if found.place else ""
                 return Finding(check, False, drawn, found.log_e, said=f"{found.cause}{where}")
-        deviation = None if len(check.prompts) > 1 else self._deviation(check, outputs)
+        deviation = None if len(check.prompts) > 1 or check.others else self._deviation(check, outputs)
         return Finding(check, True, drawn, found.log_e, deviation)
 
     def _deviation(self, check: Check, outputs: list[tuple[int, ...]]) -> float:
@@ -207,22 +198,19 @@ class _Run:
 
     def _batch(self, check: Check, samples: int) -> Finding:
         """Compare neighbours' first tokens: equal by chance only."""
-        chances: dict[tuple[int, ...], float] = {}
-        for prompt in check.prompts:
-            law = self._truth.enumerate(prompt, check.sampling, 1)
-            chances[prompt] = sum(each**2 for each in law.values())
-        shares, drawn, logs = (-0.5, 0.1, 0.4, 1.0), 0, np.zeros(4)
+        law = self._truth.enumerate(check.prompts[0], check.sampling, 1)
+        chance = sum(each**2 for each in law.values())
+        likely = np.array([chance / 2, *(chance + share * (1 - chance) for share in (0.1, 0.4, 1.0))])
+        drawn, logs = 0, np.zeros(len(likely))
         while drawn < samples:
             queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
             drawn += len(queries)
-            for first, second, query in zip(answers[::2], answers[1::2], queries[::2], strict=True):
-                chance = chances[query.prompt]
-                equal = first.token_ids[0] == second.token_ids[0]
-                for index, share in enumerate(shares):
-                    likely = chance + share * (1 - chance) if share > 0 else chance * (1 + share)
-                    ratio = likely / chance if equal else (1 - likely) / (1 - chance)
-                    logs[index] += math.log(ratio) if ratio > 0 else -math.inf
-            log_e = float(np.logaddexp.reduce(logs) - math.log(len(shares)))
+            pairs = list(zip(answers[::2], answers[1::2], strict=True))
+            equal = sum(first.token_ids[0] == second.token_ids[0] for first, second in pairs)
+            # a law that excludes what came outweighs all else, but its logarithm is finite: 0 times it is 0
+            logs += equal * np.log(likely / chance)
+            logs += (len(pairs) - equal) * np.log(np.maximum((1 - likely) / (1 - chance), 1e-300))
+            log_e = float(np.logaddexp.reduce(logs) - math.log(len(likely)))
             if log_e >= math.log(1 / self._alpha):
                 return Finding(check, False, drawn, log_e, said="responses of different seeds are not independent")
         return Finding(check, True, drawn, log_e)
@@ -231,9 +219,9 @@ class _Run:
         """Compare with the most likely tokens, and tell near-ties from mistakes by the target's rows."""
         queries, answers = self._ask(check, len(check.prompts))
         ties = 0
+        if said := _malformed(queries, answers):
+            return Finding(check, False, len(queries), math.inf, said=said)
         for query, answer in zip(queries, answers, strict=True):
-            if said := malformed(answer.token_ids, check.sampling):
-                return Finding(check, False, len(queries), math.inf, said=said)
             rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
             logs = np.log(rows.raw_target)
             gaps = logs.max(-1) - np.take_along_axis(logs, rows.tokens[:, None], -1)[:, 0]
@@ -260,14 +248,14 @@ class _Run:
         queries, answers = self._ask(check, _BATCH)
         worst = np.zeros(2)
         for query, answer in zip(queries, answers, strict=True):
-            if answer.logprobs is None or len(answer.logprobs) != len(answer.token_ids):
-                given = 0 if answer.logprobs is None else len(answer.logprobs)
-                said = f"{given} log-probabilities came with {len(answer.token_ids)} tokens"
+            given = np.array(answer.logprobs or ())
+            if len(given) < len(answer.token_ids) - (answer.token_ids[-1] == END):  # servers do not show this one
+                said = f"{len(given)} log-probabilities came with {len(answer.token_ids)} tokens"
                 return Finding(check, False, len(queries), math.inf, said=said)
             rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
             for index, law in enumerate((rows.target, rows.raw_target)):
-                true = np.log(np.take_along_axis(law, rows.tokens[:, None], -1)[:, 0])
-                worst[index] = max(worst[index], np.abs(true - np.array(answer.logprobs)).max())
+                true = np.log(np.take_along_axis(law, rows.tokens[:, None], -1)[:, 0])[: len(given)]
+                worst[index] = max(worst[index], np.abs(true - given[: len(true)]).max(initial=0))
         if worst.min() <= _LOGPROB:
             return Finding(check, True, len(queries))
         said = f"log-probabilities differ from the target's by up to {worst.min():.3g} nats"
@@ -275,7 +263,6 @@ class _Run:
 
     def acceptance(self) -> dict[str, tuple[float, float]]:
         """Return what part of the tokens were accepted proposals, by draft, and what part it is in `Reference`."""
-        from cactus_decoding.conformance.models import DRAFTS
         from cactus_decoding.conformance.reference import Reference
 
         found: dict[str, tuple[float, float]] = {}
@@ -292,15 +279,22 @@ def _accepted(answers: Sequence[Answer]) -> float:
 
 
 def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:
-    """Add answers to the evidence, prompt by prompt."""
-    for prompt in dict.fromkeys(query.prompt for query in queries):
-        outputs = [answer.token_ids for query, answer in zip(queries, answers, strict=True) if query.prompt == prompt]
-        rows: Scored = truth.score(prompt, outputs, queries[0].sampling)
+    """Add answers to the evidence, prompt by prompt and sampling by sampling."""
+    groups = defaultdict[tuple[tuple[int, ...], Sampling], list[tuple[int, ...]]](list)
+    for query, answer in zip(queries, answers, strict=True):
+        groups[query.prompt, query.sampling].append(answer.token_ids)
+    for group, outputs in groups.items():
+        rows = truth.score(group[0], outputs, group[1])
         contexts: list[Hashable | None] = [
-            (prompt, *output[:place]) if place < 3 else None for output in outputs for place in range(len(output))
+            (group, *output[:place]) if place < 3 else None for output in outputs for place in range(len(output))
         ]
         evidence.add(rows, contexts)
     return evidence.found()
+
+
+def _malformed(queries: Sequence[Query], answers: Sequence[Answer]) -> str:
+    each = (malformed(answer.token_ids, query.sampling) for query, answer in zip(queries, answers, strict=True))
+    return next(filter(None, each), "")
 
 
 def malformed(tokens: Sequence[int], sampling: Sampling) -> str:
@@ -310,12 +304,11 @@ def malformed(tokens: Sequence[int], sampling: Sampling) -> str:
         >>> malformed([1, 0, 2], Sampling())
         'tokens came behind token 0, which ends the output'
     """
-    ends = {END, *sampling.stop_token_ids}
-    early = next((token for token in tokens[:-1] if token in ends), None)
+    early = next((token for token in tokens[:-1] if token in sampling.ends), None)
     if early is not None:
         return f"tokens came behind token {early}, which ends the output"
     if len(tokens) > sampling.max_tokens:
         return f"{len(tokens)} tokens came, but max_tokens is {sampling.max_tokens}"
-    if len(tokens) < sampling.max_tokens and tokens[-1] not in ends:
+    if len(tokens) < sampling.max_tokens and tokens[-1] not in sampling.ends:
         return f"{len(tokens)} tokens came, of {sampling.max_tokens}, and no token that ends the output"
     return ""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.conformance.asking import Sampling
-from cactus_decoding.conformance.models import DRAFTS, END, VOCABULARY, TinyModel
+from cactus_decoding.conformance.asking import DRAFTS, VOCABULARY, Sampling
+from cactus_decoding.conformance.models import TinyModel
 from cactus_decoding.conformance.processing import Rows, counts_before, law, penalised, softmax
 
 _BATCH, _KEPT = 512, 60_000
@@ -162,13 +162,12 @@ class Truth:
 
     def enumerate(self, prompt: tuple[int, ...], sampling: Sampling, tokens: int = 3) -> dict[tuple[int, ...], float]:
         """Return the law of an output's first tokens: every output, or its beginning, with its probability."""
-        ends = {END, *sampling.stop_token_ids}
         found: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(tokens):
             grown: dict[tuple[int, ...], float] = {}
             rows = self.next_laws([Wanted("target", (*prompt, *each), len(prompt), sampling) for each in found])
             for (output, probability), row in zip(found.items(), rows, strict=True):
-                if output and output[-1] in ends:
+                if output and output[-1] in sampling.ends:
                     grown[output] = probability
                     continue
                 grown |= {(*output, x): probability * float(row[x]) for x in np.nonzero(row)[0].tolist()}
@@ -178,8 +177,7 @@ class Truth:
     def greedy(self, prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
         """Return the most likely tokens, one after another."""
         output: tuple[int, ...] = ()
-        ends = {END, *sampling.stop_token_ids}
-        while len(output) < sampling.max_tokens and not (output and output[-1] in ends):
+        while len(output) < sampling.max_tokens and not (output and output[-1] in sampling.ends):
             (row,) = self.next_laws(
                 [Wanted("target", (*prompt, *output), len(prompt), replace(sampling, temperature=0))]
             )

@@ -147,13 +147,15 @@ def _greedy(first: TextServer, second: TextServer, prompts: Sequence[str], max_t
         differ += 1
         common = next((index for index, (x, y) in enumerate(zip(*texts, strict=False)) if x != y), min(map(len, texts)))
         rows = [server.top_logprobs(prompt + texts[0][:common]) for server in (first, second)]
-        tied += any(row is not None and len(row) > 1 and _gap(row) < _NEAR_TIE for row in rows)
+        known = [row for row in rows if row]
+        tied += bool(known) and all(_tied(row, [text[common:] for text in texts]) for row in known)
     return len(prompts), differ, tied
 
 
-def _gap(row: dict[str, float]) -> float:
-    best, following = sorted(row.values(), reverse=True)[:2]
-    return best - following
+def _tied(row: dict[str, float], rests: list[str]) -> bool:
+    """Return whether a server's own row, in whichever order, has what both texts go on with near the top."""
+    near = [token for token, logprob in row.items() if max(row.values()) - logprob < _NEAR_TIE]
+    return len(near) > 1 and all(any(rest.startswith(token) for token in near) for rest in rests if rest)
 
 
 def said(found: Comparison) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from cactus_decoding.integrations.vllm.cpu_repairs import (
+    repair_empty_steps,
     repair_expansion,
     repair_generators,
     with_generators_withheld,
@@ -36,6 +38,15 @@ def test_the_expansion_is_replaced_where_it_fails(function, device: str, replace
     if replaced:
         values, ends = torch.tensor([0.0, 0.5]), torch.tensor([2, 3])
         assert sampler.expand_batch_to_tokens(values, ends, 3, 0, 1).tolist() == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(("device", "fails"), [("cpu", False), ("cuda", True)])
+def test_a_step_without_proposals_is_not_cut(device: str, fails: bool) -> None:
+    sampler = SimpleNamespace(apply_sampling_constraints=lambda logits, k: logits[: k.max()])
+    repair_empty_steps(sampler, torch.device(device))
+    assert len(sampler.apply_sampling_constraints(torch.zeros(3, 5), torch.tensor([2, 1, 1]))) == 2
+    with pytest.raises(RuntimeError, match="max") if fails else nullcontext():
+        assert sampler.apply_sampling_constraints(torch.zeros(0, 5), torch.tensor([])).shape == (0, 5)
 
 
 def runner(discarded: list[bool], seeded: list[int]) -> SimpleNamespace:

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cactus_decoding.conformance.asking import Answer, Query
-from cactus_decoding.conformance.models import DRAFTS, LETTERS, LOOK_UP, text_of, tiny_llama, tokenizer
+from cactus_decoding.conformance.asking import DRAFTS, LETTERS, LOOK_UP, Answer, Engine, Query
+from cactus_decoding.conformance.models import text_of, tiny_llama, tokenizer
 
 
-class CactusEngine:
+class CactusEngine(Engine):
     """`cactus_decoding.generate` over the tiny models, in float32.
 
     Args:
@@ -24,7 +24,6 @@ class CactusEngine:
 
     supports = frozenset({"top_k", "top_p", "min_p", "stop_token_ids", "cancels", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
-    temperature_last, penalises_prompt = False, True
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         from importlib.metadata import version
@@ -39,13 +38,6 @@ class CactusEngine:
         said = "".join(f", {name}={value}" for name, value in self._settings.items())
         self.name = f"cactus-decoding {version('cactus-decoding')}{said}"
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries one by one: a pair serves one response at a time."""
-        return [self._one(query) for query in queries]
-
-    def close(self) -> None:
-        """Have nothing to give up."""
-
     def _pair(self, draft: str) -> Any:
         from cactus_decoding.drafting.model import ModelDrafter
         from cactus_decoding.drafting.ngram import NgramDrafter
@@ -58,7 +50,8 @@ class CactusEngine:
             self._pairs[draft] = Pair(target, drafter, tokenizer())
         return self._pairs[draft]
 
-    def _one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
         from cactus_decoding.generation.generate import stream
         from cactus_decoding.generation.request import Request
 

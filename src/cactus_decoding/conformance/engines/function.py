@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cactus_decoding.conformance.asking import OPTIONAL, Answer, EngineError, Query
-from cactus_decoding.conformance.models import DRAFTS
+from cactus_decoding.conformance.asking import DRAFTS, OPTIONAL, Answer, Engine, EngineError, Query
 
 
-class FunctionEngine:
+class FunctionEngine(Engine):
     """A function ``(prompt, sampling, seed) -> tokens``.
 
     Args:
@@ -21,9 +20,6 @@ class FunctionEngine:
         '<lambda>'
     """
 
-    temperature_last, penalises_prompt = False, True
-    drafts: Sequence[str] = DRAFTS
-
     def __init__(self, function: Callable[..., Sequence[int]], supports: Sequence[str] | None = None) -> None:
         if not callable(function):
             raise TypeError(f"engine must be an engine or a function, but is {function!r}")
@@ -33,16 +29,10 @@ class FunctionEngine:
         self.supports = frozenset({*OPTIONAL} - {"cancels"} if named is None else named) | {"repeats"}
         self.drafts = tuple(getattr(function, "drafts", DRAFTS))
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries one by one."""
-        return [self._one(query) for query in queries]
-
-    def _one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
         try:
             tokens = self._function(list(query.prompt), query.sampling, query.seed)
             return Answer(tuple(int(each) for each in tokens))
         except Exception as error:
             raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error
-
-    def close(self) -> None:
-        """Have nothing to give up."""

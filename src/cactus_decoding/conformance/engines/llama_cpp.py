@@ -9,13 +9,13 @@ from typing import Any
 
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.values import check_choice
-from cactus_decoding.conformance.asking import Answer, Query
-from cactus_decoding.conformance.models import DRAFTS, END, LOOK_UP, text_of, tokens_of, write_models
+from cactus_decoding.conformance.asking import DRAFTS, END, LOOK_UP, Answer, Engine, Query
+from cactus_decoding.conformance.models import gbnf, text_of, tokens_of, write_models
 
 _CLASSES = ("llama_cpp", "cactus")
 
 
-class LlamaCppEngine:
+class LlamaCppEngine(Engine):
     """Completions of `llama_cpp.Llama` with its prompt look-up, or with ``class=cactus`` of `CactusLlama` with drafts.
 
     Keys and values are kept in float32, so that rows are known to the sixth digit.
@@ -29,7 +29,7 @@ class LlamaCppEngine:
 
     supports = frozenset(
         {"top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"}
-        | {"repeats"}
+        | {"letters", "repeats"}
     )
     temperature_last, penalises_prompt = True, False
 
@@ -52,10 +52,6 @@ class LlamaCppEngine:
         self._models.clear()
         self._folder.cleanup()
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries one by one."""
-        return [self._one(query) for query in queries]
-
     def _model(self, draft: str, proposals: int) -> Any:
         import llama_cpp
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -76,8 +72,12 @@ class LlamaCppEngine:
         self._models[draft, proposals] = made
         return made
 
-    def _one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
+        from llama_cpp import LlamaGrammar
+
         sampling = query.sampling
+        grammar = LlamaGrammar.from_string(gbnf(sampling.letters), verbose=False) if sampling.letters else None
         completion = self._model(sampling.draft, sampling.num_speculative_tokens).create_completion(
             list(query.prompt) if self._class == "cactus" else text_of(query.prompt),
             max_tokens=sampling.max_tokens,
@@ -89,6 +89,7 @@ class LlamaCppEngine:
             presence_penalty=sampling.presence_penalty,
             frequency_penalty=sampling.frequency_penalty,
             logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
+            grammar=grammar,
             seed=query.seed,
             **self._settings,
         )

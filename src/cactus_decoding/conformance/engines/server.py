@@ -7,22 +7,25 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from cactus_decoding.arguments.values import suggestion
-from cactus_decoding.conformance.asking import Answer, EngineError, Query, Sampling
-from cactus_decoding.conformance.models import END, text_of, tokens_of
+from cactus_decoding.conformance.asking import END, Answer, Engine, EngineError, Query, Sampling
+from cactus_decoding.conformance.models import gbnf, text_of, tokens_of
 
 _FIELDS = ("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 _SETTINGS: dict[str, Any] = {
-    "model": None, "temperature_last": False, "penalises_prompt": True, "timeout": 30.0, "without": "", "at_once": 4,
-    "draft": "good",
+    "model": None, "temperature_last": False, "penalises_prompt": True, "timeout": 30.0, "without": "", "supports": "",
+    "at_once": 4, "draft": "good",
 }  # fmt: skip
 
 
-class ServerEngine:
+T = TypeVar("T")
+
+
+class ServerEngine(Engine):
     """``/v1/completions`` of a server over the tiny target, whatever proposes there.
 
     A field that it refuses is left out of the checks.
@@ -30,8 +33,9 @@ class ServerEngine:
     Args:
         address: with or without ``/v1``; a key is taken from OPENAI_API_KEY.
         settings: ``model``, its name; ``temperature_last`` and ``penalises_prompt``, see `Engine`; ``timeout``, seconds
-            that an answer may take; ``without``, fields, with commas, that it is not to be asked for; ``at_once``,
-            requests at a time; ``draft``, what proposes, for what reports say about causes.
+            that an answer may take; ``without``, fields, with commas, that it is not to be asked for; ``supports``,
+            what it has beside them, such as ``letters`` for llama.cpp's ``grammar``; ``at_once``, requests at a time;
+            ``draft``, what proposes, for what reports say about causes.
 
     Raises:
         EngineError: for a server that does not answer.
@@ -51,40 +55,29 @@ class ServerEngine:
         self.temperature_last, self.penalises_prompt = bool(given["temperature_last"]), bool(given["penalises_prompt"])
         self.drafts: Sequence[str] = (str(given["draft"]),)
         self._model = given["model"] or self._served()
-        without = str(given["without"]).split(",")
-        honoured = [name for name in _FIELDS if name not in without and self._honours(name)]
-        honoured += ["logit_bias"] if "logit_bias" not in without and self._honours("logit_bias") else []
-        self.supports = frozenset({*honoured, "batch", "repeats", "cancels"} - {*without})
-
-    def close(self) -> None:
-        """Have nothing to give up."""
+        more, without = (str(given[name]).split(",") for name in ("supports", "without"))
+        honoured = [
+            name for name in (*_FIELDS, "logit_bias", "logprobs") if name not in without and self._honours(name)
+        ]
+        self.supports = frozenset({*honoured, *more, "batch", "repeats", "cancels"} - {*without})
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer queries, some of them at a time."""
         with ThreadPoolExecutor(self._at_once) as pool:
-            return list(pool.map(self._one, queries))
+            return list(pool.map(self.one, queries))
 
-    def _one(self, query: Query) -> Answer:
-        body = self._body(query)
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
+        body = self._body(query) | ({"logprobs": 1} if "logprobs" in self.supports else {})
         if query.sampling.cancels:
             self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
-        answer = self._asked("/completions", body)
-        try:
-            choice = answer["choices"][0]
-            tokens = tokens_of(choice["text"])
-            reason = choice["finish_reason"]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EngineError(f"{self.name} gave no answer over the tiny models: {_short(answer)}: {error}") from error
-        return Answer((*tokens, END) if reason == "stop" else tuple(tokens))
+        return self._read("/completions", body, "gave no answer over the tiny models", answer_of)
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
         """Return a completion of any model."""
         body = {"model": self._model, "prompt": prompt, "temperature": temperature, "max_tokens": max_tokens}
-        answer = self._asked("/completions", body | {"seed": seed})
-        try:
-            return str(answer["choices"][0]["text"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self.name} gave no completion: {_short(answer)}") from error
+        body["seed"] = seed
+        return self._read("/completions", body, "gave no completion", lambda said: str(said["choices"][0]["text"]))
 
     def top_logprobs(self, prompt: str) -> dict[str, float] | None:
         """Return log-probabilities of the likeliest next tokens; None where the server does not tell."""
@@ -102,24 +95,30 @@ class ServerEngine:
         body |= {name: getattr(sampling, name) for name in _FIELDS if getattr(sampling, name) != getattr(usual, name)}
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if sampling.letters:
+            body["grammar"] = gbnf(sampling.letters)
         return body
 
     def _served(self) -> str:
-        listed = self._asked("/models", None)
+        return self._read("/models", None, "lists no model", lambda said: str(said["data"][0]["id"]))
+
+    def _read(self, path: str, body: object, failed: str, read: Callable[[Any], T]) -> T:
+        answer = self._asked(path, body)
         try:
-            return str(listed["data"][0]["id"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self.name} lists no model: {_short(listed)}") from error
+            return read(answer)
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"{self.name} {failed}: {_short(answer)}: {error}") from error
 
     def _honours(self, name: str) -> bool:
         """Return whether a server takes a field; one that ignores it in silence is found out by its law."""
         value: Any = {"top_k": 3, "logit_bias": ((1, 1.0),)}.get(name, 0.5)
-        body = self._body(Query((1, 2, 3), Sampling(**{name: value, "max_tokens": 1}), 0))
+        settings = {} if name == "logprobs" else {name: value}
+        body = self._body(Query((1, 2, 3), Sampling(**settings, max_tokens=3), 0))
         try:
-            self._asked("/completions", body, refusable=True)
-        except ValueError:
+            answer = self._asked("/completions", body | ({} if settings else {"logprobs": 1}), refusable=True)
+            return bool(settings) or _logprobs(answer["choices"][0]) is not None
+        except (ValueError, LookupError, TypeError):
             return False
-        return True
 
     def _request(self, path: str, body: object) -> urllib.request.Request:
         headers = {"Content-Type": "application/json"}
@@ -156,6 +155,19 @@ class ServerEngine:
                 response.read(1)
         except OSError as error:
             raise EngineError(f"{self.name} cannot be reached: {error}") from error
+
+
+def answer_of(said: Any) -> Answer:
+    """Return what a completion says."""
+    choice = said["choices"][0]
+    tokens = tokens_of(choice["text"])
+    return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice))
+
+
+def _logprobs(choice: Any) -> tuple[float, ...] | None:
+    """Return log-probabilities of tokens in either of the forms that servers give them."""
+    given = choice.get("logprobs") or {}
+    return tuple(given.get("token_logprobs") or [each["logprob"] for each in given.get("content") or ()]) or None
 
 
 def _short(said: object) -> str:

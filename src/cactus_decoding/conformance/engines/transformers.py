@@ -6,11 +6,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cactus_decoding.conformance.asking import Answer, Query, Sampling
-from cactus_decoding.conformance.models import DRAFTS, END, LOOK_UP, tiny_llama
+from cactus_decoding.conformance.asking import DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
+from cactus_decoding.conformance.models import tiny_llama
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """`generate` with an ``assistant_model``, or with ``prompt_lookup_num_tokens``, in float32.
 
     Args:
@@ -20,7 +20,6 @@ class TransformersEngine:
 
     supports = frozenset({"top_k", "top_p", "min_p", "repetition_penalty", "stop_token_ids", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
-    temperature_last, penalises_prompt = False, True
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         import torch
@@ -35,19 +34,13 @@ class TransformersEngine:
         self._speculates = bool(self._settings.pop("speculation", True))
         self._models: dict[str, Any] = {}
 
-    def close(self) -> None:
-        """Have nothing to give up."""
-
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries one by one: assisted generation takes no batch."""
-        return [self._one(query) for query in queries]
-
     def _model(self, name: str) -> Any:
         if name not in self._models:
             self._models[name] = copy.deepcopy(tiny_llama(name)).float()
         return self._models[name]
 
-    def _one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
         import torch
 
         sampling = query.sampling
@@ -75,7 +68,7 @@ class TransformersEngine:
 def _settings(sampling: Sampling) -> dict[str, Any]:
     made: dict[str, Any] = {
         "max_new_tokens": sampling.max_tokens,
-        "eos_token_id": [END, *sampling.stop_token_ids],
+        "eos_token_id": [*sampling.ends],
         "pad_token_id": END,
         "do_sample": sampling.temperature > 0,
         "repetition_penalty": sampling.repetition_penalty,

@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.conformance.asking import Answer, EngineError, Query, Sampling
-from cactus_decoding.conformance.models import DRAFTS, END, LOOK_UP, POSITIONS, write_models
+from cactus_decoding.conformance.asking import DRAFTS, LOOK_UP, Answer, Engine, EngineError, Query, Sampling
+from cactus_decoding.conformance.models import POSITIONS, write_models
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """`vllm.LLM` with a draft model, or with ``ngram``, in float32; one engine is started for each draft.
 
     Args:
         settings: of the speculation, such as ``{"draft_sample_method": "probabilistic"}``; but ``drafts``, with commas,
-            are those that it is tested with, ``supports`` more of `OPTIONAL`, with commas, and ``speculation=false``
-            has nothing proposed.
+            are those that it is tested with, ``supports`` more of `OPTIONAL` and ``without`` fewer, with commas;
+            ``speculation=false`` has nothing proposed, and ``plugin=false`` leaves this package's plug-in out.
 
     Raises:
         ValueError: where vLLM is not installed.
     """
-
-    temperature_last, penalises_prompt = False, True
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -36,12 +34,15 @@ class VllmEngine:
 
         given = dict(settings or {})
         self.drafts: Sequence[str] = str(given.pop("drafts", f"bad,good,{LOOK_UP}")).split(",")
-        more = {each for each in str(given.pop("supports", "")).split(",") if each}
+        more, fewer = ({*str(given.pop(name, "")).split(",")} - {""} for name in ("supports", "without"))
         usual = {"top_k", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"}
-        self.supports = frozenset({*usual, *more, "batch", "repeats", "logprobs"})
+        self.supports = frozenset({*usual, *more, "batch", "repeats", "logprobs"} - fewer)
         self._speculates = bool(given.pop("speculation", True))
-        said = "".join(f", {name}={value}" for name, value in given.items())
-        self.name = f"vLLM {vllm.__version__}{said}" + ("" if self._speculates else ", nothing proposed")
+        if not (plugged := given.pop("plugin", True)):
+            os.environ["VLLM_PLUGINS"] = ""
+        said = [f"{name}={value}" for name, value in given.items()]
+        said += ["plug-in"] * bool(plugged) + ["nothing proposed"] * (not self._speculates)
+        self.name = ", ".join([f"vLLM {vllm.__version__}", *said])
         self._speculation, self._folder = given, tempfile.TemporaryDirectory()
         write_models(Path(self._folder.name))
         self._engine: Any = None
@@ -104,9 +105,13 @@ def _settings(query: Query) -> dict[str, Any]:
     sampling = query.sampling
     names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     made = {name: getattr(sampling, name) for name in names} | {"max_tokens": sampling.max_tokens, "seed": query.seed}
-    made |= {"top_k": sampling.top_k or -1, "stop_token_ids": [END, *sampling.stop_token_ids], "logprobs": 0}
+    made |= {"top_k": sampling.top_k or -1, "stop_token_ids": [*sampling.ends], "logprobs": 0}
     if sampling.logit_bias:
         made["logit_bias"] = dict(sampling.logit_bias)
+    if sampling.letters:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        made["structured_outputs"] = StructuredOutputsParams(regex=f"[{sampling.letters}]*")
     return made | {"detokenize": False}
 
 

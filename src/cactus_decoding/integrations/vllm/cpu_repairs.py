@@ -1,4 +1,4 @@
-"""Two faults of vLLM 0.32 on the CPU, one of which draws from wrong laws, the other ends the server."""
+"""Three faults of vLLM 0.32 on the CPU, one of which draws from wrong laws, the others end the server."""
 
 from __future__ import annotations
 
@@ -59,6 +59,20 @@ def repair_expansion(rejection_sampler: Any, device: torch.device) -> None:
         if not torch.equal(rejection_sampler.expand_batch_to_tokens(given, ends, 3), expected):
             replace(rejection_sampler, "expand_batch_to_tokens", lambda stock: expand_batch_to_tokens)
             return
+
+
+def repair_empty_steps(rejection_sampler: Any, device: torch.device) -> None:
+    """Cut nothing where no request of a step has a proposal, as at the end of ``max_tokens``; on the CPU only.
+
+    vLLM takes the largest top-k of the speculated positions, which fails where there is none, and ends the engine.
+    """
+    if torch.device(device).type == "cpu":
+        replace(rejection_sampler, "apply_sampling_constraints", with_rows)
+
+
+def with_rows(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `apply_sampling_constraints` that gives logits back where they have no rows."""
+    return lambda logits, *args, **kwargs: stock(logits, *args, **kwargs) if len(logits) else logits
 
 
 def expand_batch_to_tokens(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cactus_decoding.integrations.common.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
 from cactus_decoding.integrations.common.step import RelaxedStep
-from cactus_decoding.integrations.vllm.cpu_repairs import repair_expansion, repair_generators
+from cactus_decoding.integrations.vllm.cpu_repairs import repair_empty_steps, repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.reports import install_worker
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.seams import replace
@@ -43,6 +43,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         from vllm.v1.worker.gpu_input_batch import InputBatch
 
         repair_expansion(rejection_sampler, device)
+        repair_empty_steps(rejection_sampler, device)
         install_worker()
         replace(rejection_sampler, "rejection_sample", with_relaxation)
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
