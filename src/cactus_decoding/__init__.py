@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
     from cactus_decoding.drafting.lengths import DRAFT_LENGTHS as DRAFT_LENGTHS
     from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
+    from cactus_decoding.drafting.lengths.base import FixedLength as FixedLength
     from cactus_decoding.drafting.lengths.confidence import ConfidenceStop as ConfidenceStop
-    from cactus_decoding.drafting.lengths.fixed import FixedLength as FixedLength
     from cactus_decoding.drafting.lengths.static_tree import StaticTree as StaticTree
     from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
     from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
@@ -54,7 +54,7 @@ _NAMES = {
     "drafting.lengths": "DRAFT_LENGTHS",
     "drafting.lengths.adaptive": "AdaptiveLength",
     "drafting.lengths.confidence": "ConfidenceStop",
-    "drafting.lengths.fixed": "FixedLength",
+    "drafting.lengths.base": "FixedLength",
     "drafting.lengths.static_tree": "StaticTree",
     "drafting.model": "ModelDrafter",
     "drafting.ngram": "NgramDrafter",

@@ -30,8 +30,8 @@ from cactus_decoding.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.models.trees import tree_inputs
 from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.types.proposals import tree_inputs
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, answer, seconds, tokens_per_step
 from studies.tables import answers_parser

@@ -21,7 +21,7 @@ from cactus_decoding import (
     generate,
     speculative_generate,
 )
-from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength
 from cactus_decoding.models.cached import CachedModel
 
 

@@ -6,12 +6,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.calibrate_load import by_load
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
@@ -38,93 +38,45 @@ LENGTHS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 @options.request_options("protection", several=("protect",))
 def calibrate(
     *,
-    max_nats: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="NATS", show_default="none", rich_help_panel=NATS,
-                     help="Mean KL(emitted‖target) per visited position that a rule may cost, computed exactly."),
-    ] = None,
-    rows_file: Annotated[
-        Path | None,
-        typer.Option("--rows", metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=NATS,
-                     help="Rows that cactus frontier recorded."),
-    ] = None,
-    family: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", show_default="all", rich_help_panel=NATS,
-                     help="Rule family that may be recommended; may be given several times."),
-    ] = None,
-    num_speculative_tokens: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", rich_help_panel=NATS,
-                     help="Proposals per step that you use now, to compare with the best length."),
-    ] = 6,
-    rounds: Annotated[
-        int,
-        typer.Option(min=2, metavar="N", rich_help_panel=NATS,
-                     help="Answers that each rule and draft length is timed on, side by side; by load, how often "
-                     "everything is timed."),
-    ] = 10,
-    max_score_drop: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, metavar="P", show_default="none", rich_help_panel=SCORE,
-                     help="How much lower than lossless the score may be, with 95 % confidence."),
-    ] = None,
-    results_file: Annotated[
-        Path | None,
-        typer.Option("--results", metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=SCORE,
-                     help="Result file of cactus eval, with lossless at several draft lengths."),
-    ] = None,
-    task: Annotated[
-        str, typer.Option(metavar="TASK", rich_help_panel=SCORE, help="Which task of the result file counts.")
-    ] = "word_problems",
+    max_nats: Annotated[float | None, option(
+        "Mean KL(emitted‖target) per visited position that a rule may cost, computed exactly.", "NATS", NATS,
+        shown="none", min=0)] = None,
+    rows_file: Annotated[Path | None, option(
+        "Rows that cactus frontier recorded.", "FILE", NATS, flag="--rows", shown="none")] = None,
+    family: Annotated[list[str] | None, option(
+        "Rule family that may be recommended; may be given several times.", "NAME", NATS, shown="all")] = None,
+    num_speculative_tokens: Annotated[int, option(
+        "Proposals per step that you use now, to compare with the best length.", "N", NATS, min=0)] = 6,
+    rounds: Annotated[int, option(
+        "Answers that each rule and draft length is timed on, side by side; by load, how often everything is timed.",
+        "N", NATS, min=2)] = 10,
+    max_score_drop: Annotated[float | None, option(
+        "How much lower than lossless the score may be, with 95 % confidence.", "P", SCORE, shown="none", min=0,
+        max=1)] = None,
+    results_file: Annotated[Path | None, option(
+        "Result file of cactus eval, with lossless at several draft lengths.", "FILE", SCORE, flag="--results",
+        shown="none")] = None,
+    task: Annotated[str, option("Which task of the result file counts.", "TASK", SCORE)] = "word_problems",
     settings: options.Settings,
-    max_ms_per_token: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="MS", show_default="none", rich_help_panel=LOAD,
-                     help="The most that an output token may take, in milliseconds, with 95 % confidence."),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="vllm", show_default="none", rich_help_panel=LOAD, help="Whose times they are."),
-    ] = None,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(metavar="N,…", show_default="none", rich_help_panel=LOAD,
-                     help="Requests under way at once, comma-separated, such as 1,4,16,64."),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(metavar="RULE", show_default="none", rich_help_panel=LOAD,
-                     help="The loosest rule that requests may have; shares of its knob are timed. By nats: a rule to "
-                     "recommend beside the families, as it is."),
-    ] = None,
-    target: Annotated[
-        str, typer.Option(metavar="MODEL", rich_help_panel=LOAD, help="Verifying model: a local path or a hub name.")
-    ] = "bundled",
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", show_default="bundled:worded", rich_help_panel=LOAD,
-                     help="Proposing model, or 'suffix'."),
-    ] = None,
-    draft_sampling: Annotated[
-        str,
-        typer.Option(metavar="greedy|probabilistic", rich_help_panel=LOAD,
-                     help="How the draft model proposes, as in 'cactus serve'."),
-    ] = "greedy",
-    engine_args: Annotated[
-        str | None,
-        typer.Option("--engine-args", metavar="JSON", show_default="none", rich_help_panel=LOAD,
-                     help="Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
-                     help="Write the recommendation and its evidence here, as JSON."),
-    ] = None,
-    memory: Annotated[
-        int,
-        typer.Option(min=1, metavar="MIB", rich_help_panel=options.RUNNING, help="Memory for an audit's work, in MiB."),
-    ] = 512,
+    max_ms_per_token: Annotated[float | None, option(
+        "The most that an output token may take, in milliseconds, with 95 % confidence.", "MS", LOAD, shown="none",
+        min=0)] = None,
+    engine: Annotated[str | None, option("Whose times they are.", "vllm", LOAD, shown="none")] = None,
+    concurrency: Annotated[str | None, option(
+        "Requests under way at once, comma-separated, such as 1,4,16,64.", "N,…", LOAD, shown="none")] = None,
+    rule: Annotated[str | None, option(
+        "The loosest rule that requests may have; shares of its knob are timed. By nats: a rule to recommend beside "
+        "the families, as it is.", "RULE", LOAD, shown="none")] = None,
+    target: Annotated[str, option("Verifying model: a local path or a hub name.", "MODEL", LOAD)] = "bundled",
+    draft: Annotated[str | None, option("Proposing model, or 'suffix'.", "MODEL", LOAD, shown="bundled:worded")] = None,
+    draft_sampling: Annotated[str, option(
+        "How the draft model proposes, as in 'cactus serve'.", "greedy|probabilistic", LOAD)] = "greedy",
+    engine_args: Annotated[str | None, option(
+        "Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'.", "JSON", LOAD,
+        flag="--engine-args", shown="none")] = None,
+    output: Annotated[Path | None, option(
+        "Write the recommendation and its evidence here, as JSON.", "FILE", OUTPUT, shown="none")] = None,
+    memory: Annotated[int, option("Memory for an audit's work, in MiB.", "MIB", RUNNING, min=1)] = 512,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.

@@ -12,6 +12,7 @@ from rich.console import Console
 from cactus_decoding.cli import options
 from cactus_decoding.cli.demo_ways import Comparison, Way
 from cactus_decoding.cli.display import show
+from cactus_decoding.cli.options import BUDGET, RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.zoo import BUNDLED, full_name
 from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
@@ -32,27 +33,16 @@ EXAMPLES = (
 @options.request_options("rule", "protection", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"])
 def demo(
     *,
-    problems: Annotated[int, typer.Option(min=1, metavar="N", help="How many held-out problems to answer.")] = 60,
-    delta: Annotated[
-        list[float] | None,
-        typer.Option(metavar="NATS", help="Another row of Cactus with this delta; may be given several times.",
-                     show_default="none"),
-    ] = None,
-    num_speculative_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Tokens that the draft proposes per step.", rich_help_panel=options.RUNNING,
-                     show_default="each way's best"),
-    ] = None,
-    budget: Annotated[
-        float,
-        typer.Option(min=0, max=1000, metavar="NATS", rich_help_panel=options.BUDGET,
-                     help="Of each response, in the row that has one."),
-    ] = 0.02,
+    problems: Annotated[int, option("How many held-out problems to answer.", "N", min=1)] = 60,
+    delta: Annotated[list[float] | None, option(
+        "Another row of Cactus with this delta; may be given several times.", "NATS", shown="none")] = None,
+    num_speculative_tokens: Annotated[int | None, option(
+        "Tokens that the draft proposes per step.", "N", RUNNING, shown="each way's best")] = None,
+    budget: Annotated[float, option(
+        "Of each response, in the row that has one.", "NATS", BUDGET, min=0, max=1000)] = 0.02,
     settings: options.Settings,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**32, metavar="S", help="Chooses the problems, and the answers' randomness.")
-    ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout, and nothing else.")] = False,
+    seed: Annotated[int, option("Chooses the problems, and the answers' randomness.", "S", min=0, max=2 ** 32)] = 0,
+    as_json: Annotated[bool, option("Write one JSON object to stdout, and nothing else.", flag="--json")] = False,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget."""

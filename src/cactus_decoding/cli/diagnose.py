@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number
+from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.registry import check_names
 
@@ -42,35 +43,23 @@ WHAT, MODELS = "What is asked", "Models"
 )
 def diagnose(
     *,
-    target: Annotated[
-        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
-    ] = "bundled",
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
-                     help="Proposing model; one of its own, because its last layer is probed."),
-    ] = None,
-    task: Annotated[
-        str,
-        typer.Option(metavar="TASK", rich_help_panel=WHAT,
-                     help="Where prompts come from, as for cactus eval. Never what you report on."),
-    ] = "word_problems:split=train",
-    problems: Annotated[
-        int, typer.Option(min=2, metavar="N", rich_help_panel=WHAT, help="Answer the first N problems.")
-    ] = 100,
+    target: Annotated[str, option("Verifying model: a local path or a hub name.", "MODEL", MODELS)] = "bundled",
+    draft: Annotated[str | None, option(
+        "Proposing model; one of its own, because its last layer is probed.", "MODEL", MODELS,
+        shown="bundled:worded")] = None,
+    task: Annotated[str, option(
+        "Where prompts come from, as for cactus eval. Never what you report on.", "TASK",
+        WHAT)] = "word_problems:split=train",
+    problems: Annotated[int, option("Answer the first N problems.", "N", WHAT, min=2)] = 100,
     chat: options.ChatFlag = None,
     system: options.System = None,
-    draft_cost: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="C", rich_help_panel=WHAT, show_default="as measured here",
-                     help="Time of a proposal in passes of the target, on the machine that will serve."),
-    ] = None,
+    draft_cost: Annotated[float | None, option(
+        "Time of a proposal in passes of the target, on the machine that will serve.", "C", WHAT,
+        shown="as measured here", min=0)] = None,
     settings: options.Settings,
-    memory: Annotated[
-        int, typer.Option(min=1, metavar="MIB", rich_help_panel=options.RUNNING,
-                          help="No further problem is answered once rows take so much.")
-    ] = 4096,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of answers.")] = 0,
+    memory: Annotated[int, option(
+        "No further problem is answered once rows take so much.", "MIB", RUNNING, min=1)] = 4096,
+    seed: Annotated[int, option("Of answers.", "S", RUNNING, min=0)] = 0,
     json_file: Annotated[
         Path | None,
         typer.Option("--output", "--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,

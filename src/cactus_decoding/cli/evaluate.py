@@ -16,6 +16,7 @@ from rich.console import Console
 from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import SECONDS, about, counting
 from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, is_tree, read_length
@@ -46,117 +47,69 @@ def evaluate(
         typer.Option("--output", "--out", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
                      help="Result file, JSON Lines. Runs that it holds already are not done again."),
     ],
-    task: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TASK", show_default="word_problems", rich_help_panel=WHAT,
-                     help="word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
-                     "jsonl:path=FILE,extract=NAME; may be given several times."),
-    ] = None,
-    lm_eval: Annotated[
-        str | None,
-        typer.Option("--lm-eval", metavar="NAMES", rich_help_panel=WHAT, show_default="none",
-                     help="Generation tasks of lm-evaluation-harness, comma-separated (needs the extra 'eval')."),
-    ] = None,
-    lm_eval_path: Annotated[
-        Path | None,
-        typer.Option("--lm-eval-path", metavar="DIR", rich_help_panel=WHAT, show_default="none", exists=True,
-                     file_okay=False, help="Folder with further task definitions for lm-evaluation-harness."),
-    ] = None,
-    problems: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", show_default="all; 500 word problems", rich_help_panel=WHAT,
-                     help="Ask the first N problems of each task."),
-    ] = None,
-    allow_code_execution: Annotated[
-        bool,
-        typer.Option("--allow-code-execution", rich_help_panel=WHAT,
-                     help="Run the programs that models write: humaneval needs it. Limits and what is not isolated: "
-                     "docs/evaluation.md."),
-    ] = False,
-    target: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
-                     rich_help_panel=MODELS),
-    ] = "bundled",
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
-                     help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' "
-                     "for the target's first layers; may be given several times."),
-    ] = None,
-    adapt: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", file_okay=False, show_default="none", rich_help_panel=MODELS,
-                     help="Learn from the answers: the draft in this folder proposes, and is trained a step after an "
-                     "answer where a tenth of all answers' time allows, which their times leave out. A new folder "
-                     "begins as a copy of the draft. The optimizer's moments and earlier answers are not kept between "
-                     "commands. One setting at a time."),
-    ] = None,
+    task: Annotated[list[str] | None, option(
+        "word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
+        "jsonl:path=FILE,extract=NAME; may be given several times.", "TASK", WHAT, shown="word_problems")] = None,
+    lm_eval: Annotated[str | None, option(
+        "Generation tasks of lm-evaluation-harness, comma-separated (needs the extra 'eval').", "NAMES", WHAT,
+        flag="--lm-eval", shown="none")] = None,
+    lm_eval_path: Annotated[Path | None, option(
+        "Folder with further task definitions for lm-evaluation-harness.", "DIR", WHAT, flag="--lm-eval-path",
+        shown="none", exists=True, file_okay=False)] = None,
+    problems: Annotated[int | None, option(
+        "Ask the first N problems of each task.", "N", WHAT, shown="all; 500 word problems", min=1)] = None,
+    allow_code_execution: Annotated[bool, option(
+        "Run the programs that models write: humaneval needs it. Limits and what is not isolated: docs/evaluation.md.",
+        panel=WHAT, flag="--allow-code-execution")] = False,
+    target: Annotated[str, option(
+        "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS)] = "bundled",
+    draft: Annotated[list[str] | None, option(
+        "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' for the target's first "
+        "layers; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
+    adapt: Annotated[Path | None, option(
+        "Learn from the answers: the draft in this folder proposes, and is trained a step after an answer where a "
+        "tenth of all answers' time allows, which their times leave out. A new folder begins as a copy of the draft. "
+        "The optimizer's moments and earlier answers are not kept between commands. One setting at a time.", "DIR",
+        MODELS, shown="none", file_okay=False)] = None,
     chat: options.ChatFlag = None,
     system: options.System = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What decodes: transformers, llama-cpp or vllm.", rich_help_panel=MODELS,
-                     show_default="llama-cpp for a GGUF file, else transformers"),
-    ] = None,
-    engine_args: Annotated[
-        str | None,
-        typer.Option("--engine-args", metavar="JSON", show_default="none", rich_help_panel=MODELS,
-                     help="Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'."),
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RULE", show_default="lossless",
-                     help="Acceptance rule, such as cactus:delta=0.5, or your own by its importable path: "
-                     "my_module:MyRule,ratio=0.5; may be given several times."),
-    ] = None,
+    engine: Annotated[str | None, option(
+        "What decodes: transformers, llama-cpp or vllm.", "NAME", MODELS, shown="llama-cpp for a GGUF file, else "
+        "transformers")] = None,
+    engine_args: Annotated[str | None, option(
+        "Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'.", "JSON", MODELS,
+        flag="--engine-args", shown="none")] = None,
+    rule: Annotated[list[str] | None, option(
+        "Acceptance rule, such as cactus:delta=0.5, or your own by its importable path: my_module:MyRule,ratio=0.5; "
+        "may be given several times.", "RULE", shown="lossless")] = None,
     settings: options.Settings,
-    num_speculative_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="N,…", rich_help_panel=options.RUNNING, show_default="6, or none with --tree",
-                     help="Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths are "
-                     "allowed, as in 4,adaptive. Where trees are verified jointly, chains are in blocks, which is the "
-                     "same."),
-    ] = None,
+    num_speculative_tokens: Annotated[str | None, option(
+        "Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths are allowed, as in "
+        "4,adaptive. Where trees are verified jointly, chains are in blocks, which is the same.", "N,…", RUNNING,
+        shown="6, or none with --tree")] = None,
     seeds: Annotated[
         str,
         typer.Option("--seeds", "--seed", metavar="S,…", rich_help_panel=options.RUNNING,
                      help="Of the answers, comma-separated; all rules share them."),
     ] = "0",
-    audit: Annotated[
-        bool,
-        typer.Option("--audit/--no-audit", rich_help_panel=options.OUTPUT,
-                     help="Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time "
-                     "does not count. vLLM's answers are never audited."),
-    ] = True,
-    token_ids: Annotated[
-        bool,
-        typer.Option("--token-ids", rich_help_panel=options.OUTPUT, help="Keep each answer's tokens beside its text."),
-    ] = False,
-    rescore: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
-                     help="Score the texts of this result file anew, by the same tasks or by those of --task and "
-                     "--lm-eval, and write the results to --output; no model runs."),
-    ] = None,
-    every_metric: Annotated[
-        bool,
-        typer.Option("--all", rich_help_panel=options.OUTPUT,
-                     help="Print every metric with its interval, not a row for each setting; 'cactus report' shows "
-                     "them too."),
-    ] = False,
-    interleaved: Annotated[
-        bool,
-        typer.Option("--interleave/--one-by-one", rich_help_panel=options.RUNNING,
-                     help="Answer each problem under every setting before the next, so that whatever slows the machine "
-                     "slows them all; or finish one run after another."),
-    ] = True,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", rich_help_panel=options.RUNNING, show_default="none: in this process",
-                     help="Answer problems in N processes at once. They have one thread each unless --threads says "
-                     "more. The answers are the same; each takes longer than alone: compare times within a file only."),
-    ] = None,
+    audit: Annotated[bool, option(
+        "Work out what each answer cost: nats, total variation, largest likelihood ratio. Its time does not count. "
+        "vLLM's answers are never audited.", panel=OUTPUT, flag="--audit/--no-audit")] = True,
+    token_ids: Annotated[bool, option(
+        "Keep each answer's tokens beside its text.", panel=OUTPUT, flag="--token-ids")] = False,
+    rescore: Annotated[Path | None, option(
+        "Score the texts of this result file anew, by the same tasks or by those of --task and --lm-eval, and write "
+        "the results to --output; no model runs.", "FILE", OUTPUT, shown="none")] = None,
+    every_metric: Annotated[bool, option(
+        "Print every metric with its interval, not a row for each setting; 'cactus report' shows them too.",
+        panel=OUTPUT, flag="--all")] = False,
+    interleaved: Annotated[bool, option(
+        "Answer each problem under every setting before the next, so that whatever slows the machine slows them all; "
+        "or finish one run after another.", panel=RUNNING, flag="--interleave/--one-by-one")] = True,
+    workers: Annotated[int | None, option(
+        "Answer problems in N processes at once. They have one thread each unless --threads says more. The answers are "
+        "the same; each takes longer than alone: compare times within a file only.", "N", RUNNING,
+        shown="none: in this process", min=1)] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""

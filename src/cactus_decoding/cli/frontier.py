@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.registry import check_names
 
@@ -38,74 +39,42 @@ _WIDTHS = (2, 4, 8)
 @options.request_options("protection", "sampling", "max_new_tokens", several=("protect",))
 def frontier(
     *,
-    output: Annotated[
-        Path,
-        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, help="Result file, JSON."),
-    ],
-    rows_file: Annotated[
-        Path | None,
-        typer.Option("--rows", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
-                     show_default="the result file's name with .safetensors",
-                     help="File of recorded rows. One that exists is used again, and no model runs."),
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
-                     help="Draw acceptance against KL and TV here, as SVG (needs the extra 'report')."),
-    ] = None,
-    family: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", show_default="all", help="Rule family, such as cactus, cactus_exact, clamped, "
-                     "ensemble, lenience, typical, top_k; may be given several times."),
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RULE", show_default="none",
-                     help="A rule that stands beside the families as it is, also your own by its importable path: "
-                     "my_module:MyRule,ratio=0.5; may be given several times. --family my_module:MyRule takes the "
-                     "families that it declares."),
-    ] = None,
-    children: Annotated[
-        int,
-        typer.Option(min=0, max=64, metavar="N", show_default="none",
-                     help="Also work out how often one of 1, 2, … N children of a tree's node is kept, with one of "
-                     "them drawn and with none: what width is worth. Takes 2 N times as long."),
-    ] = 0,
-    points: Annotated[int, typer.Option(min=2, metavar="N", help="Knobs per family, over its whole range.")] = 13,
-    positions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many visited positions are recorded.", rich_help_panel=WHAT)
-    ] = 3000,
-    task: Annotated[
-        str,
-        typer.Option(metavar="TASK", rich_help_panel=WHAT, help="Where prompts come from, as for cactus eval. Tune on "
-                     "other problems than you report on."),
-    ] = "word_problems:split=validation",
-    target: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
-                     rich_help_panel=MODELS),
-    ] = "bundled",
-    draft: Annotated[
-        str,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS,
-                     help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' "
-                     "for the target's first layers."),
-    ] = "bundled:worded",
+    output: Annotated[Path, option("Result file, JSON.", "FILE", OUTPUT)],
+    rows_file: Annotated[Path | None, option(
+        "File of recorded rows. One that exists is used again, and no model runs.", "FILE", OUTPUT, flag="--rows",
+        shown="the result file's name with .safetensors")] = None,
+    picture: Annotated[Path | None, option(
+        "Draw acceptance against KL and TV here, as SVG (needs the extra 'report').", "FILE", OUTPUT,
+        shown="none")] = None,
+    family: Annotated[list[str] | None, option(
+        "Rule family, such as cactus, cactus_exact, clamped, ensemble, lenience, typical, top_k; may be given several "
+        "times.", "NAME", shown="all")] = None,
+    rule: Annotated[list[str] | None, option(
+        "A rule that stands beside the families as it is, also your own by its importable path: "
+        "my_module:MyRule,ratio=0.5; may be given several times. --family my_module:MyRule takes the families that it "
+        "declares.", "RULE", shown="none")] = None,
+    children: Annotated[int, option(
+        "Also work out how often one of 1, 2, … N children of a tree's node is kept, with one of them drawn and with "
+        "none: what width is worth. Takes 2 N times as long.", "N", shown="none", min=0, max=64)] = 0,
+    points: Annotated[int, option("Knobs per family, over its whole range.", "N", min=2)] = 13,
+    positions: Annotated[int, option("How many visited positions are recorded.", "N", WHAT, min=1)] = 3000,
+    task: Annotated[str, option(
+        "Where prompts come from, as for cactus eval. Tune on other problems than you report on.", "TASK",
+        WHAT)] = "word_problems:split=validation",
+    target: Annotated[str, option(
+        "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS)] = "bundled",
+    draft: Annotated[str, option(
+        "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' for the target's first "
+        "layers.", "MODEL", MODELS)] = "bundled:worded",
     chat: options.ChatFlag = None,
     system: options.System = None,
-    num_speculative_tokens: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
-                     help="Proposals per step; shorter drafts follow from the same rows."),
-    ] = 12,
+    num_speculative_tokens: Annotated[int, option(
+        "Proposals per step; shorter drafts follow from the same rows.", "N", WHAT, min=1)] = 12,
     settings: options.Settings,
-    seed: Annotated[int, typer.Option(min=0, max=2**32, metavar="S", help="Of the answers.", rich_help_panel=WHAT)] = 0,
-    memory: Annotated[
-        int,
-        typer.Option(min=1, metavar="MIB", rich_help_panel=options.RUNNING,
-                     help="Memory for an audit's work, in MiB. The rows may take four times as much: recording stops "
-                     "there."),
-    ] = 512,
+    seed: Annotated[int, option("Of the answers.", "S", WHAT, min=0, max=2 ** 32)] = 0,
+    memory: Annotated[int, option(
+        "Memory for an audit's work, in MiB. The rows may take four times as much: recording stops there.", "MIB",
+        RUNNING, min=1)] = 512,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise.

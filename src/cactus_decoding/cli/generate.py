@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import metrics_table, pass_times_text, show
+from cactus_decoding.cli.options import OUTPUT, option
 from cactus_decoding.drafting.registry import check_names
 
 if TYPE_CHECKING:
@@ -40,46 +41,27 @@ MODELS = "Models"
 @options.request_options("rule", "budget", "policy", "proposals", "sampling", "answer")
 def generate(
     *,
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to continue; '-' reads standard input.")],
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Verifying model: a local path, a GGUF file or a hub name.",
-                     show_default="bundled", rich_help_panel=MODELS),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, 'suffix' to look proposals up in the text, or "
-                     "'early_exit:layers=3' for the target's first layers.",
-                     show_default="suffix, or bundled:worded for the bundled target", rich_help_panel=MODELS),
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Pass the prompt on as it is. Otherwise a question to the bundled pair becomes "
-                     "'Question: … Answer:'.", rich_help_panel=MODELS),
-    ] = False,
-    chat: Annotated[
-        bool,
-        typer.Option("--chat", help="Ask by the target's chat template, as chat models want it.",
-                     rich_help_panel=MODELS),
-    ] = False,
+    prompt: Annotated[str, typer.Argument(help="The text to continue; '-' reads standard input.", metavar="PROMPT")],
+    target: Annotated[str | None, option(
+        "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS, shown="bundled")] = None,
+    draft: Annotated[str | None, option(
+        "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' for the target's first "
+        "layers.", "MODEL", MODELS, shown="suffix, or bundled:worded for the bundled target")] = None,
+    raw: Annotated[bool, option(
+        "Pass the prompt on as it is. Otherwise a question to the bundled pair becomes 'Question: … Answer:'.",
+        panel=MODELS, flag="--raw")] = False,
+    chat: Annotated[bool, option(
+        "Ask by the target's chat template, as chat models want it.", panel=MODELS, flag="--chat")] = False,
     settings: options.Settings,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Write one JSON object to stdout, and nothing else.",
-                     rich_help_panel=options.OUTPUT),
-    ] = False,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
-                     help="Record what happened at every token here; 'cactus trace FILE' makes a page of it."),
-    ] = None,
-    adapt: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", file_okay=False, show_default="none", rich_help_panel=MODELS,
-                     help="Learn from the response: the draft in this folder proposes, and is trained a step after it "
-                     "where a tenth of all responses' time allows. A new folder begins as a copy of the draft. The "
-                     "optimizer's moments and earlier responses are not kept between commands."),
-    ] = None,
+    as_json: Annotated[bool, option(
+        "Write one JSON object to stdout, and nothing else.", panel=OUTPUT, flag="--json")] = False,
+    trace: Annotated[Path | None, option(
+        "Record what happened at every token here; 'cactus trace FILE' makes a page of it.", "FILE", OUTPUT,
+        shown="none")] = None,
+    adapt: Annotated[Path | None, option(
+        "Learn from the response: the draft in this folder proposes, and is trained a step after it where a tenth of "
+        "all responses' time allows. A new folder begins as a copy of the draft. The optimizer's moments and earlier "
+        "responses are not kept between commands.", "DIR", MODELS, shown="none", file_okay=False)] = None,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip

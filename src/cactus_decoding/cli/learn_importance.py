@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import INTERRUPTED, options
+from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.registry import check_names
 
@@ -30,40 +31,22 @@ def learn_importance(
         typer.Option("--output", "--out", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
                      help="The importance, as safetensors; 'cactus show FILE' says what it found."),
     ],
-    target: Annotated[
-        str, typer.Option(metavar="MODEL", help="Verifying model: a local path or a hub name.", rich_help_panel=MODELS)
-    ] = "bundled",
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", rich_help_panel=MODELS, show_default="bundled:worded",
-                     help="Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3'."),
-    ] = None,
-    task: Annotated[
-        str,
-        typer.Option(metavar="TASK", rich_help_panel=WHAT,
-                     help="What to learn from: word_problems:split=train (or validation), gsm8k:path=FILE, or "
-                     "jsonl:path=FILE,extract=NAME. Never what you report on."),
-    ] = "word_problems:split=train",
-    problems: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=WHAT, help="Learn from the first N problems.")
-    ] = 1000,
+    target: Annotated[str, option("Verifying model: a local path or a hub name.", "MODEL", MODELS)] = "bundled",
+    draft: Annotated[str | None, option(
+        "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3'.", "MODEL", MODELS,
+        shown="bundled:worded")] = None,
+    task: Annotated[str, option(
+        "What to learn from: word_problems:split=train (or validation), gsm8k:path=FILE, or "
+        "jsonl:path=FILE,extract=NAME. Never what you report on.", "TASK", WHAT)] = "word_problems:split=train",
+    problems: Annotated[int, option("Learn from the first N problems.", "N", WHAT, min=1)] = 1000,
     chat: options.ChatFlag = None,
     system: options.System = None,
-    continuations: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", rich_help_panel=WHAT,
-                     help="How often an answer is continued from a position, with the drafted token and without."),
-    ] = 2,
-    max_positions: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=WHAT, help="Positions of one answer, at most.")
-    ] = 8,
+    continuations: Annotated[int, option(
+        "How often an answer is continued from a position, with the drafted token and without.", "N", WHAT, min=1)] = 2,
+    max_positions: Annotated[int, option("Positions of one answer, at most.", "N", WHAT, min=1)] = 8,
     settings: options.Settings,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of answers and continuations.")
-    ] = 0,
-    batch: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=options.RUNNING, help="Continuations at once.")
-    ] = 64,
+    seed: Annotated[int, option("Of answers and continuations.", "S", RUNNING, min=0)] = 0,
+    batch: Annotated[int, option("Continuations at once.", "N", RUNNING, min=1)] = 64,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Learn where relaxing spoils answers, for --importance of other commands.

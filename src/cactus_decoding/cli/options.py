@@ -30,29 +30,20 @@ SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Runnin
 Settings = dict[str, Any]
 """What the options of a request say, by the names that `Request.from_dict` takes."""
 
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="CPU threads.",
-        show_default="1 for small models such as the bundled pair, else torch's own",
-        rich_help_panel=RUNNING,
-    ),
-]
 
-ChatFlag = Annotated[
-    bool | None,
-    typer.Option("--chat/--no-chat", help="Ask by the target's chat template; or continue prompts as plain text.",
-                 show_default="by the template where the target has one", rich_help_panel="Models"),
-]  # fmt: skip
-System = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="System message of a chat.", show_default="the template's own",
-                 rich_help_panel="Models"),
-]  # fmt: skip
+def option(doc: str, metavar: str | None = None, panel: str | None = None, *, flag: str = "", **more: Any) -> Any:
+    """Return an option: its help, what its value is called, its panel of help, and its default as it is shown there."""
+    more |= {"show_default": more.pop("shown", True), "dir_okay": metavar != "FILE"}
+    return typer.Option(*filter(None, [flag]), help=doc, metavar=metavar, rich_help_panel=panel, **more)
 
 
+Threads = Annotated[int | None, option(
+    "CPU threads.", "N", RUNNING, min=1, shown="1 for small models such as the bundled pair, else torch's own",
+)]  # fmt: skip
+ChatFlag = Annotated[bool | None, option(
+    "Ask by the target's chat template; or continue prompts as plain text.", panel="Models", flag="--chat/--no-chat",
+    shown="by the template where the target has one")]  # fmt: skip
+System = Annotated[str | None, option("System message of a chat.", "TEXT", "Models", shown="the template's own")]
 _FLAGS = {"budget_nats": "--budget"}
 """Those that are not spelled as the settings are."""
 _PANELS = {"sampling": SAMPLING, "answer": SAMPLING, "proposals": RUNNING, "judging": None}

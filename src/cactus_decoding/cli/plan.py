@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
@@ -28,38 +29,20 @@ ASKED = "What is asked"
 
 
 def plan(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULT.jsonl…", help="Result files of cactus eval.")],
-    rate: Annotated[
-        list[float],
-        typer.Option(metavar="R", rich_help_panel=ASKED, help="Requests a second; give it again for another rate."),
-    ],
-    latency: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", rich_help_panel=ASKED, help="Answers are to be complete within so long."),
-    ],
-    costs: Annotated[
-        str,
-        typer.Option(metavar="COSTS", rich_help_panel=ASKED,
-                     help="What a step takes: a JSON file of measured times, or a GPU on paper."),
-    ],
-    share: Annotated[
-        float, typer.Option(metavar="P", rich_help_panel=ASKED, help="Of the answers, in (0, 1).")
-    ] = 0.95,
-    max_batch: Annotated[
-        int, typer.Option(min=1, max=4096, metavar="N", rich_help_panel=ASKED,
-                          help="Requests that share a replica's step at most.")
-    ] = 64,
-    replicas: Annotated[
-        int | None,
-        typer.Option(min=1, max=100_000, metavar="N", rich_help_panel=ASKED, show_default="the fewest that keep it",
-                     help="Work out the latencies of so many replicas instead."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", rich_help_panel=options.RUNNING, help="Of arrivals.")] = 0,
-    picture: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.svg", dir_okay=False, rich_help_panel=options.OUTPUT, show_default="none",
-                     help="Draw replicas, or latencies, by rate."),
-    ] = None,
+    results: Annotated[list[Path], typer.Argument(help="Result files of cactus eval.", metavar="RESULT.jsonl…")],
+    rate: Annotated[list[float], option("Requests a second; give it again for another rate.", "R", ASKED)],
+    latency: Annotated[float, option("Answers are to be complete within so long.", "SECONDS", ASKED)],
+    costs: Annotated[str, option(
+        "What a step takes: a JSON file of measured times, or a GPU on paper.", "COSTS", ASKED)],
+    share: Annotated[float, option("Of the answers, in (0, 1).", "P", ASKED)] = 0.95,
+    max_batch: Annotated[int, option(
+        "Requests that share a replica's step at most.", "N", ASKED, min=1, max=4096)] = 64,
+    replicas: Annotated[int | None, option(
+        "Work out the latencies of so many replicas instead.", "N", ASKED, shown="the fewest that keep it", min=1,
+        max=100000)] = None,
+    seed: Annotated[int, option("Of arrivals.", "S", RUNNING, min=0)] = 0,
+    picture: Annotated[Path | None, option(
+        "Draw replicas, or latencies, by rate.", "FILE.svg", OUTPUT, shown="none")] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--output", "--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,

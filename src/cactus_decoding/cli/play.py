@@ -9,6 +9,7 @@ import typer
 
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.cli import notes, options, profiles
+from cactus_decoding.cli.options import option
 from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 
 if TYPE_CHECKING:
@@ -25,48 +26,30 @@ SERVER, LIMITS = "Server", "Limits for each visitor"
 
 
 def play(
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Verifying model where a visitor names none: a local path, a GGUF "
-                     "file or a hub name.",
-                     show_default="bundled"),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'suffix' to look proposals up in the text.",
-                     show_default="suffix, or bundled:worded for the bundled target"),
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RULE", show_default="none",
-                     help="A rule of your own that visitors may choose, by its importable path: "
-                     "my_module:MyRule,ratio=0.5; may be given several times. No visitor imports a module."),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. On another than loopback, whoever reaches it may "
-                     "use it: there is no password.", rich_help_panel=SERVER),
-    ] = "127.0.0.1",
+    target: Annotated[str | None, option(
+        "Verifying model where a visitor names none: a local path, a GGUF file or a hub name.", "MODEL",
+        shown="bundled")] = None,
+    draft: Annotated[str | None, option(
+        "Proposing model, or 'suffix' to look proposals up in the text.", "MODEL",
+        shown="suffix, or bundled:worded for the bundled target")] = None,
+    rule: Annotated[list[str] | None, option(
+        "A rule of your own that visitors may choose, by its importable path: my_module:MyRule,ratio=0.5; may be given "
+        "several times. No visitor imports a module.", "RULE", shown="none")] = None,
+    host: Annotated[str, option(
+        "Address to listen on. On another than loopback, whoever reaches it may use it: there is no password.",
+        "ADDRESS", SERVER)] = "127.0.0.1",
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="N", help="Port; 0 takes a free one.",
                      show_default=f"{PORT}, or a free one where that is taken", rich_help_panel=SERVER),
     ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page.", rich_help_panel=SERVER)
-    ] = True,
-    allow_models: Annotated[
-        bool | None,
-        typer.Option("--allow-models/--no-allow-models", help="Let visitors name models, which are then read from "
-                     "this machine's disk or fetched from the hub. Code that comes with them is never run.",
-                     show_default="allowed on loopback", rich_help_panel=SERVER),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Longest answer.", rich_help_panel=LIMITS)
-    ] = 512,
-    max_prompt: Annotated[
-        int, typer.Option(min=1, metavar="CHARACTERS", help="Longest prompt.", rich_help_panel=LIMITS)
-    ] = 8000,
+    browser: Annotated[bool, option("Open the page.", panel=SERVER, flag="--browser/--no-browser")] = True,
+    allow_models: Annotated[bool | None, option(
+        "Let visitors name models, which are then read from this machine's disk or fetched from the hub. Code that "
+        "comes with them is never run.", panel=SERVER, flag="--allow-models/--no-allow-models",
+        shown="allowed on loopback")] = None,
+    max_new_tokens: Annotated[int, option("Longest answer.", "N", LIMITS, min=1)] = 512,
+    max_prompt: Annotated[int, option("Longest prompt.", "CHARACTERS", LIMITS, min=1)] = 8000,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip

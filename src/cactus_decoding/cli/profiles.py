@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
+from cactus_decoding.cli.options import RUNNING, option
 
-from cactus_decoding.cli.options import RUNNING
-
-ProfileFile = Annotated[
-    Path | None,
-    typer.Option("--profile", metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=RUNNING,
-                 help="Target, draft, proposals per step and threads by what 'cactus tune' wrote here; options that "
-                 "are given win. It must be of this machine and of these files."),
-]  # fmt: skip
+ProfileFile = Annotated[Path | None, option(
+    "Target, draft, proposals per step and threads by what 'cactus tune' wrote here; options that are given win. It "
+    "must be of this machine and of these files.", "FILE", RUNNING, flag="--profile", shown="none",
+)]  # fmt: skip
 
 
 class Chosen(NamedTuple):

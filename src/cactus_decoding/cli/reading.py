@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.generate import ASK
+from cactus_decoding.cli.options import OUTPUT, option
 
 if TYPE_CHECKING:
     from cactus_decoding.policy.importance import Importance
@@ -47,22 +48,12 @@ REPORT_EXAMPLES = (
 
 
 def report(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULT.jsonl…", help="Result files of cactus eval.")],
-    output: Annotated[
-        Path,
-        typer.Option(metavar="FILE", dir_okay=False, help="The page: one HTML file that needs nothing else.",
-                     rich_help_panel=options.OUTPUT),
-    ],
-    markdown: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="none", rich_help_panel=options.OUTPUT,
-                     help="Write the tables here too, as Markdown."),
-    ] = None,
-    frontier: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="none",
-                     help="Result file of cactus frontier, whose picture is added."),
-    ] = None,
+    results: Annotated[list[Path], typer.Argument(help="Result files of cactus eval.", metavar="RESULT.jsonl…")],
+    output: Annotated[Path, option("The page: one HTML file that needs nothing else.", "FILE", OUTPUT)],
+    markdown: Annotated[Path | None, option(
+        "Write the tables here too, as Markdown.", "FILE", OUTPUT, shown="none")] = None,
+    frontier: Annotated[Path | None, option(
+        "Result file of cactus frontier, whose picture is added.", "FILE", shown="none")] = None,
 ) -> None:  # fmt: skip
     """Show what rules cost and what they buy: pictures and tables, every number with its interval.
 
@@ -92,12 +83,10 @@ TRACE_EXAMPLES = (
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="TRACE.jsonl", help="Trace of cactus generate --trace.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="beside the trace, ending in .html",
-                     help="The page: one HTML file that needs nothing else.", rich_help_panel=options.OUTPUT),
-    ] = None,
+    file: Annotated[Path, typer.Argument(help="Trace of cactus generate --trace.", metavar="TRACE.jsonl")],
+    output: Annotated[Path | None, option(
+        "The page: one HTML file that needs nothing else.", "FILE", OUTPUT,
+        shown="beside the trace, ending in .html")] = None,
 ) -> None:  # fmt: skip
     """Show a response token by token: what both models and the rule thought there, and what it cost.
 
@@ -124,18 +113,12 @@ SIDES = {"target": "the target may write", "draft": "the draft may write"}
 
 
 def show(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A file of cactus learn-importance, or a bundled draft's name.")
-    ],
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many tokens to name at each end.")] = 15,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", show_default="the target that the file names",
-                     help="Whose tokenizer knows what the tokens say."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object to stdout, and nothing else.")
-    ] = False,
+    file: Annotated[str, typer.Argument(
+        help="A file of cactus learn-importance, or a bundled draft's name.", metavar="FILE")],
+    top: Annotated[int, option("How many tokens to name at each end.", "N", min=1)] = 15,
+    tokenizer: Annotated[str | None, option(
+        "Whose tokenizer knows what the tokens say.", "MODEL", shown="the target that the file names")] = None,
+    as_json: Annotated[bool, option("Write one JSON object to stdout, and nothing else.", flag="--json")] = False,
 ) -> None:  # fmt: skip
     """Show a learned importance: its training, how well it tells positions apart, and the tokens that matter to it."""
     from cactus_decoding.files.writing import as_json as to_json

@@ -11,6 +11,7 @@ import typer
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import pass_times_text
+from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import check_model_name
@@ -40,78 +41,45 @@ SERVER = "Server"
 
 @options.request_options("policy", without=("importance_scale",))
 def serve(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TARGET] [VLLM OPTIONS]", help="Verifying model, a local path, a GGUF file or a hub "
-                       "name, and then whatever vLLM's server takes.", show_default="bundled, with vLLM"),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="vllm|llama-cpp", help="What runs the models.", show_default="llama-cpp for a GGUF file"),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Proposing model, or 'suffix' to look proposals up in the text.",
-                     show_default="suffix, or ngram with vLLM; bundled:worded for the bundled target"),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(metavar="RULE", help="For requests that name none, such as cactus:delta=0.5, or your own: "
-                     "my_module:MyRule,ratio=0.5. No request imports a module: they name the package's rules, those "
-                     "that installed packages register, and this one.",
-                     show_default="lossless"),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="NATS", help="What a response may spend on the rule, if its request says nothing.",
-                     show_default="no limit"),
-    ] = None,
-    num_speculative_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Tokens that the draft proposes per step; llama.cpp also takes 'auto', for as "
-                     "many as pay on this machine, which may be none. Neither engine reads trees.",
-                     show_default="vLLM: 4; llama.cpp: auto", rich_help_panel=options.RUNNING)
-    ] = None,
-    draft_sampling: Annotated[
-        str,
-        typer.Option(metavar="greedy|probabilistic", help="vLLM: how the draft model proposes: its likeliest tokens, "
-                     "or draws at the request's temperature, as it always does with llama.cpp."),
-    ] = "greedy",
-    audit_fraction: Annotated[
-        float, typer.Option(min=0, max=1, metavar="F", help="vLLM: part of the positions to audit for the metrics.")
-    ] = 0.0,
-    host: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address to listen on.", rich_help_panel=SERVER,
-                     show_default="llama.cpp: 127.0.0.1; on others a key is demanded"),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="N", help="Port; for llama.cpp, 0 takes a free one.",
-                     show_default=str(PORT), rich_help_panel=SERVER),
-    ] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(
+        help="Verifying model, a local path, a GGUF file or a hub name, and then whatever vLLM's server takes.",
+        metavar="[TARGET] [VLLM OPTIONS]", show_default="bundled, with vLLM")] = None,
+    engine: Annotated[str | None, option(
+        "What runs the models.", "vllm|llama-cpp", shown="llama-cpp for a GGUF file")] = None,
+    draft: Annotated[str | None, option(
+        "Proposing model, or 'suffix' to look proposals up in the text.", "MODEL",
+        shown="suffix, or ngram with vLLM; bundled:worded for the bundled target")] = None,
+    rule: Annotated[str | None, option(
+        "For requests that name none, such as cactus:delta=0.5, or your own: my_module:MyRule,ratio=0.5. No request "
+        "imports a module: they name the package's rules, those that installed packages register, and this one.",
+        "RULE", shown="lossless")] = None,
+    budget: Annotated[float | None, option(
+        "What a response may spend on the rule, if its request says nothing.", "NATS", shown="no limit", min=0)] = None,
+    num_speculative_tokens: Annotated[str | None, option(
+        "Tokens that the draft proposes per step; llama.cpp also takes 'auto', for as many as pay on this machine, "
+        "which may be none. Neither engine reads trees.", "N", RUNNING, shown="vLLM: 4; llama.cpp: auto")] = None,
+    draft_sampling: Annotated[str, option(
+        "vLLM: how the draft model proposes: its likeliest tokens, or draws at the request's temperature, as it always "
+        "does with llama.cpp.", "greedy|probabilistic")] = "greedy",
+    audit_fraction: Annotated[float, option(
+        "vLLM: part of the positions to audit for the metrics.", "F", min=0, max=1)] = 0.0,
+    host: Annotated[str | None, option(
+        "Address to listen on.", "ADDRESS", SERVER, shown="llama.cpp: 127.0.0.1; on others a key is demanded")] = None,
+    port: Annotated[int | None, option(
+        "Port; for llama.cpp, 0 takes a free one.", "N", SERVER, shown=str(PORT), min=0, max=65535)] = None,
     api_key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help=f"Answer those only who bring this key as 'Authorization: Bearer KEY'. "
                      f"llama.cpp: {KEY} in the environment does the same, and other users of the machine do not see "
                      "it.", show_default="none", rich_help_panel=SERVER),
     ] = None,
-    max_waiting: Annotated[
-        int, typer.Option(min=0, metavar="N", help="llama.cpp: requests that may wait; others get 503.",
-                          rich_help_panel=SERVER)
-    ] = 32,
-    parallel: Annotated[
-        int, typer.Option(min=1, max=64, metavar="N", help="llama.cpp: requests at a time; they are read together.",
-                          rich_help_panel=SERVER)
-    ] = 1,
-    kept_prompts: Annotated[
-        int, typer.Option(min=0, metavar="N", help="llama.cpp: texts that stay read; 0 keeps none.",
-                          rich_help_panel=SERVER)
-    ] = 4,
-    alias: Annotated[
-        str | None, typer.Option(metavar="NAME", help="llama.cpp: what answers call the model; requests may name any.",
-                                 show_default="what the file says", rich_help_panel=SERVER)
-    ] = None,
+    max_waiting: Annotated[int, option("llama.cpp: requests that may wait; others get 503.", "N", SERVER, min=0)] = 32,
+    parallel: Annotated[int, option(
+        "llama.cpp: requests at a time; they are read together.", "N", SERVER, min=1, max=64)] = 1,
+    kept_prompts: Annotated[int, option("llama.cpp: texts that stay read; 0 keeps none.", "N", SERVER, min=0)] = 4,
+    alias: Annotated[str | None, option(
+        "llama.cpp: what answers call the model; requests may name any.", "NAME", SERVER,
+        shown="what the file says")] = None,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
     *,
@@ -157,8 +125,8 @@ def serve(
         return _serve_llama_cpp(
             target, draft, spending, address, key, alias, max_waiting, (parallel, kept_prompts), threads
         )
-    for option, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
-        given += [] if value is None else [option, str(value)]
+    for name, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
+        given += [] if value is None else [name, str(value)]
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     for role, name in (("target", target), ("draft", draft)):
         # vLLM knows other places, such as s3://bucket, and other folders

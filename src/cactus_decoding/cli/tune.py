@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.cli import INTERRUPTED, notes, options
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import Stages
 from cactus_decoding.drafting.registry import LOOK_UPS, check_names
 from cactus_decoding.zoo import BUNDLED, DRAFTS
@@ -38,33 +39,20 @@ NUM_PROMPTS = 10
 @options.request_options("rule", "sampling", "max_new_tokens", "seed", max_new_tokens=128)
 def tune(
     *,
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TARGET [DRAFT]…]", help="Verifying model, and those that might draft for it: local "
-                       "paths, GGUF files or hub names. Look-up is tried in any case.",
-                       show_default="bundled and its drafts"),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="TASK", show_default="ten of ours",
-                     help="Where prompts come from, as for cactus eval, such as jsonl:path=prompts.jsonl; the first "
-                     "ten are asked."),
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option("--chat/--no-chat", help="Ask by the target's chat template.",
-                     show_default="for prompts of ours, where it has one"),
-    ] = None,
+    models: Annotated[list[str] | None, typer.Argument(
+        help="Verifying model, and those that might draft for it: local paths, GGUF files or hub names. Look-up is "
+        "tried in any case.", metavar="[TARGET [DRAFT]…]", show_default="bundled and its drafts")] = None,
+    task: Annotated[str | None, option(
+        "Where prompts come from, as for cactus eval, such as jsonl:path=prompts.jsonl; the first ten are asked.",
+        "TASK", shown="ten of ours")] = None,
+    chat: Annotated[bool | None, option(
+        "Ask by the target's chat template.", flag="--chat/--no-chat",
+        shown="for prompts of ours, where it has one")] = None,
     settings: options.Settings,
-    minutes: Annotated[
-        float, typer.Option(min=0.01, max=60, metavar="M", rich_help_panel=options.RUNNING,
-                            help="Time that it may take, loading included.")
-    ] = 3.0,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, show_default="in the cache", rich_help_panel=options.OUTPUT,
-                     help="Write the profile here, which 'generate', 'serve' and 'play' read by --profile."),
-    ] = None,
+    minutes: Annotated[float, option("Time that it may take, loading included.", "M", RUNNING, min=0.01, max=60)] = 3.0,
+    output: Annotated[Path | None, option(
+        "Write the profile here, which 'generate', 'serve' and 'play' read by --profile.", "FILE", OUTPUT,
+        shown="in the cache")] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Say in three minutes whether speculation pays on this machine, with which draft and how many proposals.

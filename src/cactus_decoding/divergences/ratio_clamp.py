@@ -98,14 +98,15 @@ class ClampedRow:
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
         missing = 1 - draft_probs.sum().item()
         ratios = draft_probs / target_probs
-        if len(ratios) and ratios.amax() > _ENDLESS:  # q times the bound is nothing: all of p is lost
+        largest = ratios.amax().item() if len(ratios) else 0.0
+        if largest > _ENDLESS:  # q times the bound is nothing: all of p is lost
             kept = ratios <= _ENDLESS
             missing += draft_probs[~kept].sum().item()
             ratios, target_probs = ratios[kept], target_probs[kept]
         self.target, self.ratios = target_probs, ratios
         self._clamped = torch.empty_like(ratios)
         self._rough = target_probs, ratios, self._clamped
-        if len(ratios) >= _LONG and ratios.amax() < _LARGEST_ROUGH:
+        if len(ratios) >= _LONG and largest < _LARGEST_ROUGH:
             self._rough = target_probs.float(), ratios.float(), torch.empty(len(ratios), dtype=torch.float32)
         self._min_log_ratio = _log(ratios.amin().item()) if len(ratios) else 0.0
         if missing < -0.5:  # beside fixed tokens: what p has too much of is lost below the least ratio

@@ -80,7 +80,8 @@ def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
         quotient = h / q
         if not bool(h.amin() > 0):
             quotient.masked_fill_(h == 0, 1.0)
-        kl = log_(quotient).mul_(h).sum(-1) + slack
+        logs = log_(quotient)
+        kl = (torch.dot(logs, h) if h.dim() == 1 else logs.mul_(h).sum(-1)) + slack
         if bool(kl.isfinite().all()):
             return kl.clamp(min=0)  # rounding can take 0 below it
     # a difference of logs, because the quotient overflows where the target's probability is subnormal

@@ -13,10 +13,10 @@ from cactus_decoding.drafting.lengths import FixedLength, TreeShape
 from cactus_decoding.drafting.suffix_index import SuffixIndex
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.models.trees import path_places, tree_inputs
 from cactus_decoding.sampling.params import is_greedy
 from cactus_decoding.sampling.rows import check_drawn, draw, draw_one
 from cactus_decoding.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.types.proposals import path_places, tree_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DRAFT_LENGTHS = Contributed[type["DraftLength"]](
     {
-        "fixed": "cactus_decoding.drafting.lengths.fixed:FixedLength",
+        "fixed": "cactus_decoding.drafting.lengths.base:FixedLength",
         "confidence": "cactus_decoding.drafting.lengths.confidence:ConfidenceStop",
         "adaptive": "cactus_decoding.drafting.lengths.adaptive:AdaptiveLength",
         "auto": "cactus_decoding.drafting.automatic:AutoLength",

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 
 from cactus_decoding.arguments.checks import shown
-from cactus_decoding.generation.loop import decode
+from cactus_decoding.generation.loop import StoppingCriteria, decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request, Settings
 from cactus_decoding.generation.settings import with_usual_proposals
-from cactus_decoding.generation.stopping import StoppingCriteria
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import Fate, Outcome
 

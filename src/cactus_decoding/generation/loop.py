@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from cactus_decoding.drafting.lengths.base import PerResponse, TreeShape
-from cactus_decoding.models.base import BaseCachedModel
-from cactus_decoding.models.trees import append_proposal, keep_path
+from cactus_decoding.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.sampling.rows import check_drawn
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
 from cactus_decoding.verification.walk import Verifier
 
+if TYPE_CHECKING:
+    from cactus_decoding.models.tokenizers import Tokenizer
+
 StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
+
+
+class StoppingCriteria:
+    """Ends a response at a stop token, or as soon as its text holds a stop string.
+
+    Args:
+        token_ids: stop tokens.
+        strings: stop strings; not empty ones.
+        tokenizer: to read the response with.
+        prompt_length: tokens of the prompt, in which nothing is looked for.
+    """
+
+    def __init__(
+        self, token_ids: Sequence[int], strings: Sequence[str], tokenizer: Tokenizer, prompt_length: int
+    ) -> None:
+        self._token_ids = frozenset(token_ids)
+        self._strings = tuple(strings)
+        self._tokenizer = tokenizer
+        self._prompt_length = prompt_length
+        # a stop string cannot span more tokens than it has bytes, but text is decoded from a token boundary: one spare
+        self._window = max((len(s.encode()) for s in strings), default=0) + 1
+
+    def __call__(self, token_ids: list[int]) -> bool:
+        """Say whether the last token ends the response."""
+        if token_ids[-1] in self._token_ids:
+            return True
+        if not self._strings:
+            return False
+        start = max(self._prompt_length, len(token_ids) - self._window)
+        text = self._tokenizer.decode(token_ids[start:], skip_special_tokens=True)
+        return any(s in text for s in self._strings)
+
+    def trim(self, text: str) -> str:
+        """Cut a response's text before the first stop string in it."""
+        ends = [text.index(s) for s in self._strings if s in text]
+        return text[: min(ends)] if ends else text
 
 
 def decode(

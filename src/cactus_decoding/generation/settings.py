@@ -26,13 +26,9 @@ AUTO = "auto"
 class RuleSettings:
     """The acceptance rule, as it is spelled."""
 
-    rule: Annotated[
-        str,
-        Knob(
-            "Acceptance rule, such as cactus:delta=0.5 ('cactus rules' lists all) or my_module:MyRule,ratio=0.5.",
-            metavar="RULE",
-        ),
-    ] = "lossless"
+    rule: Annotated[str, Knob(
+        "Acceptance rule, such as cactus:delta=0.5 ('cactus rules' lists all) or my_module:MyRule,ratio=0.5.",
+        metavar="RULE")] = "lossless"  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,15 +44,10 @@ class ProposalSettings:
             shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}",
         ),
     ] = None
-    tree: Annotated[
-        str | None,
-        Knob(
-            "Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of them, and so "
-            "on, 'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is worth its "
-            "time.",
-            metavar="SHAPE",
-        ),
-    ] = None
+    tree: Annotated[str | None, Knob(
+        "Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of them, and so on, "
+        "'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is worth its time.",
+        metavar="SHAPE")] = None  # fmt: skip
     verification: Annotated[
         str, Knob("; ".join(f"'{each.name}': {each.summary}" for each in VERIFICATIONS.values()) + ".", metavar="HOW")
     ] = next(iter(VERIFICATIONS))

@@ -11,6 +11,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from cactus_decoding.types import Proposal
+from cactus_decoding.types.proposals import path_places, tree_inputs
+
 
 class Forward(Protocol):
     """Reads tokens into a cache of its own and gives logits."""
@@ -303,3 +306,31 @@ def check_fits(role: str, window: int | None, prompt_length: int, num_speculativ
         raise ValueError(
             f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
         )
+
+
+def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
+    """Read what a model has not read of a text, and a proposal behind it: return the logits behind the text and each.
+
+    Args:
+        model: whose cache holds the beginning of the text.
+        text: at least one token longer than that.
+        proposal: whose tokens follow the text.
+
+    Returns:
+        Logits, ``[len(proposal.token_ids) + 1, vocabulary]``.
+    """
+    token_ids = proposal.token_ids
+    if not proposal.branches:  # a chain needs no mask, which for a prompt would grow with its square
+        return model.append([*text[model.length :], *token_ids], rows=len(token_ids) + 1)
+    if len(text) - model.length > 1:
+        model.append(text[model.length : -1], rows=1)
+    behind = [-1, *(1 + parent for parent in proposal.parents)]  # the last token of the text is the root
+    return model.append([text[-1], *token_ids], len(behind), **tree_inputs(len(text) - 1, behind))
+
+
+def keep_path(model: BaseCachedModel, length: int, proposal: Proposal, path: Sequence[int]) -> None:
+    """Keep a text and a path through a proposal behind it in a model's cache, and nothing else."""
+    if proposal.branches:
+        model.keep(path_places(length, path))
+    else:
+        model.rollback(length + len(path))

@@ -44,27 +44,16 @@ class Budget:
         0.1
     """
 
-    nats: Annotated[
-        float | None,
-        Knob(
-            "Limit on how far the distribution of a whole answer may move from the target's; infinity only measures. "
-            "With relaxed_greedy: on the log-probability given up.",
-            "nats",
-            ge=0,
-            flat="budget_nats",
-            metavar="NATS",
-        ),
-    ] = None
-    max_shift: Annotated[
-        float | None,
-        Knob("The same by its consequence: no event's probability moves by more.", ge=0, le=1, metavar="P"),
-    ] = None
-    expected_tokens: Annotated[
-        int | None,
-        Knob(
-            "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens", ge=1
-        ),
-    ] = None
+    nats: Annotated[float | None, Knob(
+        "Limit on how far the distribution of a whole answer may move from the target's; infinity only measures. With "
+        "relaxed_greedy: on the log-probability given up.", "nats", ge=0, flat="budget_nats",
+        metavar="NATS")] = None  # fmt: skip
+    max_shift: Annotated[float | None, Knob(
+        "The same by its consequence: no event's probability moves by more.", ge=0, le=1,
+        metavar="P")] = None  # fmt: skip
+    expected_tokens: Annotated[int | None, Knob(
+        "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens",
+        ge=1)] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         if (self.nats is None) == (self.max_shift is None):

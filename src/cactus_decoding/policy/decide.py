@@ -142,7 +142,8 @@ class Policy:
 
     def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
         """Return the state behind a proposed token of this step, had it been kept."""
-        state = state._replace(spent=state.spent + decision.nats)
+        if nats := decision.nats:
+            state = state._replace(spent=state.spent + nats)
         return state if self.fitted is None else state._replace(phase=self.fitted.after(state.phase, [token_id]))
 
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:

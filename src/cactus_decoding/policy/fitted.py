@@ -105,7 +105,7 @@ class FittedPolicy:
         Returns:
             A rule; None where the position must not be relaxed.
         """
-        if not self.phases.relaxable(state, [position.token_ids[0]], self.vocabulary)[0]:
+        if not self.phases.relaxes(state):
             return None
         untempered, protection, limit = judges_untempered(rule), self.protection, self.limit
         if protection is not None and self.token_ids is not None:

@@ -56,10 +56,8 @@ class Phases:
     """
 
     lossless_tokens: Annotated[int, Knob("The first N tokens of an answer are lossless.", "tokens", ge=0)] = 0
-    relax_within: Annotated[
-        tuple[Mark, Mark] | None,
-        Knob("Relax only between these marks, such as '<think>' '</think>'.", metavar="OPEN CLOSE"),
-    ] = None
+    relax_within: Annotated[tuple[Mark, Mark] | None, Knob(
+        "Relax only between these marks, such as '<think>' '</think>'.", metavar="OPEN CLOSE")] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         check_knobs(self)
@@ -99,9 +97,13 @@ class Phases:
         """Say of each of some tokens that follow a state whether the position it stands at may be relaxed."""
         allowed = []
         for token in token_ids:
-            allowed.append(state.num_emitted >= self.lossless_tokens and (self.relax_within is None or state.inside))
+            allowed.append(self.relaxes(state))
             state = self.after(state, [token], vocabulary)
         return allowed
+
+    def relaxes(self, state: PhaseState) -> bool:
+        """Say whether the position behind a state may be relaxed."""
+        return state.num_emitted >= self.lossless_tokens and (self.relax_within is None or state.inside)
 
 
 def as_text(mark: Mark) -> str:

@@ -83,16 +83,9 @@ class Protection:
             metavar="PATTERN",
         ),
     ]
-    threshold: Annotated[
-        float,
-        Knob(
-            "The largest probability of such tokens at which a position may be relaxed.",
-            ge=0,
-            le=1,
-            flat="protect_threshold",
-            metavar="P",
-        ),
-    ] = 0.01
+    threshold: Annotated[float, Knob(
+        "The largest probability of such tokens at which a position may be relaxed.", ge=0, le=1,
+        flat="protect_threshold", metavar="P")] = 0.01  # fmt: skip
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):

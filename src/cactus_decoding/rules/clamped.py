@@ -117,9 +117,7 @@ class ClampedRatio(Rule):
         """Return h, ``[..., vocabulary]``, in float64."""
         low, high = clamp_bounds(target_probs, draft_probs, width=self.width, max_kl=self.max_kl)
         q, p = target_probs.double(), draft_probs.double()
-        h = q * low
-        torch.maximum(h, p, out=h)
-        return torch.minimum(h, q * high, out=h)
+        return torch.clamp(p, q * low, q * high)
 
     def relaxed_target_beside(
         self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,3 +169,37 @@ class StepRows:
         """Return all the tokens before the row behind a proposal."""
         before = len(self._token_ids) - len(self.proposal.token_ids)
         return [*self._token_ids[:before], *self.proposal.tokens_to(node)]
+
+
+def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
+    """Return positions and mask of a tree's tokens, as `BaseCachedModel.append` takes them.
+
+    Args:
+        length: tokens of the text, which are in the cache.
+        parents: of each token of the tree the place of the one it follows; -1 for the text.
+        first: how many of the tree's tokens are in the cache too; those behind them are read.
+
+    Example:
+        >>> inputs = tree_inputs(1, [-1, -1, 0])
+        >>> inputs["positions"], inputs["mask"].int().tolist()
+        ([1, 1, 2], [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]])
+    """
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    read = paths[first:]
+    mask = torch.zeros(len(read), length + len(parents), dtype=torch.bool)
+    mask[:, :length] = True
+    rows = [row for row, path in enumerate(read) for _ in path]
+    mask[rows, [length + node for path in read for node in path]] = True
+    return {"positions": [length + len(path) - 1 for path in read], "mask": mask}
+
+
+def path_places(length: int, path: Sequence[int]) -> list[int]:
+    """Return the places of a text and of a path through the tree behind it, as `BaseCachedModel.keep` takes them.
+
+    Example:
+        >>> path_places(2, [0, 3])
+        [0, 1, 2, 5]
+    """
+    return [*range(length), *(length + node for node in path)]

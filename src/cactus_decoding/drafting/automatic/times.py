@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength
 from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.provenance import processor

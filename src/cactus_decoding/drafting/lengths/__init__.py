@@ -7,8 +7,7 @@ from numbers import Integral
 from typing import cast
 
 from cactus_decoding.arguments.values import shown
-from cactus_decoding.drafting.lengths.base import TreeShape
-from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength, TreeShape
 from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, TREE_SHAPES, is_tree, read_length, read_tree
 from cactus_decoding.types import DraftLength
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
+from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.types import Drafter, DraftLength
 
 if TYPE_CHECKING:
@@ -29,6 +31,35 @@ class LearnsNothing:
 
     def end_step(self, num_accepted: int) -> None:
         """Nothing to learn."""
+
+
+@dataclass(frozen=True)
+class FixedLength(LearnsNothing):
+    """Proposes ``max_draft_tokens`` tokens in every step; 0 is plain sampling from the target.
+
+    Raises:
+        ValueError: for a negative number.
+
+    Example:
+        >>> FixedLength(6).begin_step()
+        6
+    """
+
+    max_draft_tokens: int
+
+    fixed: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        """Return the number."""
+        return str(self.max_draft_tokens)
+
+    def __post_init__(self) -> None:
+        checked = check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
+        object.__setattr__(self, "max_draft_tokens", checked)
+
+    def begin_step(self) -> int:
+        """Return the number."""
+        return self.max_draft_tokens
 
 
 class PerResponse(LearnsNothing, ABC):

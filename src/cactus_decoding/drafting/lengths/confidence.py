@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
-from cactus_decoding.drafting.lengths.fixed import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength
 
 
 @dataclass(frozen=True)

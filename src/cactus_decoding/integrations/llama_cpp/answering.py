@@ -10,11 +10,10 @@ import torch
 from llama_cpp import LlamaGrammar
 
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
-from cactus_decoding.generation.loop import StopCheck, decode
+from cactus_decoding.generation.loop import StopCheck, StoppingCriteria, decode
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.generation.settings import with_usual_proposals
-from cactus_decoding.generation.stopping import StoppingCriteria
 from cactus_decoding.integrations.llama_cpp.counters import ResponseCounts
 from cactus_decoding.integrations.llama_cpp.grammar import GrammarMask
 from cactus_decoding.integrations.llama_cpp.request import Asked

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -206,20 +207,10 @@ def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        def sample() -> Tensor:
-            return stock(
-                draft_token_ids,
-                num_draft_tokens,
-                max_spec_len,
-                cu_num_draft_tokens,
-                draft_probs,
-                target_logits,
-                bonus_token_ids,
-                sampling_metadata,
-                *args,
-                **kwargs,
-            )
-
+        sample = partial(
+            stock, draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
+            bonus_token_ids, sampling_metadata, *args, **kwargs,
+        )  # fmt: skip
         rules = batch_rules(sampling_metadata)
         layout = rules.layout(num_draft_tokens, max_spec_len, draft_token_ids) if rules is not None else None
         if rules is None or layout is None:

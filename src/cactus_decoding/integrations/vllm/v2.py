@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -269,23 +270,10 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        def sample() -> tuple[Tensor, Tensor]:
-            return stock(
-                target_logits,
-                draft_logits,
-                draft_sampled,
-                cu_num_logits,
-                pos,
-                idx_mapping,
-                expanded_idx_mapping,
-                expanded_local_pos,
-                temperature,
-                seed,
-                num_speculative_steps,
-                *args,
-                **kwargs,
-            )
-
+        sample = partial(
+            stock, target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, expanded_idx_mapping,
+            expanded_local_pos, temperature, seed, num_speculative_steps, *args, **kwargs,
+        )  # fmt: skip
         rules = take()
         if rules is None or not rules.present:
             return sample()

@@ -22,9 +22,9 @@ from cactus_decoding.evaluation.runs.results import Journal
 from cactus_decoding.evaluation.tasks.sources import check_not_held_out
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.generation.generate import stream
+from cactus_decoding.generation.loop import StoppingCriteria
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
-from cactus_decoding.generation.stopping import StoppingCriteria
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
