@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.llama_cpp.context import Context
-from cactus_decoding.models.llama_cpp.library import library
+from cactus_decoding.models.llama_cpp.library import offloads
 from cactus_decoding.models.llama_cpp.passes import CachedText, Passes
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel
@@ -67,7 +67,7 @@ class LlamaCppModel(BaseCachedModel):
     @property
     def on_cpu(self) -> bool:
         """Whether no layer is on a GPU, wherever its rows come out."""
-        return self.settings.gpu_layers == 0 or not library().llama_supports_gpu_offload()
+        return self.settings.gpu_layers == 0 or not offloads()
 
     def check_reads_trees(self) -> None:
         """Raise `ValueError`."""
