@@ -44,21 +44,23 @@ class Context:
         batch_size: tokens that it takes at once.
         vocabulary_size: the width of its logits.
         threads: of the CPU that read a batch.
+        undone: how many of the last tokens of a batch a recurrent state can take back.
+        last: how many tokens of each text the last batch had that had any.
 
     Raises:
         ValueError: for a model that keeps no cache of tokens.
     """
 
     def __init__(self, model: GgufModel, handle: int) -> None:
-        memory, self.size, self.batch_size, sequences, self.threads = library.room(handle)
+        memory, self.size, self.batch_size, sequences, self.threads, self.undone = library.room(handle)
         if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
         self.handle, self._memory, self.vocabulary_size = handle, memory, model.vocabulary_size
         self._sequences = np.arange(sequences, dtype=np.int32)
-        self._batch = library.Batch(self.batch_size)
+        self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
 
     @classmethod
-    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1) -> Context:
+    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, undone: int = 0) -> Context:
         """Make an empty one for some texts; raise `ValueError` where llama.cpp cannot, as for lack of memory."""
         trained = model.trained_length
         size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
@@ -66,7 +68,7 @@ class Context:
             raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
         threads = settings.threads or torch.get_num_threads()
         try:
-            handle = library.make_context(model.handle, size, sequences, threads, settings.cache)
+            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, undone)
         except ValueError as error:
             given = f"{size * sequences} tokens for {model.name!r}"
             raise ValueError(f"cannot make a context of {given}: {error}") from None
@@ -93,13 +95,14 @@ class Context:
         """Forget all but the first tokens of a text; say whether that can be done."""
         return library.forget(self._memory, sequence, length)
 
-    def save(self, sequence: int) -> np.ndarray[Any, Any]:
-        """Return a copy of all that is cached of a text."""
-        return library.save_state(self.handle, sequence)
+    def save(self, sequence: int, *, partial: bool = False) -> np.ndarray[Any, Any]:
+        """Return a copy of all that is cached of a text, or of its recurrent state alone."""
+        return library.save_state(self.handle, sequence, partial)
 
-    def restore(self, sequence: int, saved: np.ndarray[Any, Any]) -> None:
+    def restore(self, sequence: int, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
         """Take a copy; raise `RuntimeError` where llama.cpp does not."""
-        library.restore_state(self.handle, sequence, saved)
+        self.last[sequence] = 0  # what could be taken back is not in the copy
+        library.restore_state(self.handle, sequence, saved, partial)
 
     def read(self, portions: Sequence[Portion]) -> Tensor:
         """Return logits after the last tokens of each portion, one below the other; the next call overwrites them.
@@ -113,6 +116,7 @@ class Context:
         count, batch = 0, self._batch
         for sequence, token_ids, start, rows in portions:
             begin, count = count, count + len(token_ids)
+            self.last[sequence] = len(token_ids)
             batch.tokens[begin:count] = token_ids
             batch.positions[begin:count] = np.arange(start, start + count - begin)
             batch.wanted[begin : count - rows], batch.wanted[count - rows : count] = 0, 1

@@ -21,10 +21,10 @@ FUNCTIONS = {
     "llama_model_free": "P:-", "llama_model_get_vocab": "P:P", "llama_model_has_decoder": "P:?",
     "llama_model_has_encoder": "P:?", "llama_model_is_diffusion": "P:?", "llama_model_is_hybrid": "P:?",
     "llama_model_is_recurrent": "P:?", "llama_model_load_from_file": "PS:P", "llama_model_meta_val_str": "PPPL:i",
-    "llama_model_n_ctx_train": "P:i", "llama_n_batch": "P:I", "llama_n_ctx_seq": "P:I", "llama_n_seq_max": "P:I",
-    "llama_n_threads_batch": "P:i", "llama_sampler_accept": "Pi:-", "llama_sampler_apply": "PP:-",
-    "llama_sampler_clone": "P:P", "llama_sampler_free": "P:-", "llama_sampler_init_grammar": "PPP:P",
-    "llama_set_n_threads": "Pii:-", "llama_state_seq_get_data_ext": "PPLiI:L",
+    "llama_model_n_ctx_train": "P:i", "llama_n_batch": "P:I", "llama_n_ctx_seq": "P:I", "llama_n_rs_seq": "P:I",
+    "llama_n_seq_max": "P:I", "llama_n_threads_batch": "P:i", "llama_sampler_accept": "Pi:-",
+    "llama_sampler_apply": "PP:-", "llama_sampler_clone": "P:P", "llama_sampler_free": "P:-",
+    "llama_sampler_init_grammar": "PPP:P", "llama_set_n_threads": "Pii:-", "llama_state_seq_get_data_ext": "PPLiI:L",
     "llama_state_seq_get_size_ext": "PiI:L", "llama_state_seq_set_data_ext": "PPLiI:L",
     "llama_supports_gpu_offload": ":?", "llama_token_to_piece": "PiPii?:i", "llama_tokenize": "PPiPi??:i",
     "llama_vocab_bos": "P:i", "llama_vocab_eos": "P:i", "llama_vocab_get_attr": "Pi:i",
@@ -35,8 +35,8 @@ FUNCTIONS = {
 STRUCTURES = {
     "llama_batch": ((56,), "n_tokens", "token", "pos", "n_seq_id", "seq_id", "logits"),
     "llama_context_params": (
-        (152, 160), "n_ctx", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k", "type_v",
-        "swa_full", "kv_unified",
+        (152, 160), "n_ctx", "n_rs_seq", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k",
+        "type_v", "swa_full", "kv_unified",
     ),
     "llama_model_params": ((72, 80), "n_gpu_layers", "vocab_only"),
     "llama_token_data": ((12,), "id", "logit", "p"),
@@ -223,13 +223,13 @@ def tokenize(vocab: int, text: str, add_special_tokens: bool) -> list[int]:
         room = -count
 
 
-def make_context(model: int, size: int, sequences: int, threads: int, cache: str) -> int:
+def make_context(model: int, size: int, sequences: int, threads: int, cache: str, undone: int) -> int:
     """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason."""
     lib = library()
     params = lib.llama_context_default_params()
     # a stream of keys and values for each text: where they lie is then what it is for one alone
     params.n_ctx, params.n_seq_max, params.kv_unified = size * sequences, sequences, False
-    params.n_threads = params.n_threads_batch = threads
+    params.n_threads, params.n_threads_batch, params.n_rs_seq = threads, threads, undone
     params.type_k = params.type_v = _CACHE_TYPES[cache]
     if cache == "float32":
         params.flash_attn_type = _NO_FLASH_ATTENTION  # it would round keys and values to float16
@@ -248,12 +248,12 @@ def free_context(context: int) -> None:
         library().llama_free(context)
 
 
-def room(context: int) -> tuple[int | None, int, int, int, int]:
-    """Return a context's memory, if any, tokens of each text that it holds and of a batch, its texts and threads."""
+def room(context: int) -> tuple[int | None, int, int, int, int, int]:
+    """Return a context's memory, if any, its tokens of a text and of a batch, texts, threads, and undone tokens."""
     lib = library()
     numbers = (lib.llama_n_ctx_seq, lib.llama_n_batch, lib.llama_n_seq_max, lib.llama_n_threads_batch)
     length, batch, sequences, threads = (int(number(context)) for number in numbers)
-    return lib.llama_get_memory(context), length, batch, sequences, threads
+    return lib.llama_get_memory(context), length, batch, sequences, threads, int(lib.llama_n_rs_seq(context))
 
 
 def set_threads(context: int, count: int) -> None:

@@ -32,10 +32,7 @@ class GgufModel:
     def __init__(self, role: str, path: str | Path, handle: int) -> None:
         self.handle, self.name = handle, str(path)
         self.vocab, self.vocabulary_size, self.trained_length, self.recurrent = library.describe(handle)
-        obstacle = library.obstacle(handle)
-        if self.recurrent:
-            obstacle = "keeps a recurrent state, which cannot be rolled back after a rejection"
-        if obstacle:
+        if obstacle := library.obstacle(handle):
             raise ValueError(
                 f"cannot load the {role} {str(path)!r}: {self.metadata('general.architecture')} {obstacle}"
             )
