@@ -35,7 +35,7 @@ FUNCTIONS = {
 STRUCTURES = {
     "llama_batch": ((56,), "n_tokens", "token", "pos", "n_seq_id", "seq_id", "logits"),
     "llama_context_params": (
-        (152, 160), "n_ctx", "n_rs_seq", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k",
+        (160,), "n_ctx", "n_rs_seq", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k",
         "type_v", "swa_full", "kv_unified",
     ),
     "llama_model_params": ((72, 80), "n_gpu_layers", "vocab_only"),
