@@ -10,6 +10,7 @@ from support.tiny_architectures import random_tokens
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward
 from cactus_decoding.models.recurrent import RecurrentForward
+from cactus_decoding.models.transformers import GeneralForward
 
 slow = pytest.mark.slow
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # GPT-BigCode's
@@ -104,6 +105,13 @@ def test_a_recurrent_state_goes_back_to_its_copies(name):
         cached.append([1, 2], 1)
     with pytest.raises(ValueError, match="forward='lean' cannot read"):
         CachedModel(model, "lean")
+
+
+def test_a_state_that_is_left_as_it_is_shows_in_rows(monkeypatch):
+    """The wrong variant of the test above: keys and values are forgotten alone."""
+    monkeypatch.setattr(GeneralForward, "copy_state", lambda self: [{} for _ in self._cache.layers])
+    with pytest.raises(AssertionError, match="not close"):
+        assert_cached_rows_are_those_of_an_uncached_pass(tiny_architecture("falcon_h1"))
 
 
 @slow
