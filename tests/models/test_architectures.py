@@ -9,6 +9,8 @@ from support.tiny_architectures import random_tokens
 
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward
+from cactus_decoding.models.recurrent import RecurrentForward
+from cactus_decoding.models.transformers import GeneralForward
 
 slow = pytest.mark.slow
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # GPT-BigCode's
@@ -32,8 +34,12 @@ ENCODERS = """
     roberta-prelayernorm roformer xlm-roberta xlm-roberta-xl
 """
 RECURRENT = """
-    bamba falcon_mamba granitemoehybrid jamba mamba mamba2 olmo_hybrid qwen3_next recurrent_gemma rwkv xlstm
+    falcon_mamba jamba mamba mamba2 olmo_hybrid recurrent_gemma rwkv xlstm
 """
+READ_ON = [
+    "falcon_h1",
+    *(pytest.param(name, marks=slow) for name in ["bamba", "granitemoehybrid", "qwen3_next", "qwen3_5_text"]),
+]
 MODELS = [*FAMILIES, *(pytest.param(name, marks=slow) for name in WORKS.split())]
 OTHERS = {
     "openai-gpt": "OpenAIGPTLMHeadModel .* no cache that could be rolled back",
@@ -68,8 +74,8 @@ def assert_cached_rows_are_those_of_an_uncached_pass(model):
     rows = [cached.append(ids[:10], rows=10)]
     cached.append([(token + 1) % VOCABULARY for token in ids[10:16]], rows=1)
     cached.rollback(10)
-    if not cached.length:  # a sliding window has lost some of what was to be kept: all is read again
-        cached.append(ids[:10], rows=1)
+    if cached.length < 10:  # a sliding window or a state has lost some of what was to be kept: it is read again
+        cached.append(ids[cached.length : 10], rows=1)
     rows += [cached.append(ids[10:11], rows=1), cached.append(ids[11:18], rows=7)]
     cached.rollback(15)
     cached.append(ids[cached.length : 18], rows=1)
@@ -84,6 +90,28 @@ def test_it_can_be_rolled_back_and_steps_give_what_it_says_by_itself(name):
     forward = assert_steps_give_its_own_greedy_answer(model)
     assert isinstance(forward, LeanForward) == (name in LEAN)
     assert_cached_rows_are_those_of_an_uncached_pass(model)
+
+
+@pytest.mark.parametrize("name", READ_ON)
+def test_a_recurrent_state_goes_back_to_its_copies(name):
+    model = tiny_architecture(name)
+    assert isinstance(assert_steps_give_its_own_greedy_answer(model), RecurrentForward)
+    assert_cached_rows_are_those_of_an_uncached_pass(model)
+    cached = CachedModel(model)
+    with pytest.raises(ValueError, match="models with a recurrent state read chains"):
+        cached.append([1, 2], 2, positions=[0, 0])
+    cached.extra_inputs = {"output_hidden_states": True}
+    with pytest.raises(ValueError, match="keeps a recurrent state, and cannot be asked for output_hidden_states"):
+        cached.append([1, 2], 1)
+    with pytest.raises(ValueError, match="forward='lean' cannot read"):
+        CachedModel(model, "lean")
+
+
+def test_a_state_that_is_left_as_it_is_shows_in_rows(monkeypatch):
+    """The wrong variant of the test above: keys and values are forgotten alone."""
+    monkeypatch.setattr(GeneralForward, "copy_state", lambda self: [{} for _ in self._cache.layers])
+    with pytest.raises(AssertionError, match="not close"):
+        assert_cached_rows_are_those_of_an_uncached_pass(tiny_architecture("falcon_h1"))
 
 
 @slow

@@ -37,6 +37,11 @@ _LATENT = {
     "head_dim": 8,
 }
 _GROUPS = {"n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
 
 _OWN: dict[str, dict[str, Any]] = {
@@ -52,6 +57,9 @@ _OWN: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "n_groups": 1, "state_size": 8},
     "bamba": _MAMBA | {"attn_layer_indices": [1]},
     "granitemoehybrid": _MAMBA | {"layer_types": ["mamba", "attention"]},
+    "falcon_h1": _MAMBA | {"mamba_d_ssm": 64},
+    "qwen3_next": _DELTA,
+    "qwen3_5_text": _DELTA,
     "cwm": {"bos_token_id": 0},
     "modernbert-decoder": {"bos_token_id": 0, "pad_token_id": 0},
     "reformer": {"axial_pos_embds_dim": (16, 16), "axial_pos_shape": (8, 16)},

@@ -16,6 +16,7 @@ from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from scripts.bundled_gguf import write_gguf
 from support.exact_enumeration import enumerate_tokens
 
+TinyModel = LlamaForCausalLM | LlamaCppModel
 PRECISE = "cache=float32"
 """Keys, values and attention in float32: what a row then differs by from float64 is in its sixth digit."""
 
@@ -61,13 +62,12 @@ def header_only(path: Path, architecture: str, pieces: Sequence[str] = ()) -> Pa
     return path
 
 
-def law_of_two(
-    rule: str, target: LlamaForCausalLM, draft: LlamaForCausalLM, prompt: list[int], limit: float | None = None
-) -> Tensor:
+def law_of_two(rule: str, target: TinyModel, draft: TinyModel, prompt: list[int], limit: float | None = None) -> Tensor:
     """Return the law of the first two tokens that steps of several proposals emit, ``[vocabulary, vocabulary]``.
 
-    Every drafted token has its turn, over the rows of transformers' own passes. A budget of ``limit`` nats is spent as
-    its definition says: by what each visited position costs, and on none that it cannot afford.
+    Every drafted token has its turn, over the rows of transformers' own passes, or of a file that reads each text
+    anew. A budget of ``limit`` nats is spent as its definition says: by what each visited position costs, and on none
+    that it cannot afford.
     """
 
     def emitted(prefix: list[int], left: float) -> tuple[Tensor, float]:
@@ -81,7 +81,10 @@ def law_of_two(
     return first.unsqueeze(1) * torch.stack([emitted([*prompt, x], left)[0] for x in range(len(first))])
 
 
-def _row(model: LlamaForCausalLM, prefix: list[int]) -> Tensor:
+def _row(model: TinyModel, prefix: list[int]) -> Tensor:
+    if isinstance(model, LlamaCppModel):
+        model.reset()
+        return model.append(prefix, 1).double().softmax(-1)
     with torch.no_grad():
         return model(torch.tensor([prefix])).logits[:, -1].softmax(-1)
 

@@ -38,7 +38,7 @@ class Forward(Protocol):
         """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
 
         Returns:
-            How many are left; 0 where some that were to be kept are lost.
+            How many are left: fewer of a prefix where some of it are lost, 0 where all are.
         """
         ...
 
@@ -158,7 +158,7 @@ class BaseCachedModel(ABC):
         if len(chain) > 2 * shared and self.max_saved and self._forward is not None:
             self.rollback(len(chain))
             if self.length:
-                saved.append(SavedText(chain, self._forward.save(len(chain))))
+                saved.append(SavedText([*self._token_ids], self._forward.save(self.length)))
         self._saved = saved[max(len(saved) - self.max_saved, 0) :]
         if found is None:
             return
@@ -177,7 +177,7 @@ class BaseCachedModel(ABC):
         That token is read again, because nobody keeps the logits behind it.
 
         Returns:
-            How many tokens are left: fewer than are shared where a sliding window has lost some.
+            How many tokens are left: fewer than are shared where a window or a state has lost some.
         """
         shared = min(num_shared(self._token_ids, text), len(text) - 1)
         if shared > 0:
@@ -227,7 +227,7 @@ class BaseCachedModel(ABC):
         return logits
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens, or everything where a sliding window has lost some of those."""
+        """Forget all but the first ``length`` tokens, or more where a window or a state has lost some of those."""
         self._keep(length, [])
 
     @torch.inference_mode()
@@ -249,7 +249,7 @@ class BaseCachedModel(ABC):
         try:
             kept = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
             ids = self._token_ids
-            self._token_ids = [*ids[:prefix], *(max(ids[i], ~ids[i]) for i in path)] if kept else []
+            self._token_ids = [*ids[: min(prefix, kept)], *(max(ids[i], ~ids[i]) for i in path)] if kept else []
         except BaseException as error:
             self._forget_after(error, tree=bool(path))
             raise

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.lean import LeanForward
+from cactus_decoding.models.recurrent import RecurrentForward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ForwardName = Literal["auto", "lean", "transformers"]
 """Which forward pass reads a model: see `CachedModel`."""
+
+
+_READ_ON = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "qwen3_next", "qwen3_5", "qwen3_5_text"})
+"""Kinds whose blocks read on from a state; transformers begins those of Mamba, Jamba and others anew."""
 
 
 class CachedModel(BaseCachedModel):
@@ -28,12 +33,12 @@ class CachedModel(BaseCachedModel):
         forward: as given.
 
     Raises:
-        ValueError: for a model whose cache cannot be rolled back (recurrent state) or that is no decoder; for an
+        ValueError: for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder; for an
             unknown ``forward``, and for ``lean`` where that is not the model's pass.
     """
 
     def __init__(self, model: PreTrainedModel, forward: ForwardName = "auto") -> None:
-        check_can_roll_back(model)
+        check_can_roll_back(model, by_copies=True)
         check_choice("forward", forward, get_args(ForwardName))
         super().__init__()
         self.model = model
@@ -109,35 +114,55 @@ class CachedModel(BaseCachedModel):
         """Return an empty forward pass; the model may have changed since the last response."""
         # here, as below: whoever reads GGUF files, or has mistyped an option, does not wait for transformers
         from cactus_decoding.models.agreement import read_if_lean
-        from cactus_decoding.models.transformers import GeneralForward
 
         if self.forward == "transformers":
-            return GeneralForward(self.model, self._extra_inputs)
+            return self._general()
         inputs = ", ".join(self._extra_inputs)
         weights = f"it knows no {inputs}" if inputs else read_if_lean(self.model)
         if isinstance(weights, str):
             if self.forward == "lean":
                 raise ValueError(f"forward='lean' cannot read {type(self.model).__name__}: {weights}")
-            return GeneralForward(self.model, self._extra_inputs)
+            return self._general()
         if self._lean is None or not self._lean.begin(weights):
             self._lean = LeanForward(weights)
         return self._lean
 
+    def _general(self) -> Forward:
+        """Return an empty pass of transformers' own."""
+        from cactus_decoding.models.transformers import GeneralForward
 
-def check_can_roll_back(model: PreTrainedModel) -> None:
-    """Raise `ValueError` for a model that cannot take part in draft-and-verify decoding."""
+        forward = GeneralForward(self.model, self._extra_inputs)
+        if not _is_recurrent(self.model):
+            return forward
+        if self._extra_inputs:
+            inputs, name = ", ".join(self._extra_inputs), type(self.model).__name__
+            raise ValueError(f"{name} keeps a recurrent state, and cannot be asked for {inputs} too")
+        return RecurrentForward(forward)
+
+
+def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> None:
+    """Raise `ValueError` for a model that cannot take part in draft-and-verify decoding.
+
+    Args:
+        model: of transformers.
+        by_copies: whether copies of a recurrent state may be gone back to, where a block reads on from a state.
+    """
     from cactus_decoding.models.transformers import check_fills_cache
 
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
-    if getattr(model, "_is_stateful", False):
+    if _is_recurrent(model) and not (by_copies and model.config.model_type in _READ_ON):
         raise ValueError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejection")
     if not model._supports_default_dynamic_cache():
         raise ValueError(f"{name} keeps a memory of its own and no cache that could be rolled back after a rejection")
     if getattr(model.config.get_text_config(decoder=True), "cross_attention_layers", None):
         raise ValueError(f"{name} has cross-attention layers, which read images and have no place in a cache of tokens")
     check_fills_cache(model)
+
+
+def _is_recurrent(model: PreTrainedModel) -> bool:
+    return bool(getattr(model, "_is_stateful", False))
 
 
 def context_window(model: PreTrainedModel) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
 
 class GeneralForward:
@@ -31,7 +31,8 @@ class GeneralForward:
         self._cache = DynamicCache(config=self._config)
         self._slides = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
         self._trimmed = 0
-        self._records = hasattr(self._cache, "activate_past_recording")
+        stateful = getattr(model, "_is_stateful", False)
+        self._records = hasattr(self._cache, "activate_past_recording") and not stateful
         if self._records:
             self._cache.activate_past_recording()  # sliding windows then keep what a rollback needs
 
@@ -88,6 +89,35 @@ class GeneralForward:
     def restore(self, saved: tuple[DynamicCache, int]) -> None:
         """Take a copy, which nobody else has."""
         self._cache, self._trimmed = saved
+
+    def can_undo(self, count: int) -> bool:
+        """Return False; see `StatefulForward`."""
+        return False
+
+    def undo(self, length: int, prefix: int) -> bool:
+        """Return False."""
+        return False
+
+    def copy_state(self) -> list[dict[str, dict[int, Tensor]]]:
+        """Return copies of the states of each layer that has some."""
+        return [
+            {
+                name: {i: state.clone() for i, state in getattr(layer, name).items() if state is not None}
+                for name in ("conv_states", "recurrent_states")
+                if isinstance(layer, LinearAttentionCacheLayerMixin)
+            }
+            for layer in self._cache.layers
+        ]
+
+    @torch.inference_mode()
+    def restore_state(self, state: list[dict[str, dict[int, Tensor]]], length: int) -> None:
+        """Take copies of the states, and forget keys and values behind them."""
+        for layer, copies in zip(self._cache.layers, state, strict=True):
+            if isinstance(layer, DynamicLayer):
+                DynamicLayer.crop(layer, length - layer.get_seq_length())
+            for name, states in copies.items():
+                for i, copied in states.items():
+                    getattr(layer, name)[i].copy_(copied)
 
     def _chain_inputs(self, start: int, count: int) -> dict[str, Tensor | None]:
         """Return the positions that `generate` gives; some models count from elsewhere where they are given none."""

@@ -11,16 +11,19 @@ import llama_cpp.llama_cpp as lib
 import pytest
 
 import cactus_decoding
-from cactus_decoding.models.llama_cpp.interface import FUNCTIONS, STRUCTURES, check_interface
+from cactus_decoding.models.llama_cpp.library import FUNCTIONS, STRUCTURES, check_interface
 
 
-def test_what_is_declared_is_what_is_called_and_is_there():
+def test_what_is_declared_is_what_is_called_and_is_there_in_one_file():
     check_interface(lib)
-    root = Path(cactus_decoding.__file__).parent
-    sources = [path.read_text() for path in root.glob("*/llama_cpp/*.py") if path.name != "interface.py"]
-    called = {name for text in sources for name in re.findall(r"\b(?:lib|library\(\)|llama_cpp)\.(llama_\w+)", text)}
-    types = {"llama_log_callback", "llama_token_data_p", "llama_backend_init", "llama_grammar", "llama_chat_format"}
-    assert called - types - {*STRUCTURES} == {*FUNCTIONS}
+    sources = {path.name: path.read_text() for path in Path(cactus_decoding.__file__).parent.rglob("*.py")}
+    called = {
+        name: set(re.findall(r"\b(?:lib|library\(\)|llama_cpp)\.(llama_\w+)", text)) for name, text in sources.items()
+    }
+    types = {"llama_log_callback", "llama_token_data_p"}
+    assert called.pop("library.py") - types - {*STRUCTURES} == {*FUNCTIONS}
+    modules = {"llama_grammar", "llama_chat_format", "llama_speculative"}
+    assert set().union(*called.values()) <= modules, "of llama-cpp-python"
 
 
 def otherwise(**changed):
@@ -37,7 +40,7 @@ def params(**changed):
     def make():
         return SimpleNamespace(n_ctx=512, n_batch=2048, swa_full=True, kv_unified=False, **changed)
 
-    make.argtypes = []
+    make.argtypes, make.restype = [], lib.llama_context_params
     return make
 
 
@@ -45,8 +48,12 @@ def params(**changed):
     ("changed", "said"),
     [
         ({"llama_decode": None}, "it has no function llama_decode"),
-        ({"llama_decode": function(3)}, "llama_decode takes 3 arguments, where 2 are given"),
+        ({"llama_decode": function(3)}, "llama_decode is iii:-, where PS:i is called"),
         ({"llama_batch": type("other", (), {"_fields_": [("n_tokens", int)]})}, "llama_batch has no token"),
+        (
+            {"llama_token_data": type("other", (lib.llama_token_data,), {"_fields_": [("more", ctypes.c_int)]})},
+            "has no id",
+        ),
         ({"llama_context_default_params": params(n_seq_max=7)}, "n_seq_max of a new context is 7, where it is 1"),
     ],
 )

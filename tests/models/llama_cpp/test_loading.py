@@ -102,9 +102,6 @@ def test_files_that_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "words"),
     [
-        ("mamba", "mamba keeps a recurrent state, which cannot be rolled back"),
-        ("rwkv7", "rwkv7 keeps a recurrent state"),
-        ("jamba", "jamba keeps a recurrent state"),
         ("t5", "t5 has an encoder"),
         ("dream", "dream writes all of a text at once"),
         ("llama", "the file has no vocabulary"),

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.models.llama_cpp.library import captured_errors, library
+from cactus_decoding.models.llama_cpp import library
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-"""``llama_token_data``."""
 _KEPT = 256
 """States behind the newest one; no step goes back further."""
 
@@ -22,30 +20,25 @@ class _State:
     """llama.cpp's grammar after some tokens.
 
     Args:
-        sampler: llama.cpp's pointer, freed with this object.
+        handle: llama.cpp's pointer, freed with this object.
     """
 
-    def __init__(self, sampler: int) -> None:
-        self._sampler = sampler
-        finalize(self, library().llama_sampler_free, sampler)
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        finalize(self, library.free_grammar, handle)
 
     def mask(self, candidates: np.ndarray[Any, Any]) -> None:
         """Set the logits of candidates that are not allowed to minus infinity."""
-        lib = library()
-        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
-        array = lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
-        lib.llama_sampler_apply(self._sampler, array)
+        library.mask_by_grammar(self._handle, candidates)
 
     def after(self, token: int) -> _State | None:
         """Return the state behind one more token; None where that is not allowed, which llama.cpp would die of."""
-        candidate = np.zeros(1, _CANDIDATE)
+        candidate = np.zeros(1, library.CANDIDATE)
         candidate["id"] = token
         self.mask(candidate)
         if np.isneginf(candidate["logit"][0]):
             return None
-        state = _State(library().llama_sampler_clone(self._sampler))
-        library().llama_sampler_accept(state._sampler, token)
-        return state
+        return _State(library.grammar_behind(self._handle, token))
 
 
 class GrammarMask:
@@ -64,15 +57,12 @@ class GrammarMask:
     """
 
     def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:
-        with captured_errors():
-            sampler = library().llama_sampler_init_grammar(
-                model.vocab, grammar._grammar.encode(), grammar._root.encode()
-            )
-        if not sampler:
+        handle = library.make_grammar(model.vocab, grammar._grammar, grammar._root)
+        if not handle:
             raise ValueError("llama.cpp cannot read the grammar: it must be GBNF with a rule named root")
         self._prompt_length = prompt_length
-        self._tokens, self._states = list[int](), {0: _State(sampler)}
-        self._candidates = np.zeros(model.vocabulary_size, _CANDIDATE)
+        self._tokens, self._states = list[int](), {0: _State(handle)}
+        self._candidates = np.zeros(model.vocabulary_size, library.CANDIDATE)
         self._candidates["id"] = np.arange(model.vocabulary_size)
 
     def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ def check_call(
     model_kwargs: dict[str, Any],
 ) -> None:
     """Raise `ValueError` for what a draft-and-verify loop over one sequence cannot do."""
-    check_can_roll_back(model)
+    check_can_roll_back(model, by_copies=True)
     if (mode := config.get_generation_mode()) not in ("greedy_search", "sample", "assisted_generation"):
         raise ValueError(f"speculative_generate does greedy search and sampling with one beam, but not {mode.value}")
     if (config.num_return_sequences or 1) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import finalize
@@ -11,12 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.models.llama_cpp.library import captured_errors, library, reason
+from cactus_decoding.models.llama_cpp import library
 from cactus_decoding.models.llama_cpp.settings import USUAL_CONTEXT_SIZE, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel
-
-_CACHE_TYPES = {"float32": 0, "float16": 1}
-"""``GGML_TYPE_F32`` and ``GGML_TYPE_F16``."""
 
 
 class Portion(NamedTuple):
@@ -48,52 +44,34 @@ class Context:
         batch_size: tokens that it takes at once.
         vocabulary_size: the width of its logits.
         threads: of the CPU that read a batch.
+        undone: how many of the last tokens of a batch a recurrent state can take back.
+        last: how many tokens of each text the last batch had that had any.
 
     Raises:
         ValueError: for a model that keeps no cache of tokens.
     """
 
     def __init__(self, model: GgufModel, handle: int) -> None:
-        lib = library()
-        self.handle, self.vocabulary_size = handle, model.vocabulary_size
-        self.size, self.batch_size = int(lib.llama_n_ctx_seq(handle)), int(lib.llama_n_batch(handle))
-        self.threads = int(lib.llama_n_threads_batch(handle))
-        self._memory = lib.llama_get_memory(handle)
-        if not self._memory:
+        memory, self.size, self.batch_size, sequences, self.threads, self.undone = library.room(handle)
+        if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
-        self._tokens, self._positions, self._one = (np.zeros(self.batch_size, np.int32) for _ in range(3))
-        self._wanted, self._one[:] = np.zeros(self.batch_size, np.int8), 1
-        self._sequences = np.arange(int(lib.llama_n_seq_max(handle)), dtype=np.int32)
-        self._sequence_of = np.zeros(self.batch_size, np.uintp)  # pointers to numbers of sequences
-        self._batch = lib.llama_batch(
-            token=_pointer(self._tokens, ctypes.c_int32),
-            pos=_pointer(self._positions, ctypes.c_int32),
-            n_seq_id=_pointer(self._one, ctypes.c_int32),
-            seq_id=_pointer(self._sequence_of, ctypes.POINTER(ctypes.c_int32)),
-            logits=_pointer(self._wanted, ctypes.c_int8),
-        )
+        self.handle, self._memory, self.vocabulary_size = handle, memory, model.vocabulary_size
+        self._sequences = np.arange(sequences, dtype=np.int32)
+        self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
 
     @classmethod
-    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1) -> Context:
+    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, undone: int = 0) -> Context:
         """Make an empty one for some texts; raise `ValueError` where llama.cpp cannot, as for lack of memory."""
-        lib = library()
         trained = model.trained_length
         size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
         if size > trained:
             raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
-        params = lib.llama_context_default_params()
-        # a stream of keys and values for each text: where they lie is then what it is for one alone
-        params.n_ctx, params.n_seq_max, params.kv_unified = size * sequences, sequences, False
-        params.n_threads = params.n_threads_batch = settings.threads or torch.get_num_threads()
-        params.type_k = params.type_v = _CACHE_TYPES[settings.cache]
-        if settings.cache == "float32":
-            params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it would round keys and values to float16
-        # sliding windows keep all they have seen: what they forget could not be rolled back to
-        params.swa_full = True
-        with captured_errors() as errors:
-            handle = lib.llama_init_from_model(model.handle, params)
-        if not handle:
-            raise ValueError(f"cannot make a context of {size * sequences} tokens for {model.name!r}: {reason(errors)}")
+        threads = settings.threads or torch.get_num_threads()
+        try:
+            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, undone)
+        except ValueError as error:
+            given = f"{size * sequences} tokens for {model.name!r}"
+            raise ValueError(f"cannot make a context of {given}: {error}") from None
         try:
             context = cls(model, handle)
         except BaseException:
@@ -106,32 +84,25 @@ class Context:
 
     def use_threads(self, count: int) -> None:
         """Read batches of any size with so many threads."""
-        with captured_errors():  # it tells of every change
-            library().llama_set_n_threads(self.handle, count, count)
+        library.set_threads(self.handle, count)
         self.threads = count
 
     def clear(self, sequence: int) -> None:
         """Forget all of a text."""
-        library().llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        library.forget(self._memory, sequence, -1)
 
     def forget_from(self, sequence: int, length: int) -> bool:
         """Forget all but the first tokens of a text; say whether that can be done."""
-        return bool(library().llama_memory_seq_rm(self._memory, sequence, length, -1))
+        return library.forget(self._memory, sequence, length)
 
-    def save(self, sequence: int) -> np.ndarray[Any, Any]:
-        """Return a copy of all that is cached of a text."""
-        lib = library()
-        saved = np.empty(lib.llama_state_seq_get_size(self.handle, sequence), np.uint8)
-        pointer = _pointer(saved, ctypes.c_uint8)
-        return saved[: lib.llama_state_seq_get_data(self.handle, pointer, len(saved), sequence)]
+    def save(self, sequence: int, *, partial: bool = False) -> np.ndarray[Any, Any]:
+        """Return a copy of all that is cached of a text, or of its recurrent state alone."""
+        return library.save_state(self.handle, sequence, partial)
 
-    def restore(self, sequence: int, saved: np.ndarray[Any, Any]) -> None:
+    def restore(self, sequence: int, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
         """Take a copy; raise `RuntimeError` where llama.cpp does not."""
-        pointer = _pointer(saved, ctypes.c_uint8)
-        with captured_errors() as errors:
-            taken = library().llama_state_seq_set_data(self.handle, pointer, len(saved), sequence)
-        if not taken:
-            raise RuntimeError(f"llama.cpp could not take {len(saved)} bytes of a saved text: {reason(errors)}")
+        self.last[sequence] = 0  # what could be taken back is not in the copy
+        library.restore_state(self.handle, sequence, saved, partial)
 
     def read(self, portions: Sequence[Portion]) -> Tensor:
         """Return logits after the last tokens of each portion, one below the other; the next call overwrites them.
@@ -142,30 +113,22 @@ class Context:
         Raises:
             RuntimeError: where llama.cpp cannot read them.
         """
-        lib, count = library(), 0
+        count, batch = 0, self._batch
         for sequence, token_ids, start, rows in portions:
             begin, count = count, count + len(token_ids)
-            self._tokens[begin:count] = token_ids
-            self._positions[begin:count] = np.arange(start, start + count - begin)
-            self._wanted[begin : count - rows], self._wanted[count - rows : count] = 0, 1
-            self._sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
-        self._batch.n_tokens = count
-        with captured_errors() as errors:
-            status = lib.llama_decode(self.handle, self._batch)
-        if status != 0:
+            self.last[sequence] = len(token_ids)
+            batch.tokens[begin:count] = token_ids
+            batch.positions[begin:count] = np.arange(start, start + count - begin)
+            batch.wanted[begin : count - rows], batch.wanted[count - rows : count] = 0, 1
+            batch.sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
+        if wrong := batch.read(self.handle, count):
             starts = " and ".join(str(each.start) for each in portions)
-            raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} ({status}): {reason(errors)}")
+            raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} {wrong}")
         rows = sum(each.rows for each in portions)
         if not rows:
             return torch.empty(0, self.vocabulary_size)
-        logits = np.ctypeslib.as_array(lib.llama_get_logits(self.handle), (rows, self.vocabulary_size))
-        return torch.from_numpy(logits)
-
-
-def _pointer(array: np.ndarray[Any, Any], kind: Any) -> Any:
-    return array.ctypes.data_as(ctypes.POINTER(kind))
+        return torch.from_numpy(library.logits(self.handle, rows, self.vocabulary_size))
 
 
 def _free(handle: int, model: GgufModel) -> None:
-    with captured_errors():
-        library().llama_free(handle)
+    library.free_context(handle)

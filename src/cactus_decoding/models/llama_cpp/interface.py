@@ -1,71 +1,67 @@
-"""All that is called of llama.cpp: what llama-cpp-python must offer, checked when its library is loaded."""
+"""Whether a library offers the functions and structures that are asked of it, and what it says when it fails."""
 
 from __future__ import annotations
 
 import ctypes
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cactus_decoding.arguments.extras import install
 
-FUNCTIONS = {
-    "llama_context_default_params": 0, "llama_decode": 2, "llama_free": 1, "llama_get_logits": 1,
-    "llama_get_memory": 1, "llama_init_from_model": 2, "llama_log_get": 2, "llama_log_set": 2,
-    "llama_memory_seq_rm": 4, "llama_model_default_params": 0, "llama_model_free": 1, "llama_model_get_vocab": 1,
-    "llama_model_has_decoder": 1, "llama_model_has_encoder": 1, "llama_model_is_diffusion": 1,
-    "llama_model_is_hybrid": 1, "llama_model_is_recurrent": 1, "llama_model_load_from_file": 2,
-    "llama_model_meta_val_str": 4, "llama_model_n_ctx_train": 1, "llama_n_batch": 1, "llama_n_ctx_seq": 1,
-    "llama_n_seq_max": 1, "llama_n_threads_batch": 1, "llama_sampler_accept": 2, "llama_sampler_apply": 2,
-    "llama_sampler_clone": 1, "llama_sampler_free": 1, "llama_sampler_init_grammar": 3, "llama_set_n_threads": 3,
-    "llama_state_seq_get_data": 4, "llama_state_seq_get_size": 2, "llama_state_seq_set_data": 4,
-    "llama_supports_gpu_offload": 0, "llama_token_to_piece": 6, "llama_tokenize": 7, "llama_vocab_bos": 1,
-    "llama_vocab_eos": 1, "llama_vocab_get_attr": 2, "llama_vocab_get_text": 2, "llama_vocab_is_eog": 2,
-    "llama_vocab_n_tokens": 1, "llama_vocab_type": 1,
-}  # fmt: skip
-"""Those that are called, and how many arguments each takes."""
-STRUCTURES = {
-    "llama_batch": ("n_tokens", "token", "pos", "n_seq_id", "seq_id", "logits"),
-    "llama_context_params": (
-        "n_ctx", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k", "type_v", "swa_full",
-        "kv_unified",
-    ),
-    "llama_model_params": ("n_gpu_layers", "vocab_only"),
-    "llama_token_data": ("id", "logit", "p"),
-    "llama_token_data_array": ("data", "size", "selected", "sorted"),
-}  # fmt: skip
-"""Those that are filled in, and which of their fields."""
-_TOKEN_DATA = 12
-"""Bytes of ``llama_token_data``, of which arrays are made here."""
-_DEFAULTS = {"n_ctx": 512, "n_batch": 2048, "n_seq_max": 1, "swa_full": True, "kv_unified": False}
-"""Of a context, as llama.cpp itself fills them in: read at another place, they would be other numbers."""
-
-
-def check_interface(lib: Any) -> None:
-    """Raise `ValueError` for a release that is not the one that this package was written for, before it is called.
+def first_difference(lib: Any, functions: Mapping[str, str], structures: Mapping[str, Sequence[Any]]) -> str | None:
+    """Say what a module of ctypes has otherwise.
 
     Args:
-        lib: llama-cpp-python's low-level module.
+        lib: the module.
+        functions: what each takes and returns, in letters of `letter`.
+        structures: of each how many bytes it may have, and its fields that are filled in.
     """
-    if wrong := _first_difference(lib):
-        from llama_cpp import __version__
-
-        raise ValueError(f"llama-cpp-python {__version__} does not fit, because {wrong}: run {install('llama-cpp')}")
-
-
-def _first_difference(lib: Any) -> str | None:
-    for name, count in FUNCTIONS.items():
-        given = getattr(getattr(lib, name, None), "argtypes", None)
-        if given is None:
+    for name, signature in functions.items():
+        function: Any = getattr(lib, name, None)
+        if (given := getattr(function, "argtypes", None)) is None:
             return f"it has no function {name}"
-        if len(given) != count:
-            return f"{name} takes {len(given)} arguments, where {count} are given"
-    for name, fields in STRUCTURES.items():
-        known = [field for field, *_ in getattr(getattr(lib, name, None), "_fields_", ())]
+        if (found := f"{''.join(map(letter, given))}:{letter(function.restype)}") != signature:
+            return f"{name} is {found}, where {signature} is called"
+    for name, (sizes, *fields) in structures.items():
+        kind = getattr(lib, name, ctypes.Structure)
+        known = [field for field, *_ in getattr(kind, "_fields_", ())]
         if missing := [field for field in fields if field not in known]:
             return f"{name} has no {missing[0]}"
-    if (size := ctypes.sizeof(lib.llama_token_data)) != _TOKEN_DATA:
-        return f"llama_token_data has {size} bytes, where {_TOKEN_DATA} are written"
-    params = lib.llama_context_default_params()
-    for name, value in _DEFAULTS.items():
-        if (found := getattr(params, name)) != value:
+        if (size := ctypes.sizeof(kind)) not in sizes:
+            return f"{name} has {size} bytes, where it has {' or '.join(map(str, sizes))}"
+    return None
+
+
+def first_changed(structure: Any, values: Mapping[str, Any]) -> str | None:
+    """Say which field of a structure that a library has filled in is not what it is known to be."""
+    for name, value in values.items():
+        if (found := getattr(structure, name)) != value:
             return f"its library and its Python differ: {name} of a new context is {found}, where it is {value}"
     return None
+
+
+def letter(kind: Any) -> str:
+    """Return ctypes' own for a number, L for a size on any system, P for a pointer, S for a structure, - for nothing.
+
+    Example:
+        >>> "".join(map(letter, (ctypes.c_int32, ctypes.c_size_t, ctypes.c_char_p, None)))
+        'iLP-'
+    """
+    if kind is None:
+        return "-"
+    if issubclass(kind, ctypes.Structure):
+        return "S"
+    code = getattr(kind, "_type_", None)
+    return code.replace("Q", "L") if isinstance(code, str) and code not in "PzZ" else "P"
+
+
+def reason(errors: list[str]) -> str:
+    """Return the first error without the names of the functions that report it.
+
+    Example:
+        >>> reason(["llama_model_load: error loading model: tensor 'x' is missing", "llama_load: failed"])
+        "tensor 'x' is missing"
+    """
+    if not errors:
+        return "llama.cpp does not say why"
+    return re.sub(r"^(\w+: )+|error loading model: ", "", " ".join(errors[0].split()))

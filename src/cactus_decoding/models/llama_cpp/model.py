@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.llama_cpp.context import Context
-from cactus_decoding.models.llama_cpp.library import library
+from cactus_decoding.models.llama_cpp.library import offloads
 from cactus_decoding.models.llama_cpp.passes import CachedText, Passes
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel
+from cactus_decoding.models.recurrent import RecurrentForward
 
+_UNDONE = 8
+"""Each is a copy of the state, of the size of which is all that a recurrent model keeps."""
 _CHAINS = "GGUF files are read as chains: llama.cpp's batches take no mask, so trees cannot be read"
 
 
@@ -51,7 +54,7 @@ class LlamaCppModel(BaseCachedModel):
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
         self.device = torch.device("cpu")
-        self._text = text or CachedText(Context.make(model, self.settings))
+        self._text = text or CachedText(Context.make(model, self.settings, undone=self.undone))
         self.use_threads(self._text.threads)
 
     @classmethod
@@ -60,6 +63,11 @@ class LlamaCppModel(BaseCachedModel):
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
 
+    @property
+    def undone(self) -> int:
+        """How many rejected tokens llama.cpp itself should be able to take back; a draft reads one by one."""
+        return _UNDONE if self.copies and self.model.recurrent else 0
+
     def cancel_by(self, event: threading.Event | None) -> None:
         """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
         self._text.cancelled = event
@@ -67,7 +75,7 @@ class LlamaCppModel(BaseCachedModel):
     @property
     def on_cpu(self) -> bool:
         """Whether no layer is on a GPU, wherever its rows come out."""
-        return self.settings.gpu_layers == 0 or not library().llama_supports_gpu_offload()
+        return self.settings.gpu_layers == 0 or not offloads()
 
     def check_reads_trees(self) -> None:
         """Raise `ValueError`."""
@@ -102,9 +110,10 @@ class LlamaCppModel(BaseCachedModel):
         """Return the same weights with a cache of its own."""
         return LlamaCppModel(self.model, self.settings, copies=self.copies)
 
-    def _choose_forward(self) -> LlamaCppForward:
+    def _choose_forward(self) -> Forward:
         self._text.clear()
-        return LlamaCppForward(self._text, copies=self.copies)
+        forward = LlamaCppForward(self._text, copies=self.copies)
+        return RecurrentForward(forward) if self.model.recurrent else forward
 
 
 def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[Passes, list[tuple[LlamaCppModel, ...]]]:
@@ -117,7 +126,7 @@ def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[Passes, l
     Raises:
         ValueError: where llama.cpp cannot make a context for all, as for lack of memory.
     """
-    contexts = [Context.make(model.model, model.settings, count) for model in models]
+    contexts = [Context.make(model.model, model.settings, count, model.undone) for model in models]
     passes = Passes(contexts)
 
     def place(model: LlamaCppModel, context: Context, number: int) -> LlamaCppModel:
@@ -175,3 +184,20 @@ class LlamaCppForward:
     def restore(self, saved: np.ndarray[Any, Any]) -> None:
         """Take a copy; raise `RuntimeError` where llama.cpp does not."""
         self._text.restore(saved)
+
+    def can_undo(self, count: int) -> bool:
+        """Say whether llama.cpp takes back all but the first of so many tokens; see `StatefulForward`."""
+        return count - 1 <= self._text.undone > 0
+
+    def undo(self, length: int, prefix: int) -> bool:
+        """Let llama.cpp take tokens back, where all are of its last batch, which it does not check."""
+        return length - prefix < self._text.last and self._text.forget_from(prefix)
+
+    def copy_state(self) -> np.ndarray[Any, Any]:
+        """Return llama.cpp's own copy of the recurrent state."""
+        return self._text.save(partial=True)
+
+    def restore_state(self, state: np.ndarray[Any, Any], length: int) -> None:
+        """Take a copy of the state, and forget keys and values behind it."""
+        self._text.restore(state, partial=True)
+        self._text.forget_from(length)

@@ -193,15 +193,25 @@ class CachedText:
         with self._alone():
             return self._context.forget_from(self._sequence, length)
 
-    def save(self) -> np.ndarray[Any, Any]:
-        """Return a copy of all that is cached."""
-        with self._alone():
-            return self._context.save(self._sequence)
+    @property
+    def undone(self) -> int:
+        """How many of the last tokens of a batch a recurrent state can take back."""
+        return self._context.undone
 
-    def restore(self, saved: np.ndarray[Any, Any]) -> None:
+    @property
+    def last(self) -> int:
+        """How many tokens of it the last batch had that had any."""
+        return self._context.last[self._sequence]
+
+    def save(self, *, partial: bool = False) -> np.ndarray[Any, Any]:
+        """Return a copy of all that is cached, or of the recurrent state alone."""
+        with self._alone():
+            return self._context.save(self._sequence, partial=partial)
+
+    def restore(self, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
         """Take a copy; raise `RuntimeError` where llama.cpp does not."""
         with self._alone():
-            self._context.restore(self._sequence, saved)
+            self._context.restore(self._sequence, saved, partial=partial)
 
     def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
         """Return the logits after the last ``rows`` of at most ``batch_size`` tokens; the next call may overwrite them.

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from cactus_decoding.models.llama_cpp.library import library
+from cactus_decoding.models.llama_cpp import library
 from cactus_decoding.models.llama_cpp.settings import GgufFile
 from cactus_decoding.models.llama_cpp.weights import GgufModel
-
-_UNKNOWN, _UNUSED, _CONTROL = 1, 2, 8
-"""Of ``llama_token_attr``."""
-_SENTENCE_PIECE = 1
-"""``LLAMA_VOCAB_TYPE_SPM``, whose texts may begin with a space that nobody wrote."""
 
 
 class Encoding(NamedTuple):
@@ -38,16 +32,11 @@ class GgufTokenizer:
         if not model.vocabulary_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
             raise ValueError(f"cannot load a tokenizer for {model.name!r}: the file has no vocabulary")
         self._model, self._pieces = model, dict[int, bytes]()
-        lib, vocab = library(), model.vocab
-        attributes = [lib.llama_vocab_get_attr(vocab, i) for i in range(model.vocabulary_size)]
-        self.all_special_ids = [i for i, each in enumerate(attributes) if each & (_CONTROL | _UNKNOWN)]
-        self._special = frozenset(self.all_special_ids)
-        self._unused = frozenset(i for i, each in enumerate(attributes) if each & _UNUSED)
-        self.eos_token_id = _known(lib.llama_vocab_eos(vocab))
-        self.bos_token_id = _known(lib.llama_vocab_bos(vocab))
-        self._drops_space = lib.llama_vocab_type(vocab) == _SENTENCE_PIECE and (
-            model.metadata("tokenizer.ggml.add_space_prefix") != "false"
-        )
+        known = library.words(model.vocab, model.vocabulary_size)
+        self.all_special_ids = known.special
+        self._special, self._unused = frozenset(known.special), frozenset(known.unused)
+        self.eos_token_id, self.bos_token_id = known.eos, known.bos
+        self._drops_space = known.sentence_piece and model.metadata("tokenizer.ggml.add_space_prefix") != "false"
 
     @classmethod
     def load(cls, role: str, file: GgufFile) -> GgufTokenizer:
@@ -60,14 +49,7 @@ class GgufTokenizer:
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Encoding:
         """Return a text's tokens; names of special tokens in it become these."""
-        lib, data = library(), text.encode()
-        room = len(data) + 8  # a token is a byte at least; then those at both ends
-        while True:
-            ids = (ctypes.c_int32 * room)()
-            count = lib.llama_tokenize(self._model.vocab, data, len(data), ids, room, add_special_tokens, True)
-            if count >= 0:
-                return Encoding(ids[:count])
-            room = -count
+        return Encoding(library.tokenize(self._model.vocab, text, add_special_tokens))
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
         """Return the text of tokens; bytes that are no whole character are replaced."""
@@ -135,25 +117,10 @@ class GgufTokenizer:
 
     @cached_property
     def _texts(self) -> list[str]:
-        lib, vocab = library(), self._model.vocab
-        return [lib.llama_vocab_get_text(vocab, i).decode(errors="replace") for i in range(len(self))]
+        return [library.token_text(self._model.vocab, i) for i in range(len(self))]
 
     def piece(self, token_id: int) -> bytes:
         """Return what a token adds to a text."""
         if token_id not in self._pieces:
-            self._pieces[token_id] = _piece(self._model.vocab, token_id)
+            self._pieces[token_id] = library.token_piece(self._model.vocab, token_id)
         return self._pieces[token_id]
-
-
-def _piece(vocab: int, token_id: int) -> bytes:
-    room = 64
-    while True:
-        buffer = ctypes.create_string_buffer(room)
-        length = library().llama_token_to_piece(vocab, token_id, buffer, room, 0, True)
-        if length >= 0:
-            return buffer.raw[:length]
-        room = -length
-
-
-def _known(token_id: int) -> int | None:
-    return None if token_id < 0 else int(token_id)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from weakref import finalize
 
-from cactus_decoding.models.llama_cpp.library import captured_errors, library, reason
+from cactus_decoding.models.llama_cpp import library
 
 
 class GgufModel:
@@ -24,17 +22,17 @@ class GgufModel:
         vocab: likewise to the vocabulary.
         name: the file's path.
         vocabulary_size: the width of the logits.
+        trained_length: tokens of the longest texts that the model was trained on.
+        recurrent: whether it keeps a state that changes with each token.
 
     Raises:
         ValueError: for a model without a cache that can be rolled back.
     """
 
     def __init__(self, role: str, path: str | Path, handle: int) -> None:
-        lib = library()
         self.handle, self.name = handle, str(path)
-        self.vocab = lib.llama_model_get_vocab(handle)
-        self.vocabulary_size = int(lib.llama_vocab_n_tokens(self.vocab))
-        if obstacle := self._obstacle(lib):
+        self.vocab, self.vocabulary_size, self.trained_length, self.recurrent = library.describe(handle)
+        if obstacle := library.obstacle(handle):
             raise ValueError(
                 f"cannot load the {role} {str(path)!r}: {self.metadata('general.architecture')} {obstacle}"
             )
@@ -52,53 +50,23 @@ class GgufModel:
         Raises:
             ValueError: for a file that is none or not whole, and for a model without a cache that can be rolled back.
         """
-        lib = library()
-        params = lib.llama_model_default_params()
-        params.n_gpu_layers, params.vocab_only = gpu_layers, vocab_only
-        with captured_errors() as errors:
-            handle = lib.llama_model_load_from_file(str(path).encode(), params)
-        if not handle:
-            raise ValueError(f"cannot load the {role} {str(path)!r}: {reason(errors)}")
+        try:
+            handle = library.load_model(str(path), gpu_layers, vocab_only)
+        except ValueError as error:
+            raise ValueError(f"cannot load the {role} {str(path)!r}: {error}") from None
         try:
             model = cls(role, path, handle)
         except BaseException:
-            _free(handle)
+            library.free_model(handle)
             raise
-        finalize(model, _free, handle)
+        finalize(model, library.free_model, handle)
         return model
 
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """Every token that ends a generation, by what the vocabulary says."""
-        lib = library()
-        return [i for i in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self.vocab, i)]
-
-    @property
-    def trained_length(self) -> int:
-        """Tokens of the longest texts that the model was trained on."""
-        return int(library().llama_model_n_ctx_train(self.handle))
+        return [i for i in range(self.vocabulary_size) if library.ends_text(self.vocab, i)]
 
     def metadata(self, key: str) -> str:
         """Return what the file says of itself under a key; nothing where it does not."""
-        lib, buffer = library(), ctypes.create_string_buffer(0)
-        length = lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, 0)
-        if length < 0:
-            return ""
-        buffer = ctypes.create_string_buffer(length + 1)
-        lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, length + 1)
-        return buffer.value.decode(errors="replace")
-
-    def _obstacle(self, lib: Any) -> str | None:
-        """Say why a model cannot take part in draft-and-verify decoding."""
-        if lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle):
-            return "keeps a recurrent state, which cannot be rolled back after a rejection"
-        if lib.llama_model_has_encoder(self.handle) or not lib.llama_model_has_decoder(self.handle):
-            return "has an encoder; allowed are decoder-only causal language models"
-        if lib.llama_model_is_diffusion(self.handle):
-            return "writes all of a text at once, and no token after another"
-        return None
-
-
-def _free(handle: int) -> None:
-    with captured_errors():
-        library().llama_model_free(handle)
+        return library.metadata(self.handle, key)
