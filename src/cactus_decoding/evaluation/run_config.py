@@ -107,8 +107,8 @@ class RunConfig:
 
     @property
     def rule(self) -> str:
-        """The acceptance rule's spelling."""
-        return str(self.request.rule)
+        """The acceptance rule's spelling, or that of what relaxes by itself."""
+        return self.request.verification if self.request.lossy else str(self.request.rule)
 
     @property
     def num_speculative_tokens(self) -> int | str:
@@ -127,7 +127,7 @@ class RunConfig:
     def label(self) -> str:
         """The rule, the budget, the way to verify and the draft length, for people."""
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
-        how = "" if self.request.verification == "token" else f" {self.request.verification}"
+        how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
         policy = f" {self.request.spending}" if not self.request.spending.everywhere else ""
         return f"{self.rule}{policy}{budget}{how} ×{self.num_speculative_tokens}"
 
