@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
     """Return every number of the table and the picture."""
     instrument = Frontier(rows)
 
+    @cache
     def accepts(rule: str) -> float:
         return instrument.measure(rule).acceptance.value
 
@@ -121,7 +123,8 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
                 row["clamped"] = measured(rows, beside or LOOSEST)
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
-    return {"visited": rows.positions, "problems": rows.problems, "table": table, "greedy": compute_greedy(rows)}
+    found = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
+    return found | {"greedy": compute_greedy(rows), "settings": dict(rows.settings)}
 
 
 def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
@@ -185,7 +188,7 @@ def main() -> None:
     """Measure unless told otherwise, then render."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
-    parser.add_argument("--positions", type=int, default=200)
+    parser.add_argument("--positions", type=int, default=3000)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--picture", type=Path, default=PICTURE)

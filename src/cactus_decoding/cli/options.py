@@ -218,6 +218,8 @@ def check_budget(settings: Settings, *rules: str) -> None:
     if settings["budget_nats"] is None and settings["max_shift"] is None:
         if settings["expected_tokens"] is not None:
             raise ValueError("--expected-tokens spreads a budget: give --budget or --max-shift too")
+        if settings.get("max_relaxed") is not None:
+            raise ValueError("--max-relaxed is a part of a budget: give --budget too, which may be inf")
     elif all(rule.strip().rstrip(":") == "lossless" for rule in rules):
         raise ValueError("the lossless rule spends nothing of a budget: give --rule, such as --rule clamped:width=1")
     elif settings["budget_nats"] is not None and settings["max_shift"] is not None:

@@ -16,6 +16,7 @@ from cactus_decoding.drafting.lengths import TREE, is_tree
 from cactus_decoding.evaluation.chat import Chat, as_settings, from_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.rules import as_rule
@@ -205,7 +206,7 @@ def grid(
         >>> [(run.rule, run.num_speculative_tokens) for run in runs]
         [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
     """
-    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens")) | SpendingPolicy().as_dict()
+    unlimited = dict.fromkeys(settings_of(Budget)) | SpendingPolicy().as_dict()
     seen = set()
     protections = [settings.get("protect")] if protect is None else protect
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)

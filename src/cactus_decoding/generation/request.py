@@ -159,8 +159,14 @@ class Request:
             if self.verification != "token":
                 raise ValueError(f"{name} draws nothing, so verification must be 'token'")
             if budget is not None and (budget.max_shift is not None or budget.expected_tokens is not None):
-                raise ValueError(f"with {name} a budget limits the log-probability given up: give its nats, no more")
+                raise ValueError(
+                    f"with {name} a budget limits the log-probability given up: give its nats, and max_relaxed"
+                )
             return
+        if budget is not None and budget.max_relaxed is not None:
+            raise ValueError(
+                f"max_relaxed counts the tokens that rules for temperature 0 relax, but the rule is {rule}"
+            )
         paced = budget is not None and budget.expected_tokens is not None
         limited = budget is not None or not self.spending.everywhere
         check_scheme(self.verification, rule, self.num_speculative_tokens, self.tree, limited=limited, paced=paced)
