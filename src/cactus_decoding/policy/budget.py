@@ -69,7 +69,7 @@ class Budget:
 
     max_relaxed: Annotated[
         int | None,
-        Knob("At temperature 0, keep at most this many tokens a step that are not the likeliest.", "tokens", ge=0),
+        Knob("At temperature 0: most relaxed tokens of a step.", "tokens", ge=0),
     ] = None
 
     def __post_init__(self) -> None:

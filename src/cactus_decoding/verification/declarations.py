@@ -92,7 +92,7 @@ VERIFICATIONS = MappingProxyType(
             ),
             SchemeDeclaration(
                 "fly",
-                "overrules a rejection where the target is unsure and the next proposals pass, without any guarantee",
+                "looks ahead before it rejects, and promises nothing",
                 chains=True,
                 counterpart="token",
                 needs_rows=False,
