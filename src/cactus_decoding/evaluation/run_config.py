@@ -78,7 +78,7 @@ class RunConfig:
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
         names = set(cls("", "", "").as_dict())
-        if names != set(values) - {"tree", "chat", "system", *SpendingPolicy().as_dict()}:
+        if names != set(values) - {"tree", "chat", "system", "max_relaxed", *SpendingPolicy().as_dict()}:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}

@@ -248,10 +248,12 @@ class Request:
     def as_dict(self) -> dict[str, Any]:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
         budget, length = self.budget, self.num_speculative_tokens
-        limit = {} if budget is None else {"budget_nats": budget.limit}
+        limits = values_of(Budget, budget) | ({} if budget is None else {"budget_nats": budget.limit})
+        if limits["max_relaxed"] is None:  # of which files of older versions do not know
+            del limits["max_relaxed"]
         return {
             "rule": str(self.rule),
-            **(values_of(Budget, budget) | limit),
+            **limits,
             **self.spending.as_dict(),
             "verification": self.verification,
             "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
