@@ -14,17 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.auditing import audit
 from cactus_decoding.cli import options
 from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.evaluation.frontier.frontier import DEFAULT_MEMORY, LOOSEST, Frontier
+from cactus_decoding.evaluation.frontier.frontier import DEFAULT_MEMORY, LOOSEST
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, chunks, read_rows
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.evaluation.reporting.pictures import new_figure, style_of, to_svg
@@ -57,33 +59,43 @@ def recorded(positions: int) -> RecordedRows:
     )  # fmt: skip
 
 
-def measured(rows: RecordedRows, rule: str) -> dict[str, float]:
-    """Return what a rule accepts and costs per visited position."""
-    point = Frontier(rows).measure(rule)
-    lost = 0.0
+def visited(rows: RecordedRows) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the target's and the draft's rows of visited positions, chunk by chunk."""
     for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY):
-        visited = rows.visited[start : start + len(target)]
-        q = target[visited].double()
-        shift = audit(rule, q, draft[visited]).output_probs - q
-        lost -= torch.where(q > 0, shift * q.log(), 0.0).sum().item()
-    return {
-        "acceptance": point.acceptance.value,
-        "kl": point.kl.value,
-        "tv": point.tv.value,
-        "max_log_ratio": point.max_log_ratio,
-        "regret": lost / rows.positions,
-    }
+        here = rows.visited[start : start + len(target)]
+        yield target[here], draft[here]
+
+
+def accepted(rows: RecordedRows, rule: str) -> float:
+    """Return what a rule accepts per visited position."""
+    parsed, kept = parse_rule(rule), 0.0
+    for q, p in visited(rows):
+        h = parsed.relaxed_target(q, p)
+        kept += (audit(parsed, q, p).acceptance if h is None else torch.minimum(h, p)).sum().item()
+    return kept / rows.positions
+
+
+def measured(rows: RecordedRows, rule: str) -> dict[str, float]:
+    """Return what a rule accepts and costs per visited position, and the largest log-ratio at any."""
+    found = dict.fromkeys(("acceptance", "kl", "tv", "regret"), 0.0)
+    largest = -math.inf
+    for q, p in visited(rows):
+        result = audit(rule, q, p)
+        lost = torch.where(q > 0, (q - result.output_probs) * q.log(), 0.0).sum(-1)
+        for name, each in zip(found, (result.acceptance, result.kl.clamp(min=0), result.tv, lost), strict=True):
+            found[name] += each.sum().item() / rows.positions
+        largest = max(largest, result.max_log_ratio.max().item())
+    return found | {"max_log_ratio": largest}
 
 
 def greedily(rows: RecordedRows, rule: str) -> dict[str, float]:
     """Return the share of a greedy draft's tokens that a rule for temperature 0 keeps, and what these give up."""
     kept, nats, most = 0.0, 0.0, 0.0
-    for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY):
-        visited = rows.visited[start : start + len(target)]
-        q, proposed = target[visited].double(), draft[visited].argmax(-1, keepdim=True)
-        accepted = parse_rule(rule).judge(q, None, proposed).relaxed_prob > 0
-        costs = given_up(q, proposed)[accepted]
-        kept, nats = kept + accepted.sum().item(), nats + costs.sum().item()
+    for q, draft in visited(rows):
+        proposed = draft.argmax(-1, keepdim=True)
+        passed = parse_rule(rule).judge(q, None, proposed).relaxed_prob > 0
+        costs = given_up(q, proposed)[passed]
+        kept, nats = kept + passed.sum().item(), nats + costs.sum().item()
         most = max(most, costs.max().item())
     return {"acceptance": kept / rows.positions, "regret": nats / rows.positions, "most": most}
 
@@ -103,10 +115,7 @@ def strictest(family: Family, accepts: Callable[[str], float], wanted: float) ->
 
 def compute(rows: RecordedRows) -> dict[str, Any]:
     """Return every number of the table and the picture."""
-    instrument = Frontier(rows)
-
-    def accepts(rule: str) -> float:
-        return instrument.measure(rule).acceptance.value
+    accepts, costs = cache(partial(accepted, rows)), cache(partial(measured, rows))
 
     lossless, most = accepts("lossless"), accepts(LOOSEST)
     table = []
@@ -116,12 +125,13 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
             rule = strictest(family, accepts, wanted)
             row: dict[str, Any] = {"family": name, "label": family.label, "rule": rule, "wanted": wanted}
             if rule is not None:
-                row |= measured(rows, rule)
+                row |= costs(rule)
                 beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
-                row["clamped"] = measured(rows, beside or LOOSEST)
+                row["clamped"] = costs(beside or LOOSEST)
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
-    return {"visited": rows.positions, "problems": rows.problems, "table": table, "greedy": compute_greedy(rows)}
+    found = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
+    return found | {"greedy": compute_greedy(rows), "recorded": dict(rows.provenance)}
 
 
 def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
@@ -185,7 +195,7 @@ def main() -> None:
     """Measure unless told otherwise, then render."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
-    parser.add_argument("--positions", type=int, default=200)
+    parser.add_argument("--positions", type=int, default=5000)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--picture", type=Path, default=PICTURE)

@@ -152,6 +152,11 @@ REFUSED = {
         ValueError,
         "cannot pace",
     ),
+    "a cap with a rule that samples": (
+        {"rule": "cactus:delta=1", "budget": Budget(nats=1, max_relaxed=2)},
+        ValueError,
+        "max_relaxed counts the tokens",
+    ),
     "pace without width": ({"rule": "cactus:delta=1", "budget_nats": 1, "expected_tokens": 9}, ValueError, "clamped:"),
     "greedy rule": ({"rule": "relaxed_greedy:margin=1"}, ValueError, "temperature 0"),
     "greedy rule in blocks": (

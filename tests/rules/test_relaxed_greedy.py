@@ -70,11 +70,38 @@ def greedy_tokens() -> list[int]:
 
 def test_margin_zero_is_greedy_decoding() -> None:
     for rule in ("relaxed_greedy:margin=0", "relaxed_greedy:margin=0,top=3", "relaxed_greedy:margin=5,top=1",
-                 "big_little:rollback=0"):  # fmt: skip
+                 "big_little:rollback=0", "mars:ratio=1"):  # fmt: skip
         steps = run(rule)
         assert tokens_of(steps) == greedy_tokens()
         assert sum(step.num_relaxed for step in steps) == 0
         assert sum(visit.nats for step in steps for visit in step.visits) == 0
+
+
+def test_margins_are_of_the_law_alone_and_keep_no_third_choice() -> None:
+    logits = torch.tensor([2.0, 1.5, 1.4, -3.0, -4.0]).double()
+    rule, every = parse_rule("mars:ratio=0.7"), torch.arange(5)
+    for shift in (0.0, 40.0, -40.0):
+        kept = rule.judge((logits + shift).softmax(-1), None, every).relaxed_prob
+        assert kept.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
+    raw = [(logits[1] + shift > 0.9 * (logits[0] + shift)).item() for shift in (0.0, 40.0)]
+    assert raw == [False, True]  # the same law
+    strict = parse_rule("mars:ratio=0.9").judge(logits.softmax(-1), None, every).relaxed_prob
+    assert strict.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def relaxed_of(steps) -> list[int]:
+    """Count each step's tokens that are not the likeliest."""
+    return [step.num_relaxed for step in steps]
+
+
+def test_a_cap_counts_the_tokens_of_a_step_and_falls_back_behind_them() -> None:
+    rule = "relaxed_greedy:margin=5"
+    free, capped, none = (run(rule, Budget(math.inf, max_relaxed=most)) for most in (None, 1, 0))
+    assert max(relaxed_of(free)) > 1  # which a count over the response, or none, would let pass
+    assert max(relaxed_of(capped)) == 1 < sum(relaxed_of(capped))
+    assert any(step.num_fell_back for step in capped)
+    assert tokens_of(none) == greedy_tokens()
+    assert tokens_of(run(rule, Budget(math.inf, max_relaxed=9))) == tokens_of(free)
 
 
 def test_a_rollback_keeps_what_is_likely_enough_whatever_is_likeliest() -> None:

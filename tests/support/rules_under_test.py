@@ -70,6 +70,9 @@ SPELLINGS = (
     "kl_gate:threshold=0.5",
     "big_little:rollback=0",
     "big_little:rollback=1.5",
+    "mars:ratio=1",
+    "mars:ratio=0.6",
+    "mars:ratio=0",
 )
 
 # Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.
@@ -111,6 +114,7 @@ ORDINARY = {
     "fuzzy:threshold=0.1",
     "kl_gate:threshold=0.5",
     "big_little:rollback=1.5",
+    "mars:ratio=0.6",
 }
 
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
@@ -152,6 +156,12 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
             high = q >= q.sort(descending=True).values[min(rule.top or len(q), len(q)) - 1]
             within = (q > 0) & (q >= q.max() * math.exp(-rule.margin) * (1 - 1e-12)) & high & (rule.margin > 0)
             return (best | within).double(), infinite
+        case "mars":
+            logits = [math.log(x) for x in q.tolist() if x > 0]
+            first, *others = sorted((each - sum(logits) / len(logits) for each in logits), reverse=True)
+            close = bool(others) and others[0] > rule.ratio * first and rule.ratio < 1
+            seconds = (q > 0) & (q == q.sort(descending=True).values[1]) if close else torch.zeros(len(q)).bool()
+            return (seconds | (torch.arange(len(q)) == q.argmax())).double(), infinite
         case "big_little":
             best = torch.arange(len(q)) == q.argmax()
             return (best | (q >= math.exp(-rule.rollback)) & (rule.rollback > 0)).double(), infinite

@@ -14,13 +14,12 @@ import typer
 
 from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
-from cactus_decoding.arguments.values import check_choice
 from cactus_decoding.cli import notes, raise_when_interrupted
 from cactus_decoding.drafting.registry import check_drafter_spelling
 from cactus_decoding.drafting.spelling import read_length, read_tree
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
 from cactus_decoding.rules import RULES, parse_rule
-from cactus_decoding.verification.declarations import VERIFICATIONS
+from cactus_decoding.verification.declarations import read_scheme
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.chat import Chat
@@ -210,6 +209,8 @@ def check_budget(settings: Settings, *rules: str) -> None:
     if settings["budget_nats"] is None and settings["max_shift"] is None:
         if settings["expected_tokens"] is not None:
             raise ValueError("--expected-tokens spreads a budget: give --budget or --max-shift too")
+        if settings.get("max_relaxed") is not None:
+            raise ValueError("--max-relaxed is a part of a budget: give --budget too, which may be inf")
     elif all(rule.strip().rstrip(":") == "lossless" for rule in rules):
         raise ValueError("the lossless rule spends nothing of a budget: give --rule, such as --rule clamped:width=1")
     elif settings["budget_nats"] is not None and settings["max_shift"] is not None:
@@ -219,7 +220,7 @@ def check_budget(settings: Settings, *rules: str) -> None:
 def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
     if name == "verification":
-        check_choice(name, value, tuple(VERIFICATIONS))
+        read_scheme(value)
     elif name == "tree":
         for text in _texts(value):
             read_tree(text, check_declared)

@@ -16,6 +16,7 @@ from cactus_decoding.drafting.lengths import TREE, is_tree
 from cactus_decoding.evaluation.chat import Chat, as_settings, from_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.rules import as_rule
@@ -77,7 +78,7 @@ class RunConfig:
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
         names = set(cls("", "", "").as_dict())
-        if names != set(values) - {"tree", "chat", "system", *SpendingPolicy().as_dict()}:
+        if names != set(values) - {"tree", "chat", "system", "max_relaxed", *SpendingPolicy().as_dict()}:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
@@ -107,8 +108,8 @@ class RunConfig:
 
     @property
     def rule(self) -> str:
-        """The acceptance rule's spelling."""
-        return str(self.request.rule)
+        """The acceptance rule's spelling, or that of what relaxes by itself."""
+        return self.request.verification if self.request.lossy else str(self.request.rule)
 
     @property
     def num_speculative_tokens(self) -> int | str:
@@ -127,7 +128,7 @@ class RunConfig:
     def label(self) -> str:
         """The rule, the budget, the way to verify and the draft length, for people."""
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
-        how = "" if self.request.verification == "token" else f" {self.request.verification}"
+        how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
         policy = f" {self.request.spending}" if not self.request.spending.everywhere else ""
         return f"{self.rule}{policy}{budget}{how} ×{self.num_speculative_tokens}"
 
@@ -205,7 +206,7 @@ def grid(
         >>> [(run.rule, run.num_speculative_tokens) for run in runs]
         [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
     """
-    unlimited = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens")) | SpendingPolicy().as_dict()
+    unlimited = dict.fromkeys(settings_of(Budget)) | SpendingPolicy().as_dict()
     seen = set()
     protections = [settings.get("protect")] if protect is None else protect
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)

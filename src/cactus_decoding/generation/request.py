@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cactus_decoding.arguments.knobs import build, settings_of, values_of
-from cactus_decoding.arguments.values import check_choice, shown
+from cactus_decoding.arguments.values import shown
 from cactus_decoding.drafting.lengths import TreeShape, as_draft_length, is_tree, proposals_of
 from cactus_decoding.drafting.lengths.base import FixedLength, PerResponse
+from cactus_decoding.generation.schemes import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS, PARTS, SETTINGS
 from cactus_decoding.policy.budget import Budget, as_budget
 from cactus_decoding.policy.decide import check_paced
@@ -20,8 +21,7 @@ from cactus_decoding.rules import Lossless, as_rule, recorded_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.types.drafting import check_drafter
-from cactus_decoding.verification.declarations import VERIFICATIONS
-from cactus_decoding.verification.tree import check_relaxed_target
+from cactus_decoding.verification.declarations import read_scheme
 from cactus_decoding.verification.walk import Verifier
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Request:
         verification: one of `VERIFICATIONS`: ``token`` for one proposal after another, ``block`` for all of a step
             jointly, which accepts more and is open to rules whose relaxed target does not depend on the drafted token.
             In a tree ``token`` goes on behind recovered tokens that are proposals too, ``joint`` is what a block is in
-            a chain, and ``recursive`` and ``traversal`` are there to compare with.
+            a chain, and ``recursive`` and ``traversal`` are there to compare with. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
             be kept.
@@ -133,7 +133,7 @@ class Request:
             raise TypeError(f"spending must be a SpendingPolicy, but is {shown(self.spending)}")
         if not isinstance(self.sampling, SamplingParams):
             raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
-        check_choice("verification", self.verification, tuple(VERIFICATIONS))
+        read_scheme(self.verification)
         if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(self.stop)}")
         try:
@@ -158,40 +158,24 @@ class Request:
             if self.verification != "token":
                 raise ValueError(f"{name} draws nothing, so verification must be 'token'")
             if budget is not None and (budget.max_shift is not None or budget.expected_tokens is not None):
-                raise ValueError(f"with {name} a budget limits the log-probability given up: give its nats, no more")
+                raise ValueError(
+                    f"with {name} a budget limits the log-probability given up: give its nats, and max_relaxed"
+                )
             return
+        if budget is not None and budget.max_relaxed is not None:
+            raise ValueError(
+                f"max_relaxed counts the tokens that rules for temperature 0 relax, but the rule is {rule}"
+            )
         paced = budget is not None and budget.expected_tokens is not None
-        self._check_scheme(paced)
+        limited = budget is not None or not self.spending.everywhere
+        check_scheme(self.verification, rule, self.num_speculative_tokens, self.tree, limited=limited, paced=paced)
         if paced:
             check_paced(rule)
 
-    def _check_scheme(self, paced: bool) -> None:
-        """Raise `ValueError` where the way to verify excludes what is proposed, the rule, or a pace."""
-        scheme, tree, what = VERIFICATIONS[self.verification], self.tree, f"{self.verification} verification"
-        if tree is None and not scheme.chains:
-            raise ValueError(
-                f"verification={scheme.name!r} is for trees, but num_speculative_tokens is "
-                f"{self.num_speculative_tokens}: give tree=, such as 'static=4.2.2.1', or use verification='block'"
-            )
-        if tree is not None and not scheme.trees:
-            raise ValueError(
-                f"{what} is for chains; use verification={scheme.counterpart!r}, which is the same for trees"
-            )
-        if scheme.needs_rows:
-            check_relaxed_target(self.rule, what)
-        if tree is not None and scheme.max_drawn is not None and tree.max_drawn > scheme.max_drawn:
-            raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
-        if not scheme.judges_steps or isinstance(self.rule, Lossless):
-            return
-        if tree is None and not self.num_speculative_tokens.fixed:
-            raise ValueError(self._fixed_blocks)
-        if tree is not None and not tree.is_even:
-            raise ValueError(
-                f"{what} of a relaxed rule needs a tree with as many children everywhere, such as static=2.2.2, "
-                f"because a position must be judged alike in every step, but it is {tree}"
-            )
-        if paced:
-            raise ValueError(f"{what} cannot pace a budget: the width must be the same in every step")
+    @property
+    def lossy(self) -> bool:
+        """Whether the way to verify relaxes by itself, whatever the rule."""
+        return read_scheme(self.verification)[0].lossy
 
     @property
     def draft_length(self) -> DraftLength:
@@ -239,17 +223,9 @@ class Request:
         if isinstance(self.draft_length, PerResponse) and not drafter.may_be_left_out:
             what = f"{self.draft_length} leaves its drafter out of some steps, which a {type(drafter).__name__}"
             raise ValueError(f"{what} does not bear: give a number, or a draft model, suffix or ngram")
-        jointly = VERIFICATIONS[self.verification].judges_steps and not isinstance(self.rule, Lossless)
+        jointly = read_scheme(self.verification)[0].judges_steps and not isinstance(self.rule, Lossless)
         if jointly and not drafter.fixed_blocks:
-            raise ValueError(self._fixed_blocks)
-
-    @property
-    def _fixed_blocks(self) -> str:
-        """What a relaxed rule needs where a step is verified as a whole."""
-        return (
-            f"{self.verification} verification of a relaxed rule needs a draft model and a fixed number of proposals, "
-            "because the proposals at a position must have the same law in every step; use verification='token'"
-        )
+            raise ValueError(NEEDS_BLOCKS.format(how=self.verification))
 
     def verifier(
         self,
@@ -265,15 +241,18 @@ class Request:
         """
         if fitted is None and not self.spending.everywhere:
             raise ValueError("what is protected are tokens of a vocabulary: give fitted=request.spending.fit(…)")
-        return Verifier(self.rule, to_probs, to_untempered, sampling, self.budget, self.verification, fitted)
+        greedy = self.sampling.temperature == 0
+        return Verifier(self.rule, to_probs, to_untempered, sampling, self.budget, self.verification, fitted, greedy)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
         budget, length = self.budget, self.num_speculative_tokens
-        limit = {} if budget is None else {"budget_nats": budget.limit}
+        limits = values_of(Budget, budget) | ({} if budget is None else {"budget_nats": budget.limit})
+        if limits["max_relaxed"] is None:  # of which files of older versions do not know
+            del limits["max_relaxed"]
         return {
             "rule": str(self.rule),
-            **(values_of(Budget, budget) | limit),
+            **limits,
             **self.spending.as_dict(),
             "verification": self.verification,
             "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),

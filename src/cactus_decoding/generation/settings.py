@@ -102,7 +102,7 @@ def with_usual_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dic
         >>> with_usual_proposals({"num_speculative_tokens": 4}, automatic=True)
         {'num_speculative_tokens': 4}
     """
-    scheme = VERIFICATIONS.get(str(settings.get("verification")))
+    scheme = VERIFICATIONS.get(str(settings.get("verification")).partition(":")[0])
     said = any(settings.get(name) is not None for name in settings_of(ProposalSettings) if name != "verification")
     if not automatic or said or (scheme is not None and scheme.judges_steps):
         return dict(settings)

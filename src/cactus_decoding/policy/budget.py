@@ -30,6 +30,7 @@ class Budget:
         max_shift: largest change of any event's probability, in [0, 1].
         expected_tokens: if given, the length over which the budget is spread, 1 or more: the clamped ratio's width is
             then moved so that the budget lasts. Only for rules ``clamped:width=...``, whose width is the first one.
+        max_relaxed: at temperature 0, most tokens of a step that are kept though they are not the likeliest.
 
     Raises:
         TypeError: for a value that is no number.
@@ -54,6 +55,11 @@ class Budget:
     expected_tokens: Annotated[int | None, Knob(
         "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens",
         ge=1)] = None  # fmt: skip
+
+    max_relaxed: Annotated[
+        int | None,
+        Knob("At temperature 0: most relaxed tokens of a step.", "tokens", ge=0),
+    ] = None
 
     def __post_init__(self) -> None:
         if (self.nats is None) == (self.max_shift is None):
@@ -85,7 +91,7 @@ def as_budget(budget: Budget | float | None) -> Budget | None:
 
     Example:
         >>> as_budget(0.5)
-        Budget(nats=0.5, max_shift=None, expected_tokens=None)
+        Budget(nats=0.5, max_shift=None, expected_tokens=None, max_relaxed=None)
     """
     if budget is None or isinstance(budget, Budget):
         return budget

@@ -58,6 +58,7 @@ class PolicyState(NamedTuple):
         spent: nats so far; never above the limit.
         pace: where the budget is spread over the tokens expected.
         phase: of the response, for a spending policy that asks.
+        relaxed: how many tokens of this step cost something.
     """
 
     rule: AcceptanceRule
@@ -65,6 +66,7 @@ class PolicyState(NamedTuple):
     spent: float = 0.0
     pace: Pace | None = None
     phase: PhaseState = PhaseState()
+    relaxed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +137,8 @@ class Policy:
         if not self.metered:
             return Decision(rule)
         cost = position.cost(rule)
-        if affords(state, cost):
+        most = None if self.budget is None else self.budget.max_relaxed
+        if affords(state, cost) and (most is None or not cost or state.relaxed < most):
             return Decision(rule, cost)
         # where the rule costs nothing it asks for nothing
         return Decision(_LOSSLESS, cost, Why.FELL_BACK if cost else Why.ALLOWED)
@@ -143,7 +146,7 @@ class Policy:
     def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
         """Return the state behind a proposed token of this step, had it been kept."""
         if nats := decision.nats:
-            state = state._replace(spent=state.spent + nats)
+            state = state._replace(spent=state.spent + nats, relaxed=state.relaxed + (nats > 0))
         return state if self.fitted is None else state._replace(phase=self.fitted.after(state.phase, [token_id]))
 
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cactus_decoding.rules.kl_gate import KLGate as KLGate
     from cactus_decoding.rules.lenience import Lenience as Lenience
     from cactus_decoding.rules.lossless import Lossless as Lossless
+    from cactus_decoding.rules.mars import Mars as Mars
     from cactus_decoding.rules.relaxed_greedy import RelaxedGreedy as RelaxedGreedy
     from cactus_decoding.rules.token_cascade import TokenCascade as TokenCascade
     from cactus_decoding.rules.top_k import TopK as TopK
@@ -46,6 +47,7 @@ RULE_CLASSES = MappingProxyType(
         "Fuzzy": "fuzzy",
         "KLGate": "kl_gate",
         "BigLittle": "big_little",
+        "Mars": "mars",
     }
 )
 """Every rule's class, and the rule's name, which is also that of its module."""

@@ -63,6 +63,8 @@ class PositionReader:
         top_candidates: int = 5,
         max_rows_bytes: float = 0,
     ) -> None:
+        if request.lossy:
+            raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
         self._name = TokenNames(tokenizer)
         self._text: IncrementalDetokenizer[Fate] = IncrementalDetokenizer(tokenizer)
         self._request, self._top = request, top_candidates

@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated, Any
+
+from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.spelling import fill
+from cactus_decoding.arguments.values import check_choice
+
+
+@dataclass(frozen=True)
+class NoKnobs:
+    """What a way to verify that has no knobs is spelled with."""
+
+
+@dataclass(frozen=True)
+class FlyKnobs:
+    """What `fly` overrules; with an infinite threshold, or a window as long as a step, nothing.
+
+    Attributes:
+        window: proposals behind a rejected one that must all pass.
+        threshold: entropy of the target's row from which a rejection may be overruled.
+        top_k: of how many of its likeliest tokens, each term in nats, as in the published code and in vLLM; 0 for the
+            entropy of all tokens over its largest value, as in the paper.
+    """
+
+    window: Annotated[int, Knob("proposals behind a rejected one that must pass", "tokens", ge=1)] = 6
+    threshold: Annotated[float, Knob("least entropy of the row; inf is lossless", ge=0, le=math.inf)] = 0.3
+    top_k: Annotated[int, Knob("of the likeliest tokens alone; 0 for all, over its largest value", ge=0)] = 3
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
 
 
 @dataclass(frozen=True)
@@ -20,6 +50,8 @@ class SchemeDeclaration:
         max_drawn: most children of a token that may be drawn; None for any number.
         judges_steps: it looks at a step as a whole, so that a relaxed rule needs as many proposals in every step, as
             many children everywhere, and a width that no pace moves.
+        knobs: what is spelled behind its name, as with rules.
+        lossy: it relaxes by itself, by more than one position: no rule, budget or policy has a part in it.
     """
 
     name: str
@@ -30,6 +62,8 @@ class SchemeDeclaration:
     needs_rows: bool = True
     max_drawn: int | None = None
     judges_steps: bool = True
+    knobs: type[Any] = NoKnobs
+    lossy: bool = False
 
 
 VERIFICATIONS = MappingProxyType(
@@ -56,10 +90,33 @@ VERIFICATIONS = MappingProxyType(
             SchemeDeclaration(
                 "traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"
             ),
+            SchemeDeclaration(
+                "fly",
+                "looks ahead before it rejects, and promises nothing",
+                chains=True,
+                counterpart="token",
+                needs_rows=False,
+                judges_steps=False,
+                knobs=FlyKnobs,
+                lossy=True,
+            ),
         )
     }
 )
 """Every way to verify by its name, that of requests which say nothing first."""
+
+
+def read_scheme(text: object) -> tuple[SchemeDeclaration, Any]:
+    """Return the way to verify that a text spells, and its knobs; raise `ValueError` for none.
+
+    Example:
+        >>> read_scheme("fly:window=4")[1]
+        FlyKnobs(window=4, threshold=0.3, top_k=3)
+    """
+    name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
+    check_choice("verification", name, tuple(VERIFICATIONS))
+    scheme = VERIFICATIONS[str(name)]
+    return scheme, fill(scheme.name, scheme.knobs, rest, str(text))
 
 
 def scheme_for(name: str, *, tree: bool) -> str:
@@ -69,7 +126,7 @@ def scheme_for(name: str, *, tree: bool) -> str:
         >>> scheme_for("joint", tree=False), scheme_for("block", tree=True), scheme_for("token", tree=True)
         ('block', 'joint', 'token')
     """
-    scheme = VERIFICATIONS.get(name)
+    scheme = VERIFICATIONS.get(name.partition(":")[0])
     if scheme is None:  # a request refuses it by name
         return name
     return name if (scheme.trees if tree else scheme.chains) else scheme.counterpart

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +15,9 @@ from cactus_decoding.policy.decide import Decision, Policy, PolicyState, Why
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
+from cactus_decoding.verification.declarations import read_scheme
 from cactus_decoding.verification.match import match
-from cactus_decoding.verification.tree import RandomNumbers, Scheme, Tree, Trial
+from cactus_decoding.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk
 
 if TYPE_CHECKING:
     from cactus_decoding.policy.budget import Budget
@@ -30,9 +31,10 @@ SCHEMES = Contributed[Scheme](
         "joint": "cactus_decoding.verification.joint:joint",
         "recursive": "cactus_decoding.verification.recursive:recursive",
         "traversal": "cactus_decoding.verification.traversal:traversal",
+        "fly": "cactus_decoding.verification.fly:fly",
     }
 )
-"""What verifies by each name of `VERIFICATIONS`; ``block`` is the name of ``joint`` for chains."""
+"""What verifies by each name of `VERIFICATIONS`; ``block`` is ``joint`` for chains, and ``fly`` takes its knobs too."""
 _LOSSLESS = Lossless()
 
 
@@ -127,8 +129,9 @@ class Verifier:
         to_untempered: the same before temperature and truncation.
         sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
         budget: limits, or measures, how far the response's distribution moves.
-        verification: one of `SCHEMES`.
+        verification: the spelling of one of `SCHEMES`.
         fitted: the spending policy for the model's tokens; None where the rule may relax everywhere.
+        greedy: whether the temperature is 0.
     """
 
     rule: AcceptanceRule
@@ -138,6 +141,7 @@ class Verifier:
     budget: Budget | None = None
     verification: str = "token"
     fitted: FittedPolicy | None = None
+    greedy: bool = False
 
     @cached_property
     def policy(self) -> Policy:
@@ -147,7 +151,9 @@ class Verifier:
     @cached_property
     def scheme(self) -> Scheme:
         """What goes from one position to the next."""
-        return SCHEMES[self.verification]
+        declared, knobs = read_scheme(self.verification)
+        scheme: Callable[..., Walk] = SCHEMES[declared.name]
+        return partial(scheme, knobs=knobs, greedy=self.greedy) if declared.lossy else scheme
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
         """Return the state of a response to a prompt that has spent nothing."""

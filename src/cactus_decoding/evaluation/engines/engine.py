@@ -202,7 +202,7 @@ class TransformersEngine:
     def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt, as if it were the first: what an earlier answer left cached would cut this one's time."""
         self._begin(check_prompt(self._pair, prompt, request))
-        audited = AuditedCosts() if self._audited else None
+        audited = AuditedCosts() if self._audited and not request.lossy else None
         response = stream(self._pair, prompt, request)
         for outcome in self._watch(response):
             if audited is not None:

@@ -53,8 +53,12 @@ class VllmEngine:
         if not isinstance(request.num_speculative_tokens, FixedLength):
             given = request.num_speculative_tokens
             raise ValueError(f"vLLM takes a fixed number of proposals for all requests and steps, but not '{given}'")
-        if request.verification != "token" or (request.budget is not None and request.budget.expected_tokens):
-            raise ValueError("with --engine vllm, verification must be 'token' and a budget cannot be paced")
+        budget = request.budget
+        beyond = budget is not None and (budget.expected_tokens, budget.max_relaxed) != (None, None)
+        if request.verification != "token" or beyond:
+            raise ValueError(
+                "with --engine vllm, verification must be 'token', and a budget is neither paced nor counts per step"
+            )
         for name, value in vars(request.sampling).items():
             if name not in _SAMPLED and value != getattr(SamplingParams(), name) and _proposals(request):
                 raise ValueError(f"vLLM has no {name} under speculation, but it is {value}")

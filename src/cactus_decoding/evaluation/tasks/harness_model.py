@@ -114,7 +114,7 @@ def _pairs(text: str) -> dict[str, Any]:
 
 
 def _typed(name: str, value: str, default: object) -> object:
-    numbers = {"budget_nats": float, "expected_tokens": int}
+    numbers = {"budget_nats": float, "expected_tokens": int, "max_relaxed": int}
     kind = numbers.get(name, type(default))
     try:
         return kind(value)

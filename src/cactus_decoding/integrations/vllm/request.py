@@ -59,7 +59,7 @@ def request_of(
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
-        Budget(nats=2, max_shift=None, expected_tokens=None)
+        Budget(nats=2, max_shift=None, expected_tokens=None, max_relaxed=None)
         >>> request_of({"acceptance_rule": "top_k:k=5"})
         Traceback (most recent call last):
         ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...

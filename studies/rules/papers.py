@@ -1,0 +1,124 @@
+"""What the papers of deployed rules report, in shape, on the bundled pair: docs/studies/tables/deployed.md.
+
+    python -m studies.rules.papers                 answers problems under each rule, and renders; minutes
+    python -m studies.rules.papers --only-render   the table again, from the result file
+
+The draft words things differently (`bundled:worded`). Each rule has the knobs of its paper, or of its published code,
+where these mean the same here. Regret is the log-probability that kept tokens give up against the likeliest, per token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cactus_decoding import Budget, Pair, Request, load_pair
+from cactus_decoding.cli import options
+from cactus_decoding.evaluation.run_config import seed_of
+from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.evaluation.tasks.task import Task
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.generation.generate import stream
+from cactus_decoding.rules.relaxed_greedy import given_up
+from cactus_decoding.sampling.params import SamplingParams
+from scripts.marked_page import insert
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, PAGE = Path(__file__).with_name("results") / "papers.json", ROOT / "docs/studies/tables/deployed.md"
+GREEDY, SAMPLED = SamplingParams(temperature=0.0), SamplingParams()
+ASD = Budget(nats=8, max_relaxed=2)
+WAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "greedy": ({"sampling": GREEDY}, ""),
+    "`fly`": ({"sampling": GREEDY, "verification": "fly"}, "FLy: 10.9 to 12.4 tokens a step, score kept to 99 %"),
+    "`fly:threshold=0`": ({"sampling": GREEDY, "verification": "fly:threshold=0"}, "to 12.8, score kept to 97.7 %"),
+    "`fly:window=1`": ({"sampling": GREEDY, "verification": "fly:window=1"}, "(without a window: to 15.6, 93.7 %)"),
+    "`mars:ratio=0.9`": ({"sampling": GREEDY, "rule": "mars:ratio=0.9"}, "MARS: 5.6 to 7.2 tokens a step"),
+    "`relaxed_greedy:margin=2`, 8 nats, 2 a step": (
+        {"sampling": GREEDY, "rule": "relaxed_greedy:margin=2", "budget": ASD}, "ASD: 3.9 to 4.2 accepted a step"),
+    "`big_little:rollback=5`": (
+        {"sampling": GREEDY, "rule": "big_little:rollback=5"}, "BiLD: up to 2.1 times as fast, little lost"),
+    "lossless": ({"sampling": SAMPLED}, ""),
+    "`fly`, sampling": ({"sampling": SAMPLED, "verification": "fly"}, "(vLLM's)"),
+    "`lenience:lenience=0.5`": ({"sampling": SAMPLED, "rule": "lenience:lenience=0.5"}, "to compare cascades with"),
+    **{
+        f"`{rule}`": ({"sampling": SAMPLED, "rule": rule}, says)
+        for rule, says in {
+            "cascade:alpha=0.1": "cascades: more quality at equal cost than lossy speculation",
+            "cascade:alpha=0.1,defer=diff": "",
+            "cascade:alpha=0.1,defer=chow": "",
+            "token_cascade:alpha=0.5": "cascades: V3 the best of all",
+            "fuzzy:threshold=0.3": "fuzzy: faster, some 2 points lost",
+            "kl_gate:threshold=0.5": "",
+        }.items()
+    },
+}  # fmt: skip
+"""Of each way to answer its settings, and what its paper reports."""
+
+
+def answered(pair: Pair, task: Task, problems: int, settings: dict[str, Any], proposals: int) -> dict[str, float]:
+    """Return the counts of the answers to the first problems."""
+    request = Request(num_speculative_tokens=proposals, stop=task.stop, **settings)
+    found = dict.fromkeys(("right", "tokens", "steps", "accepted", "relaxed", "regret"), 0.0)
+    for place, problem in enumerate(task.problems[:problems]):
+        response = stream(pair, problem.prompt, replace(request, seed=seed_of(0, place)))
+        for outcome in response:
+            for visit in outcome.visits[: len(outcome.path)]:
+                row = outcome.rows.untempered_of(visit.node)
+                found["regret"] += given_up(row, torch.tensor([visit.token_id])).item()
+        metrics = response.metrics
+        found["right"] += bool(task.is_right(problem, response.text))
+        counts = len(response.token_ids), metrics.steps, metrics.accepted, metrics.relaxed
+        for name, value in zip(("tokens", "steps", "accepted", "relaxed"), counts, strict=True):
+            found[name] += value
+    return found
+
+
+def compute(problems: int, proposals: int) -> dict[str, Any]:
+    """Return every number of the table; each way is printed when it is known."""
+    task, pair = parse_task("word_problems:split=validation", None), load_pair(draft="bundled:worded", kept_prompts=0)
+    ways: dict[str, Any] = {}
+    for name, (settings, _) in WAYS.items():
+        ways[name] = answered(pair, task, problems, settings, proposals)
+        print(name, json.dumps(ways[name]), flush=True)
+    return {"problems": problems, "proposals": proposals, "ways": ways}
+
+
+def render(result: dict[str, Any], page: Path) -> None:
+    """Replace the table of the page."""
+    lines = [
+        "| rule | its paper | right | tokens a step | relaxed | nats given up a token |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for name, found in result["ways"].items():
+        right = f"{found['right']:.0f} of {result['problems']}"
+        shares = found["tokens"] / found["steps"], found["relaxed"] / found["tokens"], found["regret"] / found["tokens"]
+        numbers = f"{shares[0]:.2f} | {shares[1]:.3f} | {shares[2]:.4f}"
+        lines.append(f"| {name} | {WAYS[name][1] or '–'} | {right} | {numbers} |")
+    write_atomically(page, insert(page.read_text(), "deployed", "\n".join(lines)))
+
+
+def main() -> None:
+    """Answer unless told otherwise, then render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=10)
+    parser.add_argument("--proposals", type=int, default=12)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    options.prepare(1, small=True)
+    if not given.only_render:
+        arguments = {"study": "rules.papers", "problems": given.problems, "proposals": given.proposals}
+        result = compute(given.problems, given.proposals) | {"provenance": provenance(arguments)}
+        write_atomically(given.results, as_json(result, indent=1) + "\n")
+    render(json.loads(given.results.read_text()), given.page)
+
+
+if __name__ == "__main__":
+    main()
