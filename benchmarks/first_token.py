@@ -90,6 +90,8 @@ def main() -> None:
     ours = CactusLlama(given.target, draft=given.draft, num_speculative_tokens=proposals, **kept, **shape)
     options = ["--threads", str(given.threads), "--num-speculative-tokens", given.proposals]
     options += [] if given.kept_prompts is None else ["--kept-prompts", given.kept_prompts]
+    arguments = {name: getattr(value, "name", str(value)) for name, value in vars(given).items() if name != "out"}
+    arguments["draft"] = Path(given.draft).name
     rows = []
     with ExitStack() as servers:
         server = servers.enter_context(running(cactus(f"{given.target}:context_size={size}", given.draft, *options)))
@@ -110,9 +112,9 @@ def main() -> None:
                 seconds, processor = ({name: each[clock] for name, each in taken.items()} for clock in (0, 1))
                 rows.append({"tokens": count, "turn": turn, "seconds": seconds, "processor": processor})
                 print(f"{count:>7} {turn:>4} " + " ".join(f"{each:18.2f}" for each in processor.values()), flush=True)
-    if given.out is not None:
-        arguments = {name: str(value) for name, value in vars(given).items() if name != "out"}
-        given.out.write_text(json.dumps({"rows": rows, "provenance": provenance(arguments)}, indent=1) + "\n")
+                if given.out is not None:
+                    said = {"rows": rows, "provenance": provenance(arguments)}
+                    given.out.write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class Server:
 
 
 @contextmanager
-def running(command: Sequence[str], wait: float = 600.0) -> Iterator[Server]:
+def running(command: Sequence[str], wait: float = 1800.0) -> Iterator[Server]:
     """Run a server to which a free port is added, and yield it as soon as it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -115,7 +115,7 @@ def running(command: Sequence[str], wait: float = 600.0) -> Iterator[Server]:
                 if process.poll() is not None or time.perf_counter() - began > wait:
                     log.seek(0)
                     raise RuntimeError(f"{command[0]} does not answer: {log.read()[-2000:]}")
-                time.sleep(0.02)
+                time.sleep(0.1)
             server.seconds = time.perf_counter() - began
             yield server
         finally:

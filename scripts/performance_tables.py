@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md, of its long ones and of docs/proposals.md from the benchmarks' results.
+"""Writes the tables of docs/performance.md, its long ones, docs/proposals.md and docs/laptop_benchmarks.md.
 
 python scripts/performance_tables.py
 """
@@ -19,7 +19,10 @@ from cactus_decoding.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/performance.md", ROOT / "docs" / "proposals.md"
+PAGES = tuple(
+    ROOT / "docs" / name
+    for name in ("performance.md", "studies/tables/performance.md", "proposals.md", "laptop_benchmarks.md")
+)
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",
@@ -201,8 +204,24 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
     return worst
 
 
-def _read(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())["results"]
+def _beside_server() -> str:
+    """Return tokens per processor second behind the first token, and what was kept."""
+    groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
+    for answer in _read("beside_llama_server", "answers"):
+        groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), []).append(answer)
+    shown = []
+    for (temperature, server, rule), answers in groups.items():
+        tokens, accepted, drafted, seconds = (
+            sum(each[name] for each in answers) for name in ("tokens", "accepted", "drafted", "processor")
+        )
+        speed = f"{(tokens - len(answers)) / seconds:.2f}"
+        kept = f"{accepted / drafted:.2f}"
+        shown.append([server, rule or "matching", f"{temperature:g}", str(len(answers)), kept, speed])
+    return _table(["server", "acceptance", "temperature", "answers", "accepted of drafted", "tokens/s"], shown)
+
+
+def _read(name: str, key: str = "results") -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())[key]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -221,6 +240,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "solving": _solving,
     "auto": _auto,
     "fixed": _fixed,
+    "beside_server": _beside_server,
 }
 
 
