@@ -204,6 +204,16 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
     return worst
 
 
+def _first_token() -> str:
+    """Return processor seconds until the first token, by turn."""
+    rows = _read("first_token", "rows")
+    shown = [
+        [f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
+        for row in rows
+    ]
+    return _table(["tokens", "turn", *rows[0]["processor"]], shown)
+
+
 def _beside_server() -> str:
     """Return tokens per processor second behind the first token, and what was kept."""
     groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
@@ -240,6 +250,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "solving": _solving,
     "auto": _auto,
     "fixed": _fixed,
+    "first_token": _first_token,
     "beside_server": _beside_server,
 }
 

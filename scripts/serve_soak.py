@@ -231,10 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = run(given)
     print(json.dumps(found, indent=1))
     if given.output is not None:
-        said = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in vars(given).items()
-        }
-        said = {name: Path(value).name if name in ("target", "draft") else value for name, value in said.items()}
+        said = {name: value for name, value in vars(given).items() if name != "output"}
+        said |= {name: Path(said[name]).name for name in ("target", "draft")}
         given.output.write_text(json.dumps(found | {"provenance": provenance(said)}, indent=1) + "\n")
     return 1 if found["wrong"] else 0
 
