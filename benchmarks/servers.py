@@ -64,38 +64,43 @@ class Server:
 
     def answers(self) -> bool:
         """Say whether it does."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
             connection.request("GET", "/health")
-            return connection.getresponse().status == 200
+            with connection.getresponse() as response:
+                return response.status == 200
         except OSError:
             return False
+        finally:
+            connection.close()
 
     def chat(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
         """Stream a conversation's answer; go away after so many parts."""
         answer, before, began = Answer(), self.processor_seconds(), time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         body = {"stream": True, "stream_options": {"include_usage": True}} | body
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        answer.status, parts = response.status, 0
-        for line in response:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line.removeprefix(b"data: "))
-            for choice in event.get("choices", []):
-                text = choice["delta"].get("content") or ""
-                if (text or choice["finish_reason"]) and not answer.first:
-                    answer.first = time.perf_counter() - began
-                    answer.first_processor = self.processor_seconds() - before
-                answer.text, parts = answer.text + text, parts + bool(text)
-                answer.finish_reason = choice["finish_reason"] or answer.finish_reason
-            answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
-            answer.extra |= {name: event[name] for name in ("timings", "metrics", "error") if name in event}
-            if leave_after is not None and parts >= leave_after:
-                break
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+            with connection.getresponse() as response:
+                answer.status, parts = response.status, 0
+                for line in response:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    event = json.loads(line.removeprefix(b"data: "))
+                    for choice in event.get("choices", []):
+                        text = choice["delta"].get("content") or ""
+                        if (text or choice["finish_reason"]) and not answer.first:
+                            answer.first = time.perf_counter() - began
+                            answer.first_processor = self.processor_seconds() - before
+                        answer.text, parts = answer.text + text, parts + bool(text)
+                        answer.finish_reason = choice["finish_reason"] or answer.finish_reason
+                    answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
+                    answer.extra |= {name: event[name] for name in ("timings", "metrics", "error") if name in event}
+                    if leave_after is not None and parts >= leave_after:
+                        break
+        finally:
+            connection.close()
         answer.seconds = time.perf_counter() - began
-        connection.close()
         answer.processor = self.processor_seconds() - before
         return answer
 
