@@ -1,23 +1,24 @@
-"""Seconds to the first token by turn of a conversation: `llama_cpp.Llama`, `CactusLlama` and the server, turn about.
+"""Seconds to the first token by turn of a conversation: `llama_cpp.Llama`, `CactusLlama` and servers, turn about.
 
-Run it with the files of a pair: ``python first_token.py target.gguf --draft draft.gguf --tokens 400,800``.
+Run it with the files of a pair: ``python first_token.py target.gguf --draft draft.gguf --llama-server PATH``. Neither
+`llama_cpp.Llama` nor llama.cpp's server has a draft, which is when their first token comes soonest.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+from servers import Server, cactus, llama_server, running
+
 Message = dict[str, str]
-Ask = Callable[[list[Message]], float]
-"""Asks for an answer to a conversation of which the first token is all that counts; returns its seconds."""
+Ask = Callable[[list[Message]], tuple[float, float]]
+"""Asks for an answer to a conversation of which the first token is all that counts; returns its seconds, on the wall
+and of the processor."""
 ANSWER_TOKENS = 2
 SENTENCE = "the count of red apples in each of our baskets was written down by Anna before noon and nobody read it"
 
@@ -40,40 +41,26 @@ def conversation(words: int, turns: int) -> Iterator[list[Message]]:
 def in_process(llama) -> Ask:
     """Return what asks an object of llama-cpp-python's interface."""
 
-    def ask(messages: list[Message]) -> float:
-        began = time.perf_counter()
+    def ask(messages: list[Message]) -> tuple[float, float]:
+        began, used = time.perf_counter(), time.process_time()
         chunks = llama.create_chat_completion(messages, stream=True, max_tokens=ANSWER_TOKENS, temperature=0)
-        first = next(time.perf_counter() for chunk in chunks if chunk["choices"][0]["delta"].get("content"))
+        said = (chunk["choices"][0] for chunk in chunks)
+        next(choice for choice in said if choice["delta"].get("content") or choice["finish_reason"])
+        first = time.perf_counter() - began, time.process_time() - used
         list(chunks)
-        return first - began
+        return first
 
     return ask
 
 
-@contextmanager
-def served(arguments: Sequence[str]) -> Iterator[Ask]:
-    """Run the server, and yield what asks it."""
-    command = [sys.executable, "-c", "from cactus_decoding.cli import main; raise SystemExit(main())", "serve"]
-    process = subprocess.Popen([*command, *arguments, "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().split("http://")[1].split("/")[0]
+def served(server: Server) -> Ask:
+    """Return what asks a server."""
 
-        def ask(messages: list[Message]) -> float:
-            body = {"messages": messages, "stream": True, "max_tokens": ANSWER_TOKENS, "temperature": 0}
-            connection = http.client.HTTPConnection(address)
-            began = time.perf_counter()
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-            events = connection.getresponse()
-            first = next(time.perf_counter() for line in events if b'"content"' in line)
-            events.read()
-            connection.close()
-            return first - began
+    def ask(messages: list[Message]) -> tuple[float, float]:
+        answer = server.chat({"messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0})
+        return answer.first, answer.first_processor
 
-        yield ask
-    finally:
-        process.terminate()
-        process.wait()
+    return ask
 
 
 def main() -> None:
@@ -85,6 +72,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--proposals", default="4", help="per step, or auto")
+    parser.add_argument("--llama-server", type=Path, default=None, help="llama.cpp's server, to be compared with")
     parser.add_argument("--kept-prompts", default=None, help="of CactusLlama and the server; their own default")
     parser.add_argument("--out", type=Path, default=None, help="file for the figures")
     given = parser.parse_args()
@@ -100,27 +88,33 @@ def main() -> None:
     kept = {} if given.kept_prompts is None else {"kept_prompts": int(given.kept_prompts)}
     proposals = given.proposals if given.proposals == "auto" else int(given.proposals)
     ours = CactusLlama(given.target, draft=given.draft, num_speculative_tokens=proposals, **kept, **shape)
-    options = [f"{given.target}:context_size={size}", "--draft", given.draft, "--threads", str(given.threads)]
-    options += ["--num-speculative-tokens", given.proposals]
+    options = ["--threads", str(given.threads), "--num-speculative-tokens", given.proposals]
     options += [] if given.kept_prompts is None else ["--kept-prompts", given.kept_prompts]
+    arguments = {name: getattr(value, "name", str(value)) for name, value in vars(given).items() if name != "out"}
+    arguments["draft"] = Path(given.draft).name
     rows = []
-    with served(options) as server:
+    with ExitStack() as servers:
+        server = servers.enter_context(running(cactus(f"{given.target}:context_size={size}", given.draft, *options)))
         asked = {
             "llama_cpp.Llama": in_process(Llama(str(given.target), **shape)),
             "CactusLlama": in_process(ours),
-            "cactus serve": server,
+            "cactus serve": served(server),
         }
+        if given.llama_server is not None:
+            command = llama_server(given.llama_server, given.target, None, given.threads, size)
+            asked["llama.cpp's server"] = served(servers.enter_context(running(command)))
         for each in asked.values():
             each([{"role": "user", "content": "Hello"}])  # the first passes of a process are slow
-        print(f"{'tokens':>7} {'turn':>4} " + " ".join(f"{name:>16}" for name in asked))
+        print(f"{'tokens':>7} {'turn':>4} " + " ".join(f"{name:>18}" for name in asked))
         for count in tokens:
             for turn, messages in enumerate(conversation(round(count / 1.05), given.turns), 1):
-                seconds = {name: ask(messages) for name, ask in asked.items()}
-                rows.append({"tokens": count, "turn": turn, "seconds": seconds})
-                print(f"{count:>7} {turn:>4} " + " ".join(f"{each:16.2f}" for each in seconds.values()), flush=True)
-    if given.out is not None:
-        arguments = {name: str(value) for name, value in vars(given).items() if name != "out"}
-        given.out.write_text(json.dumps({"rows": rows, "provenance": provenance(arguments)}, indent=1) + "\n")
+                taken = {name: ask(messages) for name, ask in asked.items()}
+                seconds, processor = ({name: each[clock] for name, each in taken.items()} for clock in (0, 1))
+                rows.append({"tokens": count, "turn": turn, "seconds": seconds, "processor": processor})
+                print(f"{count:>7} {turn:>4} " + " ".join(f"{each:18.2f}" for each in processor.values()), flush=True)
+                if given.out is not None:
+                    said = {"rows": rows, "provenance": provenance(arguments)}
+                    given.out.write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md, of its long ones and of docs/proposals.md from the benchmarks' results.
+"""Writes the tables of docs/performance.md, its long ones, docs/proposals.md and docs/laptop_benchmarks.md.
 
 python scripts/performance_tables.py
 """
@@ -20,7 +20,14 @@ from cactus_decoding.files.writing import write_atomically
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
-    ROOT / "docs" / folder / f"{name}.md" for folder in ("", "studies/tables") for name in ("performance", "proposals")
+    ROOT / "docs" / f"{name}.md"
+    for name in (
+        "performance",
+        "proposals",
+        "laptop_benchmarks",
+        "studies/tables/performance",
+        "studies/tables/proposals",
+    )
 )
 OURS = "ours|lossless"
 PEERS = {
@@ -203,8 +210,34 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
     return worst
 
 
-def _read(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())["results"]
+def _first_token() -> str:
+    """Return processor seconds until the first token, by turn."""
+    rows = _read("first_token", "rows")
+    shown = [
+        [f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
+        for row in rows
+    ]
+    return _table(["tokens", "turn", *rows[0]["processor"]], shown)
+
+
+def _beside_server() -> str:
+    """Return tokens per processor second behind the first token, and what was kept."""
+    groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
+    for answer in _read("beside_llama_server", "answers"):
+        groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), []).append(answer)
+    shown = []
+    for (temperature, server, rule), answers in groups.items():
+        tokens, accepted, drafted, seconds = (
+            sum(each[name] for each in answers) for name in ("tokens", "accepted", "drafted", "processor")
+        )
+        speed = f"{(tokens - len(answers)) / seconds:.2f}"
+        kept = f"{accepted / drafted:.2f}"
+        shown.append([server, rule or "matching", f"{temperature:g}", str(len(answers)), kept, speed])
+    return _table(["server", "acceptance", "temperature", "answers", "accepted of drafted", "tokens/s"], shown)
+
+
+def _read(name: str, key: str = "results") -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())[key]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -223,6 +256,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "solving": _solving,
     "auto": _auto,
     "fixed": _fixed,
+    "first_token": _first_token,
+    "beside_server": _beside_server,
 }
 
 

@@ -10,16 +10,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / name for name in ("performance.md", "proposals.md")] + [
-    ROOT / "docs/studies/tables" / name for name in ("performance.md", "proposals.md")
+PAGES = [
+    ROOT / "docs" / f"{name}.md"
+    for name in (
+        "performance",
+        "proposals",
+        "laptop_benchmarks",
+        "studies/tables/performance",
+        "studies/tables/proposals",
+    )
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["short", "proposals", "long", "long proposals"])
+@pytest.mark.parametrize("page", PAGES, ids=["short", "proposals", "GGUF", "long", "long proposals"])
 def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page: Path) -> None:
     written = page.read_text()
     stale = tmp_path / "page.md"
-    marked = re.compile(r"<!-- begin: .*?<!-- end: ", re.DOTALL)
+    marked = re.compile(r"<!-- begin: \w+ -->.*?<!-- end: ", re.DOTALL)
     stale.write_text(marked.sub(lambda part: re.sub(r"(?<=\| )\d+\.\d+", "9.99", part[0]), written))
     assert stale.read_text() != written
     command = [sys.executable, str(ROOT / "scripts" / "performance_tables.py"), "--page", str(stale)]

@@ -67,16 +67,17 @@ def serve(
         "Address to listen on.", "ADDRESS", SERVER, shown="llama.cpp: 127.0.0.1; on others a key is demanded")] = None,
     port: Annotated[int | None, option(
         "Port; for llama.cpp, 0 takes a free one.", "N", SERVER, shown=str(PORT), min=0, max=65535)] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help=f"Answer those only who bring this key as 'Authorization: Bearer KEY'. "
-                     f"llama.cpp: {KEY} in the environment does the same, and other users of the machine do not see "
-                     "it.", show_default="none", rich_help_panel=SERVER),
-    ] = None,
+    api_key: Annotated[list[str] | None, option(
+        "Answer those only who bring this key as 'Authorization: Bearer KEY'; may be given more than once. llama.cpp: "
+        f"{KEY} in the environment does the same, with commas between keys, and other users of the machine do not see "
+        "it.", "KEY", SERVER, shown="none")] = None,
     max_waiting: Annotated[int, option("llama.cpp: requests that may wait; others get 503.", "N", SERVER, min=0)] = 32,
     parallel: Annotated[int, option(
         "llama.cpp: requests at a time; they are read together.", "N", SERVER, min=1, max=64)] = 1,
     kept_prompts: Annotated[int, option("llama.cpp: texts that stay read; 0 keeps none.", "N", SERVER, min=0)] = 4,
+    shared_prompts: Annotated[bool, option(
+        "llama.cpp: let a request read on behind what was read for another key, by whose time it can then tell what "
+        "that was.", panel=SERVER, flag="--shared-prompts")] = False,
     alias: Annotated[str | None, option(
         "llama.cpp: what answers call the model; requests may name any.", "NAME", SERVER,
         shown="what the file says")] = None,
@@ -120,13 +121,22 @@ def serve(
             spending["num_speculative_tokens"] = proposals
         if budget is not None:
             spending["budget"] = budget
-        key = api_key or os.environ.get(KEY) or None
+        keys = api_key or [each for each in os.environ.get(KEY, "").split(",") if each]
         address = host or "127.0.0.1", port
         return _serve_llama_cpp(
-            target, draft, spending, address, key, alias, max_waiting, (parallel, kept_prompts), threads
+            target,
+            draft,
+            spending,
+            address,
+            keys,
+            alias,
+            max_waiting,
+            (parallel, kept_prompts, shared_prompts),
+            threads,
         )
-    for name, value in (("--host", host), ("--port", port), ("--api-key", api_key)):
+    for name, value in (("--host", host), ("--port", port)):
         given += [] if value is None else [name, str(value)]
+    given += ["--api-key", *api_key] if api_key else []
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     for role, name in (("target", target), ("draft", draft)):
         # vLLM knows other places, such as s3://bucket, and other folders
@@ -210,10 +220,10 @@ def _serve_llama_cpp(
     draft: str | None,
     spending: dict[str, Any],
     address: tuple[str, int | None],
-    key: str | None,
+    keys: list[str],
     alias: str | None,
     max_waiting: int,
-    seats: tuple[int, int],
+    seats: tuple[int, int, bool],
     threads: int | None,
 ) -> int:
     from cactus_decoding.arguments.extras import needing
@@ -224,7 +234,7 @@ def _serve_llama_cpp(
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.serving.guards import is_loopback
         from cactus_decoding.serving.starting import listen
-    if not is_loopback(host) and key is None:
+    if not is_loopback(host) and not keys:
         raise ValueError(
             f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"
         )
@@ -238,21 +248,22 @@ def _serve_llama_cpp(
     options.prepare(threads, small=False)
     Request.from_dict(spending | {"temperature": 0.0})
     with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
-        loaded, times = _load(target, draft, *seats), None
+        *room, shared = seats
+        loaded, times = _load(target, draft, *room), None
         pair = loaded.pairs[0]
         if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
             pair.prepare(AutoLength())  # no client is to wait for that
             times = pair.pass_times(AutoLength())
         name = alias or pair.target.model.metadata("general.name") or "model"
-        server = LlamaServer(loaded, name, spending, max_waiting)
+        server = LlamaServer(loaded, name, spending, max_waiting, shared=shared)
 
         def announce(address: str) -> None:
-            guarded = "with a key" if key else "without a key"
+            guarded = "with a key" if keys else "without a key"
             typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
             if times is not None:
                 notes.say(f"proposes what pays by {pass_times_text(times)}")
 
-        run(server, host, listening, key, announce)
+        run(server, host, listening, keys, announce)
     return 0
 
 

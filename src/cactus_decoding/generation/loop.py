@@ -69,11 +69,13 @@ def decode(
     max_length: int,
     stopping_criteria: StopCheck,
     generator: torch.Generator | None,
+    first_alone: bool = False,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
     Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``to_probs`` is what the
-    draft samples with; ``generator`` must be on the target's device.
+    draft samples with; ``generator`` must be on the target's device; with ``first_alone`` the first step proposes
+    nothing, so that a token is there before the draft has read the prompt.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
@@ -90,6 +92,7 @@ def decode(
             with torch.inference_mode():  # of a step: a response that is left alone must have none to leave at exit
                 began = clock()
                 limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
+                limit, first_alone = 0 if first_alone else limit, False
                 proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
                 check_proposal(proposal, limit, vocabulary)
                 length.end_draft(len(proposal.token_ids))

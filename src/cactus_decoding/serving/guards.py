@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +27,8 @@ HEADERS = {
 }
 """Nothing from elsewhere, nothing inline, in nobody's frame."""
 
+WHO = "cactus_decoding.key"
+"""Of a request's scope: the number of its key."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -75,23 +78,27 @@ class Guards:
 
 
 class KeyGuard:
-    """Wraps the application: answers some addresses only to those who know a key.
+    """Wraps the application: answers some addresses only to those who know a key, and notes which.
 
     Args:
         app: the application.
-        key: what must stand in ``Authorization: Bearer KEY``.
+        keys: one of which must stand in ``Authorization: Bearer KEY``.
         prefix: of the addresses that ask for it.
     """
 
-    def __init__(self, app: ASGIApp, key: str, prefix: str) -> None:
-        self._app, self._prefix, self._expected = app, prefix, f"Bearer {key}".encode()
+    def __init__(self, app: ASGIApp, keys: Sequence[str], prefix: str) -> None:
+        self._app, self._prefix, self._expected = app, prefix, [f"Bearer {key}".encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse with 401."""
         app = self._app
         if scope["type"] == "http" and scope["path"].startswith(self._prefix):
             given = Headers(scope=scope).get("authorization", "").encode()
-            if not hmac.compare_digest(given, self._expected):  # in the same time, however much of it is right
+            # in the same time, however much of it is right
+            found = [hmac.compare_digest(given, each) for each in self._expected]
+            if any(found):
+                scope[WHO] = found.index(True)
+            else:
                 message = "a key is needed: Authorization: Bearer KEY"
                 app = JSONResponse(
                     {"error": {"message": message, "type": "authentication_error"}},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.tables import all_of
 
-from cactus_decoding.integrations.llama_cpp.answering import Answer, prompt_of
+from cactus_decoding.integrations.llama_cpp.answering import Answer, prompts_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.integrations.llama_cpp.request import read_completion
@@ -37,7 +37,7 @@ def pair(gguf):
 def ask(pair):
     def completion(on_step=lambda *_: None, **body):
         asked = read_completion(body, {"num_speculative_tokens": 4}, chat="messages" in body)
-        return Completion(pair, asked, prompt_of(pair, asked), {"num_speculative_tokens": 4}, "m", on_step)
+        return Completion(pair, asked, prompts_of(pair, asked), {"num_speculative_tokens": 4}, "m", on_step)
 
     return completion
 
@@ -94,7 +94,7 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
         fates.extend(outcome.fates)
         tokens.extend(outcome.token_ids)
 
-    same = {"seed": 5, "logprobs": 3, "max_tokens": 60} | sampled
+    same = {"seed": 6, "logprobs": 3, "max_tokens": 60} | sampled
     (choice,) = ask(watch, prompt=QUESTION, **same).whole()["choices"]
     assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
     told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
@@ -111,6 +111,19 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
         assert told["token_logprobs"][i] == pytest.approx(float(rows[-1][token]), abs=2e-4)
         assert [*told["top_logprobs"][i].values()] == pytest.approx(rows[-1].topk(3).values.tolist(), abs=2e-4)
     assert torch.stack(rows).exp().sum(-1).allclose(torch.ones(len(rows)).double(), atol=1e-5)
+
+
+def test_the_first_token_does_not_wait_for_the_draft_to_read_the_prompt(pair, ask):
+    pair.forget()
+    steps, draft = [], pair.drafter.model_cache
+
+    def watch(request, outcome):
+        steps.append((outcome.num_drafted, draft.length))
+
+    ask(watch, prompt=QUESTION, max_tokens=20).whole()
+    assert steps[0] == (0, 0)
+    assert all(drafted > 0 for drafted, _ in steps[1:-1])
+    assert draft.length > len(pair.tokenizer(QUESTION).input_ids)
 
 
 def test_several_choices_have_the_next_seeds_and_each_its_place(ask):

@@ -35,7 +35,8 @@ def test_names_of_openai_and_ours_become_those_of_a_completion():
     )
     assert asked.max_tokens == 5
     assert asked.settings == {"rule": "cactus:delta=1", "budget": 0.5, "protect": "digits|json"}
-    assert read(prompt=[[1, 2]]).prompt == [1, 2]
+    assert read(prompt=[[1, 2], [3]]).prompts == [[1, 2], [3]]
+    assert [read(prompt=each).prompts for each in ("a", ["a", "b"], [1, 2])] == [["a"], ["a", "b"], [[1, 2]]]
     assert read(stop="x").stop == ("x",)
     assert (read(logprobs=0).logprobs, read(n=3).n, read(acceptance_report=True).report) == (0, 3, True)
     told = [{"logprobs": True}, {"logprobs": True, "top_logprobs": 4}, {"logprobs": False}, {"top_logprobs": 0}]
@@ -46,55 +47,6 @@ def test_names_of_openai_and_ours_become_those_of_a_completion():
     ]
 
 
-_ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [
-    {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-]}  # fmt: skip
-CLIENTS = {
-    "openai, structured": {
-        "model": "x", "stream": False, "messages": [USER], "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "N", "strict": True, "schema": {
-                "properties": {"n": {"title": "N", "type": "integer"}}, "required": ["n"], "title": "N",
-                "type": "object", "additionalProperties": False}}},
-    },
-    "langchain, with tools": {
-        "model": "x", "stream": True, "stream_options": {"include_usage": True}, "temperature": 0.7, "n": 1,
-        "max_completion_tokens": 30, "parallel_tool_calls": False, "tool_choice": "required", "tools": [TOOL],
-        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "me"}],
-    },
-    "langchain, a tool's answer": {
-        "model": "x", "tools": [TOOL], "messages": [
-            USER, _ASSISTANT, {"role": "tool", "content": "1", "tool_call_id": "call_1"}],
-    },
-    "litellm": {
-        "model": "x", "messages": [USER], "max_tokens": 8, "user": "me", "top_p": 1, "frequency_penalty": 0,
-        "presence_penalty": 0, "logit_bias": {}, "logprobs": True, "top_logprobs": 2, "seed": 3, "stop": ["."],
-        "metadata": {"trace": "1"}, "service_tier": "default",
-    },
-    "llama-index": {
-        "model": "x", "temperature": 0.1, "max_tokens": 8, "stream": True,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
-    },
-    "open webui": {
-        "model": "x", "stream": True, "stream_options": {"include_usage": True}, "reasoning_effort": "low",
-        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": ""}, USER],
-        "temperature": 0.8, "min_p": 0.05, "top_k": 40, "repeat_penalty": 1.1, "seed": 0, "max_tokens": 128,
-    },
-    "open webui, a title": {"model": "x", "messages": [USER], "stream": False, "max_completion_tokens": 1000},
-}  # fmt: skip
-"""Bodies as these clients send them."""
-
-
-@all_of("client", CLIENTS)
-def test_bodies_of_clients_are_read(client):
-    asked = read(chat=True, **CLIENTS[client])
-    assert asked.stream == CLIENTS[client].get("stream", False)
-    assert all(isinstance(message["content"], str) for message in asked.messages)
-    assert (asked.grammar is not None) == (client in ("openai, structured", "langchain, with tools"))
-    if "answer" in client:
-        assert asked.messages[1]["tool_calls"][0]["function"]["arguments"] == {"n": 1}
-
-
 def test_what_clients_send_besides_is_taken_and_changes_nothing():
     besides = {
         "user": "me", "service_tier": "auto", "store": False, "metadata": {"a": "b"}, "safety_identifier": "x",
@@ -103,6 +55,7 @@ def test_what_clients_send_besides_is_taken_and_changes_nothing():
     }  # fmt: skip
     assert read(**besides, best_of=1) == read(seed=1)
     chat = {"reasoning_effort": "low", "verbosity": "low", "modalities": ["text"], "response_format": {"type": "text"}}
+    chat |= {"prediction": {"type": "content", "content": "Hello"}}
     assert read(chat=True, **besides, **chat) == read(chat=True, seed=1)
 
 
@@ -148,8 +101,9 @@ def test_a_server_s_settings_can_be_taken_back():
         ({"stream": "yes"}, "stream must be true or false"),
         ({"stream_options": {"x": 1}}, "stream_options may hold include_usage"),
         ({"logit_bias": [1]}, "logit_bias must be an object"),
-        ({"prompt": ["a", "b"]}, "prompt must be one text"),
-        ({"prompt": ""}, "prompt must be one text"),
+        ({"prompt": ["a", ""]}, "prompt must be a text, its tokens"),
+        ({"prompt": ["a"] * 33}, "at most 32 prompts, but is 33"),
+        ({"prompt": []}, "prompt must be a text, its tokens"),
         ({"prompt": None}, "a request must have prompt"),
         ({"messages": [USER]}, "a request has no 'messages'"),
     ],

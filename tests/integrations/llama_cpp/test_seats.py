@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cactus_decoding.integrations.llama_cpp.answering import prompt_of
+from cactus_decoding.integrations.llama_cpp.answering import prompts_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.request import read_completion
 from cactus_decoding.integrations.llama_cpp.seats import Seats
@@ -39,9 +39,9 @@ def seats(gguf):
 
 def answer(seats, body, cancelled=None, on_step=lambda *_: None):
     asked = read_completion({"max_tokens": 40} | body, USUAL, chat="messages" in body)
-    prompt_ids = prompt_of(seats.pairs[0], asked)
-    with seats.take(prompt_ids, cancelled or threading.Event()) as pair:
-        whole = Completion(pair, asked, prompt_ids, USUAL, "m", on_step).whole()
+    prompts = prompts_of(seats.pairs[0], asked)
+    with seats.take(prompts[0], cancelled or threading.Event()) as pair:
+        whole = Completion(pair, asked, prompts, USUAL, "m", on_step).whole()
     choices = whole["choices"]
     for choice in choices:
         choice["logprobs"] = choice["logprobs"] and choice["logprobs"]["tokens"]
@@ -106,3 +106,23 @@ def test_a_conversation_comes_back_to_what_has_read_it_and_others_do_not_overwri
     with both.take(ids[2], never) as held, both.take(ids[2], never) as other:
         assert (held, other) == (first, second)
     assert [each.kept_prompts for each in seats(2, kept_prompts=0).pairs] == [0, 0]
+
+
+@pytest.mark.parametrize(("parallel", "kept_prompts"), [(1, 3), (2, 4)])
+def test_nothing_is_read_on_behind_what_was_read_for_another_key(seats, parallel, kept_prompts):
+    places, never = seats(parallel, kept_prompts=kept_prompts), threading.Event()
+    text = places.pairs[0].tokenizer(EXAMPLES[0].prompt).input_ids
+
+    def kept(owner):
+        with places.take(text, never, owner) as pair:
+            found = []
+            for model in (pair.target, pair.drafter.model_cache):
+                model.recall(text)
+                found.append(model.read_on(text))
+                model.append(text[found[-1] :], 1)
+                model.recall([9, 8, 7])  # what is kept is then beside the cache
+            return found
+
+    whole = [len(text) - 1] * 2
+    for owner in (1, 2, None, 1):
+        assert [kept(owner), kept(owner)] == [[0, 0], whole], owner

@@ -143,10 +143,12 @@ def test_a_hundred_requests_at_once_of_which_a_third_is_cancelled(server):
 
 @pytest.mark.slow
 def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(gguf):
-    with serving(*models(gguf), "--port", "0", "--max-waiting", "1", "--api-key", "secret") as running:
+    with serving(
+        *models(gguf), "--port", "0", "--max-waiting", "1", "--api-key", "secret", "--api-key", "other"
+    ) as running:
         assert running.complete(prompt="Hi")[0] == 401
         assert running.ask("GET", "/v1/models", key="wrong")[0] == 401
-        assert running.ask("GET", "/v1/models", key="secret")[0] == 200
+        assert [running.ask("GET", "/v1/models", key=key)[0] for key in ("secret", "other")] == [200, 200]
         assert running.ask("GET", "/health")[0] == 200
         busy = running.connect("POST", "/v1/completions", LONG | {"stream": True}, "secret")
         next(events_of(busy.getresponse()))

@@ -116,6 +116,37 @@ def test_one_that_is_cancelled_leaves_the_others(alone, together):
         torch.testing.assert_close(row, alone.append(text + text, 1), rtol=1e-4, atol=1e-5)
 
 
+def test_one_that_is_cancelled_while_it_is_read_leaves_the_others(alone, together, monkeypatch):
+    passes, models = together
+    given, event, left = texts(alone.vocabulary_size, (4, 4, 4)), threading.Event(), threading.Event()
+    models[0].cancel_by(event)
+    read = Context.read
+
+    def slowly(self, portions):
+        if len(portions) == COUNT:
+            event.set()
+            with passes._changed:
+                passes._changed.notify_all()
+            assert left.wait(60)
+        return read(self, portions)
+
+    monkeypatch.setattr(Context, "read", slowly)
+
+    def run(number):
+        if number == 0:
+            with pytest.raises(Cancelled):
+                models[0].append(given[0], 1)
+            left.set()
+            return None
+        while not passes._waiting and not left.is_set():  # so that the first one does not make the pass itself
+            pass
+        return models[number].append(given[number], 1)
+
+    for row, text in zip(at_once(passes, COUNT, run)[1:], given[1:], strict=True):
+        alone.reset()
+        torch.testing.assert_close(row, alone.append(text, 1), rtol=1e-4, atol=1e-5)
+
+
 def test_a_pass_that_fails_is_told_to_all_of_it_and_all_can_read_again(alone, together):
     passes, models = together
     given = texts(alone.vocabulary_size, (4, 4, 4))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from llama_cpp import LlamaGrammar
 
+from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 from cactus_decoding.generation.loop import StopCheck, StoppingCriteria, decode
 from cactus_decoding.generation.pair import Pair
@@ -49,18 +50,15 @@ class Piece(NamedTuple):
     finish_reason: str | None
 
 
-def prompt_of(pair: Pair, asked: Asked) -> list[int]:
-    """Return a request's prompt in tokens; raise `ValueError` for one that the model cannot read."""
+def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
+    """Return a request's prompts in tokens; raise `ValueError` for one that the model cannot read."""
     tokenizer: Any = pair.tokenizer
-    if asked.prompt is None:
-        tools = {} if asked.tools is None else {"tools": asked.tools.described}
-        text = conversation_prompt(tokenizer, asked.messages, **asked.template, **tools)
-        ids = tokenizer(text).input_ids
-    else:
-        ids = tokenizer(asked.prompt).input_ids if isinstance(asked.prompt, str) else asked.prompt
-    if not ids or max(ids) >= pair.target.vocabulary_size:
+    tools = {} if asked.tools is None else {"tools": asked.tools.described}
+    texts = asked.prompts or [conversation_prompt(tokenizer, asked.messages, **asked.template, **tools)]
+    prompts = [list(tokenizer(text).input_ids if isinstance(text, str) else text) for text in texts]
+    if any(not ids or max(ids) >= pair.target.vocabulary_size for ids in prompts):
         raise ValueError(f"prompt must be tokens from 0 to {pair.target.vocabulary_size - 1}, and at least one of them")
-    return list(ids)
+    return prompts
 
 
 def respond(
@@ -71,7 +69,7 @@ def respond(
     max_length: int,
     stopping_criteria: StopCheck,
 ) -> Iterator[Outcome]:
-    """Return the steps of a response whose rows are llama.cpp's."""
+    """Return the steps of a response whose rows are llama.cpp's; a draft model reads the prompt after the first one."""
     generator = torch.Generator()
     generator.manual_seed(generator.seed() if request.seed is None else request.seed)
     policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
@@ -85,6 +83,7 @@ def respond(
         max_length=max_length,
         stopping_criteria=stopping_criteria,
         generator=generator,
+        first_alone=isinstance(pair.drafter, ModelDrafter),
     )
 
 
@@ -95,9 +94,9 @@ class Answer:
     Args:
         pair: which answers, of GGUF files.
         asked: what was asked.
-        prompt_ids: from `prompt_of`.
+        prompt_ids: one of `prompts_of`.
         defaults: settings of requests that say nothing.
-        index: which choice; each has the next seed.
+        index: which choice; of those of a prompt, each has the next seed.
 
     Attributes:
         counts: what its rule did so far.
@@ -117,7 +116,7 @@ class Answer:
         pair, asked, start = self.pair, self.asked, len(self.prompt_ids)
         settings = with_usual_proposals({**self.defaults, **asked.settings}, automatic=pair.chooses)
         temperature = 0.0 if asked.sampling["temperature"] == 0 else 1.0
-        settings |= {"temperature": temperature, "seed": asked.seed + self.index}
+        settings |= {"temperature": temperature, "seed": asked.seed + self.index % asked.n}
         self.request = Request.from_dict(settings)
         self.request.check_room(pair.target.max_length, pair.drafter.max_length, start)
         pair.check(self.request)

@@ -19,12 +19,12 @@ StepReader = Callable[[Request, Outcome], None]
 
 
 class Completion:
-    """What a request is answered; choices are made one after another, and read on behind the prompt they share.
+    """What a request is answered; choices are made one after another, and read on behind a prompt that they share.
 
     Args:
         pair: which answers, of GGUF files.
         asked: what was asked.
-        prompt_ids: from `prompt_of`.
+        prompts: from `prompts_of`.
         defaults: settings of requests that say nothing.
         model: the name that answers bear.
         on_step: told of every step.
@@ -37,13 +37,16 @@ class Completion:
         self,
         pair: Pair,
         asked: Asked,
-        prompt_ids: list[int],
+        prompts: list[list[int]],
         defaults: Mapping[str, Any],
         model: str,
         on_step: StepReader = lambda *_: None,
     ) -> None:
-        self._pair, self._asked, self._prompt_ids, self._on_step = pair, asked, prompt_ids, on_step
-        self._answers = [Answer(pair, asked, self._prompt_ids, defaults, index) for index in range(asked.n)]
+        self._asked, self._on_step = asked, on_step
+        self._num_read = sum(map(len, prompts))
+        self._answers = [
+            Answer(pair, asked, prompts[index // asked.n], defaults, index) for index in range(len(prompts) * asked.n)
+        ]
         kind = "chat.completion" if asked.chat else "text_completion"
         self._head = {
             "id": ("chatcmpl-" if asked.chat else "cmpl-") + secrets.token_hex(16),
@@ -59,7 +62,7 @@ class Completion:
             pieces = [*answer.pieces(self._on_step)]
             text = "".join(piece.text for piece in pieces)
             logprobs = [each for piece in pieces for each in piece.logprobs]
-            said = self._message(text) if self._asked.chat else {"text": self._echo + text}
+            said = self._message(text) if self._asked.chat else {"text": self._echo(answer) + text}
             finish_reason = "tool_calls" if "tool_calls" in said.get("message", {}) else pieces[-1].finish_reason
             choices.append(
                 {"index": answer.index} | said | {"logprobs": self._told(logprobs, 0), "finish_reason": finish_reason}
@@ -79,7 +82,8 @@ class Completion:
 
     def _texts(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a completion."""
-        offset, echo = len(self._echo), self._echo
+        echo = self._echo(answer)
+        offset = len(echo)
         for piece in answer.pieces(self._on_step):
             told = self._told(piece.logprobs, offset)
             yield {"text": echo + piece.text, "logprobs": told, "finish_reason": piece.finish_reason}
@@ -138,16 +142,15 @@ class Completion:
             "text_offset": [*accumulate((len(token) for token in tokens), initial=offset)][: len(tokens)],
         }
 
-    @property
-    def _echo(self) -> str:
+    def _echo(self, answer: Answer) -> str:
         if not self._asked.echo:
             return ""
-        asked = self._asked.prompt
-        return asked if isinstance(asked, str) else self._pair.tokenizer.decode(self._prompt_ids)
+        given = self._asked.prompts[answer.index // self._asked.n]
+        return given if isinstance(given, str) else answer.pair.tokenizer.decode(given)
 
     @property
     def _usage(self) -> dict[str, int]:
-        read, written = len(self._prompt_ids), sum(answer.num_tokens for answer in self._answers)
+        read, written = self._num_read, sum(answer.num_tokens for answer in self._answers)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     @property

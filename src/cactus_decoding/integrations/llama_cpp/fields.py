@@ -10,6 +10,7 @@ from typing import Any
 from cactus_decoding.arguments.values import check_integer, check_number, shown
 
 Reader = Callable[[str, Any], Any]
+MAX_PROMPTS = 32
 _ROLES = {"developer": "system"}
 """Roles that chat templates do not know, and what they call them."""
 
@@ -68,15 +69,21 @@ def stop(name: str, value: Any) -> list[str]:
     return strings
 
 
-def prompt(name: str, value: Any) -> str | list[int]:
-    """Return one text, or its tokens."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        (value,) = value
+def prompts(name: str, value: Any) -> list[str | list[int]]:
+    """Return texts, or tokens of each; one may come without a list around it."""
+    several = isinstance(value, list) and value and isinstance(value[0], str | list)
+    given = value if several else [value]
+    if len(given) > MAX_PROMPTS:
+        raise ValueError(f"prompt must be at most {MAX_PROMPTS} prompts, but is {len(given)}")
+    return [_prompt(each) for each in given]
+
+
+def _prompt(value: Any) -> str | list[int]:
     if isinstance(value, str) and value:
         return encodable(value)
     if isinstance(value, list) and value and all(type(each) is int and each >= 0 for each in value):
         return value
-    raise TypeError(f"prompt must be one text, or one list of tokens, and not empty, but is {shown(value)}")
+    raise TypeError(f"prompt must be a text, its tokens, or a list of these, and not empty, but is {shown(value)}")
 
 
 def messages(name: str, value: Any) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ class Asked:
     """What a request asks for.
 
     Attributes:
-        prompt: a text or its tokens; None for a conversation.
+        prompts: texts or their tokens, each to be completed; none for a conversation.
         messages: of a conversation.
         settings: by the names of `Request.from_dict`, those of sampling left out.
         sampling: temperature, ``top_k``, ``top_p`` and ``min_p``.
@@ -41,8 +41,8 @@ class Asked:
         template: further names for the chat template.
         max_tokens: of each choice; None for as many as there is room for.
         stop: strings that end a choice.
-        seed: of the first choice; the next ones have the next ones.
-        n: how many choices.
+        seed: of a prompt's first choice; the next ones have the next ones.
+        n: how many choices of each prompt.
         logprobs: how many of the likeliest tokens to name at each place; None for none of that.
         echo: whether the prompt is to stand before each choice.
         stream: whether the answer is to come bit by bit.
@@ -50,7 +50,7 @@ class Asked:
         report: whether to say what the rule did.
     """
 
-    prompt: str | list[int] | None
+    prompts: list[str | list[int]]
     messages: list[dict[str, Any]]
     settings: dict[str, Any]
     sampling: dict[str, Any]
@@ -72,7 +72,7 @@ class Asked:
     @property
     def chat(self) -> bool:
         """Whether it is a conversation."""
-        return self.prompt is None
+        return not self.prompts
 
 
 def read_completion(body: Mapping[str, Any], defaults: Mapping[str, Any], *, chat: bool) -> Asked:
@@ -109,7 +109,7 @@ def read_completion(body: Mapping[str, Any], defaults: Mapping[str, Any], *, cha
         raise ValueError("echo with logprobs is not served: the rows of prompts are not kept")
     limit = values.get("max_completion_tokens", values.get("max_tokens", None if chat else _COMPLETION_TOKENS))
     return Asked(
-        prompt=None if chat else values["prompt"],
+        prompts=[] if chat else values["prompt"],
         messages=values.get("messages", []),
         settings=settings,
         sampling={each.name: values.get(each.name, each.default) for each in _SAMPLING},
@@ -191,7 +191,7 @@ _READERS: dict[str, read.Reader] = {
 }
 """What every request may ask for, and what checks it; our own settings are checked together, by `Request`."""
 _COMPLETION: dict[str, read.Reader] = {
-    "prompt": read.prompt,
+    "prompt": read.prompts,
     "echo": read.flag,
     "best_of": read.only(1, "the likeliest of several answers is not looked for"),
     "logprobs": read.integer(0, MAX_LOGPROBS),
@@ -206,7 +206,7 @@ _CHAT: dict[str, read.Reader] = {
     "functions": read.objects,
     "function_call": read.kind((str, dict), "a text or an object"),
     "response_format": read.an_object,
-    "chat_template_kwargs": read.an_object,
+    **dict.fromkeys(("chat_template_kwargs", "prediction"), read.an_object),
     "modalities": read.only(["text"], "answers are text"),
     **dict.fromkeys(("reasoning_effort", "verbosity", "prompt_cache_retention"), read.text),
 }

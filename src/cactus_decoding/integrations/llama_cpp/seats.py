@@ -27,6 +27,7 @@ class Seats:
     def __init__(self, pairs: list[Pair], passes: Passes | None = None) -> None:
         self.pairs, self._passes = pairs, passes
         self._free, self._lock = list(pairs), threading.Lock()
+        self._owners: dict[int, int | None] = {}  # of what pairs have read
 
     @classmethod
     def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int) -> Seats:
@@ -60,16 +61,22 @@ class Seats:
         return cls(pairs, passes)
 
     @contextmanager
-    def take(self, prompt_ids: list[int], cancelled: threading.Event) -> Iterator[Pair]:
+    def take(self, prompt_ids: list[int], cancelled: threading.Event, owner: int | None = None) -> Iterator[Pair]:
         """Have the free pair that has read most of a prompt, or the one that was used longest ago.
+
+        What was read for another owner is not looked at, and forgotten.
 
         Raises:
             IndexError: where none is free.
         """
         with self._lock:
-            chosen = max(self._free, key=lambda pair: _worth(pair, prompt_ids))
+            mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in self._free]
+            chosen = self._free[mine.index(max(mine))]
             self._free.remove(chosen)
         try:
+            if self._owners.get(id(chosen)) != owner:
+                chosen.forget()
+                self._owners[id(chosen)] = owner
             for model in (chosen.target, getattr(chosen.drafter, "model_cache", None)):
                 if isinstance(model, LlamaCppModel):
                     model.cancel_by(cancelled)

@@ -11,7 +11,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -27,13 +27,13 @@ from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
 from cactus_decoding.generation.request import Request as GenerationRequest
-from cactus_decoding.integrations.llama_cpp.answering import prompt_of
+from cactus_decoding.integrations.llama_cpp.answering import prompts_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.counters import RuleCounters
 from cactus_decoding.integrations.llama_cpp.request import Asked, read_completion
 from cactus_decoding.integrations.llama_cpp.seats import Seats
 from cactus_decoding.models.llama_cpp.passes import Cancelled
-from cactus_decoding.serving.guards import Guards, KeyGuard, names_of, read_json
+from cactus_decoding.serving.guards import WHO, Guards, KeyGuard, names_of, read_json
 from cactus_decoding.serving.request_queue import QueueIsFullError, RequestQueue
 from cactus_decoding.serving.starting import address_of, server_of
 from cactus_decoding.serving.streams import StreamedResponse
@@ -52,9 +52,13 @@ class LlamaServer:
         name: of the model, as answers bear it; requests may name any.
         defaults: settings of requests that say nothing.
         waiting: how many requests may wait.
+        shared: whether a request reads on behind what was read for another key.
     """
 
-    def __init__(self, seats: Seats, name: str, defaults: Mapping[str, Any], waiting: int) -> None:
+    def __init__(
+        self, seats: Seats, name: str, defaults: Mapping[str, Any], waiting: int, *, shared: bool = False
+    ) -> None:
+        self._shared = shared
         self.name, self._seats, self._defaults = name, seats, defaults
         self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
         self._counting = threading.Lock()
@@ -79,21 +83,22 @@ class LlamaServer:
         self.queue.check_open()
         cancelled = threading.Event()
         kind = "text/event-stream" if asked.stream else "application/json"
-        return StreamedResponse(self._answer(asked, cancelled), kind, cancelled.set)
+        owner = None if self._shared else request.scope.get(WHO)
+        return StreamedResponse(self._answer(asked, cancelled, owner), kind, cancelled.set)
 
     def stop(self) -> None:
         """End what runs."""
         for event in list(self._running):
             event.set()
 
-    async def _answer(self, asked: Asked, cancelled: threading.Event) -> AsyncGenerator[bytes]:
+    async def _answer(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> AsyncGenerator[bytes]:
         """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
         with self.queue.join() as place:
             async for _ in place.ahead():
                 pass
             begun = False
             try:
-                async with aclosing(self._run(partial(self._parts, asked, cancelled), cancelled)) as parts:
+                async with aclosing(self._run(partial(self._parts, asked, cancelled, owner), cancelled)) as parts:
                     async for part in parts:
                         yield part
                         begun = True
@@ -105,7 +110,7 @@ class LlamaServer:
                 logging.getLogger(__name__).exception("a stream failed")
                 yield _event(_error(f"the server failed at this: {type(error).__name__}", "server_error"))
 
-    def _parts(self, asked: Asked, cancelled: threading.Event) -> Iterator[bytes]:
+    def _parts(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> Iterator[bytes]:
         """Yield the parts of an answer, in the thread that reads the model."""
 
         def count(request: GenerationRequest, outcome: Outcome) -> None:
@@ -114,9 +119,9 @@ class LlamaServer:
             with self._counting:
                 self.counters.add(request, outcome)
 
-        prompt_ids = prompt_of(self._seats.pairs[0], asked)
-        with self._seats.take(prompt_ids, cancelled) as pair:
-            completion = Completion(pair, asked, prompt_ids, self._defaults, self.name, count)
+        prompts = prompts_of(self._seats.pairs[0], asked)
+        with self._seats.take(prompts[0], cancelled, owner) as pair:
+            completion = Completion(pair, asked, prompts, self._defaults, self.name, count)
             if asked.stream:
                 yield from map(_event, completion.chunks())
             else:
@@ -146,7 +151,7 @@ class LlamaServer:
                 work.exception()  # which is raised above, or of no interest any more
             self._running.discard(cancelled)
 
-    def application(self, hosts: tuple[str, ...] | None, key: str | None) -> ASGIApp:
+    def application(self, hosts: tuple[str, ...] | None, keys: Sequence[str]) -> ASGIApp:
         """Return the application that answers under some names, or under any, and to all or those who know a key."""
         routes = [
             Route("/health", self.health),
@@ -165,13 +170,13 @@ class LlamaServer:
             Exception: _failed,
         }
         app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
-        if key is not None:
-            app = KeyGuard(app, key, _ASKS_FOR_KEY)
+        if keys:
+            app = KeyGuard(app, keys, _ASKS_FOR_KEY)
         return Guards(app, hosts)
 
 
 def serve(
-    server: LlamaServer, host: str, listening: socket.socket, key: str | None, announce: Callable[[str], None]
+    server: LlamaServer, host: str, listening: socket.socket, keys: Sequence[str], announce: Callable[[str], None]
 ) -> None:
     """Serve until Ctrl-C.
 
@@ -179,12 +184,12 @@ def serve(
         server: what to serve.
         host: address that is listened on; on loopback only requests under a loopback name are answered.
         listening: from `listen`.
-        key: that requests must bring; None for all.
+        keys: of which requests must bring one; none, for all.
         announce: takes the server's address.
     """
     announce(address_of(host, listening))
     try:
-        server_of(server.application(names_of(host), key)).run(sockets=[listening])
+        server_of(server.application(names_of(host), keys)).run(sockets=[listening])
     finally:
         server.stop()
 

@@ -123,7 +123,7 @@ class Passes:
                 job.error = RuntimeError(str(error))
             else:
                 job.took(count, read[place])
-            if not job.left:
+            if not job.left and job in self._waiting:  # it may have been cancelled meanwhile
                 self._waiting.remove(job)
 
 

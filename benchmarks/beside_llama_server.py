@@ -1,0 +1,126 @@
+"""Our server beside llama.cpp's: the same files, lengths and ``p_min``, prompt after prompt in turn.
+
+    python beside_llama_server.py target.gguf draft.gguf --llama-server PATH --data FOLDER --output FILE
+
+Each answers the first GSM8K questions in chat with the same number of proposals a step, none of which is left out for
+being unsure (``p_min`` 0), at temperature 0 and, without cuts, at temperature 1. Processor time is that of the serving
+process; decoding is what comes behind the first token. With ``--starts`` each is started anew so often, and timed until
+it answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from servers import Server, cactus, llama_server, running
+
+from cactus_decoding.files.provenance import provenance
+
+NO_CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+WAYS: tuple[tuple[str, str, float], ...] = (
+    ("llama.cpp's server", "", 0.0), ("cactus serve", "lossless", 0.0), ("llama.cpp's server", "", 1.0),
+    ("cactus serve", "lossless", 1.0), ("cactus serve", "cactus:delta=1", 1.0),
+)  # fmt: skip
+"""Server, rule and temperature."""
+
+
+def asked(server: Server, question: str, rule: str, temperature: float, tokens: int) -> dict[str, Any]:
+    """Return what an answer took."""
+    body = {"messages": [{"role": "user", "content": question}], "max_tokens": tokens, "seed": 1}
+    body |= {"temperature": temperature, **NO_CUTS}
+    answer = server.chat(body | ({"acceptance_rule": rule, "acceptance_report": True} if rule else {}))
+    timings = answer.extra.get("timings", {})
+    report = answer.extra.get("metrics", {}).get("speculative_decoding", {}).get("acceptance_report", {})
+    return {
+        "tokens": answer.tokens,
+        "drafted": timings.get("draft_n", sum(report.get("drafted_by_position", ()))),
+        "accepted": timings.get("draft_n_accepted", sum(report.get("accepted_by_position", ()))),
+        "seconds": round(answer.seconds - answer.first, 3),
+        "processor": round(answer.processor - answer.first_processor, 3),
+        "first_processor": round(answer.first_processor, 3),
+    }
+
+
+def starts(commands: dict[str, list[str]], load: Callable[[], object], count: int) -> dict[str, list[dict[str, float]]]:
+    """Return how long servers take to answer and llama.cpp to load the files, in turn."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, "files loaded")}
+    for _ in range(count):
+        for name, command in commands.items():
+            with running(command) as server:
+                found[name].append({"seconds": server.seconds, "processor": server.processor_seconds()})
+        began, used = time.perf_counter(), time.process_time()
+        load()
+        taken = {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
+        found["files loaded"].append(taken)
+    return found
+
+
+def main() -> None:
+    """Print what is found as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("draft", type=Path)
+    parser.add_argument("--llama-server", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of gsm8k_test.jsonl")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--proposals", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--starts", type=int, default=0, help="how often each is started instead")
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+
+    options = ["--threads", str(given.threads), "--num-speculative-tokens", str(given.proposals)]
+    commands = {
+        "cactus serve": cactus(
+            f"{given.target}:context_size={given.context}", f"{given.draft}:context_size={given.context}", *options
+        ),
+        "llama.cpp's server": llama_server(
+            given.llama_server, given.target, given.draft, given.threads, given.context,
+            "--spec-draft-n-max", str(given.proposals), "--spec-draft-p-min", "0",
+        ),
+    }  # fmt: skip
+    said = {name: value if isinstance(value, int) else Path(value).name for name, value in vars(given).items()}
+    result: dict[str, Any] = {}
+
+    def write() -> None:
+        given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
+
+    if given.starts:
+        from llama_cpp import Llama
+
+        def load() -> list[Llama]:
+            shape = {"n_ctx": given.context, "n_threads": given.threads, "verbose": False}
+            return [Llama(str(path), **shape) for path in (given.target, given.draft)]
+
+        result["starts"] = starts(commands, load, given.starts)
+        for name, taken in result["starts"].items():
+            print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in ("seconds", "processor")})
+        return write()
+    lines = (given.data / "gsm8k_test.jsonl").read_text().splitlines()[: given.prompts]
+    result["answers"] = []
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(running(command)) for name, command in commands.items()}
+        for server in servers.values():
+            server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
+        for number, line in enumerate(lines):
+            for name, rule, temperature in WAYS:
+                found = asked(servers[name], json.loads(line)["question"], rule, temperature, given.tokens)
+                result["answers"].append(
+                    {"prompt": number, "server": name, "rule": rule, "temperature": temperature} | found
+                )
+                print(number, f"{name}, {rule or 'matching'}, {temperature:g}", found, flush=True)
+            write()
+    return None
+
+
+if __name__ == "__main__":
+    main()

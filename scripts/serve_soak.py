@@ -1,0 +1,241 @@
+"""A soak of `cactus serve` on GGUF files: four chats at once, clients that leave or err, a kill and a restart.
+
+    python -m scripts.serve_soak target.gguf --draft suffix --minutes 10 --output FILE
+
+A list of seeded requests is first answered one at a time by a server of its own, which gives the expected texts. Then
+four clients ask a server with ``--parallel 4`` until the time is over, at the middle of which it is killed and started
+again. Checked is that
+
+- every request is answered or refused as it ought to be, those that the kill broke when they are sent again;
+- a seeded answer is the text that it was alone, whatever rules, budgets and clients are served beside it: with
+  ``--exact`` every one, which float32 files allow; quantised ones round a row by what is read with it;
+- memory at the end of each half is what it was behind the first quarter of it, within ``--growth`` MiB.
+
+The exit code says whether all of that held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.servers import Answer, Server, cactus, running
+from cactus_decoding.files.provenance import provenance
+
+CLIENTS = 4
+QUESTIONS = (
+    "Why is the sky blue?", "Write a line about the sea.", "Name three fruits.", "What is 12 times 12?",
+    "Tell me about Rome.", "How do bees make honey?",
+)  # fmt: skip
+RULES: tuple[dict[str, Any], ...] = (
+    {},
+    {"acceptance_rule": "cactus:delta=1"},
+    {"acceptance_rule": "cactus:delta=0.5", "budget": 0.4},
+    {"acceptance_rule": "clamped:width=2", "protect": "digits", "acceptance_report": True},
+    {"acceptance_rule": "clamped:width=1", "budget": 1.0, "lossless_tokens": 4},
+    {"acceptance_rule": "typical", "top_p": 0.9},
+    {"temperature": 0},
+)
+MALFORMED: tuple[dict[str, Any], ...] = (
+    {"acceptance_rule": "cactus:delta=-1"}, {"budget": "much"}, {"messages": []}, {"max_tokens": 0}, {"frob": 1},
+    {"messages": [{"role": "user", "content": "word " * 20_000}]},
+)  # fmt: skip
+
+
+def requests(number: int) -> list[dict[str, Any]]:
+    """Return seeded conversations of one to three turns, each with its own rule."""
+    made = []
+    for i in range(number):
+        turns = [QUESTIONS[(i + turn) % len(QUESTIONS)] for turn in range(1 + i % 3)]
+        said = [
+            {"role": role, "content": text}
+            for turn in turns[:-1]
+            for role, text in (("user", turn), ("assistant", "Well."))
+        ]
+        messages = [
+            {"role": "system", "content": f"You are client {i}."},
+            *said,
+            {"role": "user", "content": turns[-1]},
+        ]
+        made.append(
+            {"messages": messages, "seed": i, "max_tokens": 16 + i % 9, "temperature": 1.0} | RULES[i % len(RULES)]
+        )
+    return made
+
+
+@dataclass
+class Soak:
+    """What clients did and found wrong.
+
+    Attributes:
+        server: that they ask, which the kill replaces.
+        expected: texts of the seeded requests, by their place.
+        up, over: whether there is a server, and whether clients are to stop.
+        counts: of what happened.
+        wrong: what ought not to have been.
+        differed: seeded requests whose text was not the expected one.
+    """
+
+    server: Server
+    asked: Sequence[dict[str, Any]]
+    expected: Sequence[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    differed: list[int] = field(default_factory=list)
+    up: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
+        """Ask, and ask again where the kill broke the answer."""
+        while True:
+            self.up.wait()
+            server = self.server
+            try:
+                answer = server.chat(body, leave_after)
+            except OSError as error:
+                broken = repr(error)
+            else:
+                ended = leave_after is not None or answer.finish_reason or answer.status != 200
+                broken = "" if ended and not answer.extra.get("error") else f"{answer}"
+            if not broken:
+                return answer
+            if server.process.poll() is None and self.up.is_set():
+                time.sleep(0.5)  # a process that was killed may take a moment to be gone
+                if server.process.poll() is None and server is self.server:
+                    raise RuntimeError(f"a server that runs broke an answer: {broken}")
+            self.note("broken by the kill")
+
+    def note(self, name: str, number: int = 1) -> None:
+        """Count."""
+        with self.lock:
+            self.counts[name] += number
+
+    def client(self, seed: int) -> None:
+        """Ask until the time is over."""
+        chance = random.Random(seed)
+        while not self.over.is_set():
+            try:
+                self.once(chance)
+            except Exception as error:  # a client that ends would say nothing of what it did not ask
+                self.wrong.append(f"{type(error).__name__}: {error}")
+
+    def once(self, chance: random.Random) -> None:
+        """Ask once, in some way."""
+        kind, place = chance.random(), chance.randrange(len(self.asked))
+        body = self.asked[place]
+        if kind < 0.15:
+            malformed = body | chance.choice(MALFORMED)
+            answer = self.send(malformed)
+            self.note("malformed")
+            if answer.status != 400:
+                self.wrong.append(f"status {answer.status} for {str(malformed)[-200:]}")
+        elif kind < 0.3:
+            self.send(body | {"max_tokens": 200}, leave_after=chance.randrange(1, 6))
+            self.note("left")
+        else:
+            answer = self.send(body)
+            self.note("answered")
+            self.note("tokens", answer.tokens)
+            if answer.status != 200 or not 0 <= answer.tokens <= body["max_tokens"]:
+                self.wrong.append(f"request {place}: {answer}")
+            elif answer.text != self.expected[place]:
+                self.differed.append(place)
+
+
+def answer_all(server: Server, asked: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, float]]:
+    """Return the texts of four clients' answers, and how fast they came."""
+    began, used = time.perf_counter(), server.processor_seconds()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = [*pool.map(server.chat, asked)]
+    if failed := [each for each in answers if each.status != 200 or each.finish_reason is None]:
+        raise RuntimeError(f"not answered: {failed[0]}")
+    taken = {"seconds": time.perf_counter() - began, "processor": server.processor_seconds() - used}
+    tokens = sum(each.tokens for each in answers)
+    return [each.text for each in answers], {"tokens": tokens} | taken
+
+
+def half(soak: Soak, server: Server, seconds: float) -> dict[str, int]:
+    """Let clients ask a server for a time; return its memory behind a quarter of that, and at the end."""
+    soak.server = server
+    soak.up.set()
+    time.sleep(seconds / 4)
+    early = server.resident_bytes()
+    time.sleep(seconds * 3 / 4)
+    return {"early": early, "late": server.resident_bytes()}
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what was found."""
+    options = ["--threads", str(given.threads), "--num-speculative-tokens", given.proposals]
+    asked = requests(given.requests)
+    with running(cactus(given.target, given.draft, *options, "--parallel", "1", "--kept-prompts", "0")) as server:
+        server.chat(asked[0])  # the first passes of a process are slow
+        expected, alone = answer_all(server, asked)
+    command = cactus(given.target, given.draft, *options, "--parallel", str(CLIENTS))
+    with ExitStack() as clients:
+        with running(command) as server:
+            server.chat(asked[0])
+            texts, together = answer_all(server, asked)
+            soak = Soak(server, asked, expected)
+            soak.differed += [place for place, text in enumerate(texts) if text != expected[place]]
+            pool = clients.enter_context(ThreadPoolExecutor(CLIENTS))
+            running_clients = [pool.submit(soak.client, seed) for seed in range(CLIENTS)]
+            memory = [half(soak, server, 30 * given.minutes)]
+            soak.up.clear()
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait()
+        with running(command) as server:
+            memory.append(half(soak, server, 30 * given.minutes))
+            soak.over.set()
+            for each in running_clients:
+                each.result(600)
+            answers = server.answers()
+    wrong = [*soak.wrong]
+    wrong += [] if answers else ["the server does not answer at the end"]
+    grown = [each["late"] - each["early"] for each in memory]
+    wrong += [f"memory grew by {grown} bytes"] if max(grown) > given.growth * 2**20 else []
+    seeded = soak.counts["answered"] + len(texts)
+    if given.exact and soak.differed:
+        wrong.append(f"seeded answers that differ from those alone: {soak.differed}")
+    return {
+        "counts": dict(soak.counts), "seeded": seeded, "equal": seeded - len(soak.differed), "memory": memory,
+        "parallel_1": alone, f"parallel_{CLIENTS}": together, "wrong": wrong,
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak, print what was found, and say whether it was as it ought to be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", help="a GGUF file, with settings as for cactus serve")
+    parser.add_argument("--draft", default="suffix")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--requests", type=int, default=21, help="different seeded ones")
+    parser.add_argument("--proposals", default="4", help="per step")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--growth", type=int, default=32, help="MiB of memory")
+    parser.add_argument("--exact", action="store_true", help="every seeded answer must be what it is alone")
+    parser.add_argument("--output", type=Path, default=None, help="result file")
+    given = parser.parse_args(arguments)
+    found = run(given)
+    print(json.dumps(found, indent=1))
+    if given.output is not None:
+        said = {name: value for name, value in vars(given).items() if name != "output"}
+        said |= {name: Path(said[name]).name for name in ("target", "draft")}
+        given.output.write_text(json.dumps(found | {"provenance": provenance(said)}, indent=1) + "\n")
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
