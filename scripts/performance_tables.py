@@ -20,14 +20,9 @@ from cactus_decoding.files.writing import write_atomically
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
-    ROOT / "docs" / f"{name}.md"
-    for name in (
-        "performance",
-        "proposals",
-        "laptop_benchmarks",
-        "studies/tables/performance",
-        "studies/tables/proposals",
-    )
+    ROOT / "docs" / f"{folder}{name}.md"
+    for folder, names in (("", "performance proposals laptop_benchmarks"), ("studies/tables/", "performance proposals"))
+    for name in names.split()
 )
 OURS = "ours|lossless"
 PEERS = {
