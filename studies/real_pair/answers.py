@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.evaluation.frontier.recorded_rows import PackedRows, RecordedRows
+from cactus_decoding.evaluation.frontier.tails import TAIL, shortened
 from cactus_decoding.files.tensors import Format, read_tensors
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.sampling.rows import draw
@@ -86,8 +87,8 @@ class Answers:
         return RecordedRows(target, draft, drafted, visited, torch.arange(positions), self.problem, over, settings, {})
 
 
-def read_answers(folder: Path, tasks: Sequence[str]) -> Answers:
-    """Return all answers of a folder, task after task."""
+def read_answers(folder: Path, tasks: Sequence[str], tail: float = TAIL) -> Answers:
+    """Return all answers of a folder, task after task, their rows shortened once more for a larger tail."""
     about, parts, whole, positions = [], [], {}, 0
     for task in tasks:
         for path in found_answers(folder, task):
@@ -96,12 +97,25 @@ def read_answers(folder: Path, tasks: Sequence[str]) -> Answers:
                 whole[positions + place] = rows
             positions += len(tensors["counts"])
             about.append(said)
+            if tail > TAIL:
+                tensors |= _shorter(tensors, tail)
             parts.append([tensors[key] for key in ("token_ids", "counts", "ids", "target", "draft", "masses")])
     if not parts:
         raise FileNotFoundError(2, "there are no answers of these tasks", str(folder))
     written, counts, ids, target, draft, masses = (torch.cat(each) for each in zip(*parts, strict=True))
     problem = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part[0]) for part in parts]))
     return Answers(about, problem, written, counts, ids, target, draft, masses, whole)
+
+
+def _shorter(tensors: dict[str, Tensor], tail: float) -> dict[str, Tensor]:
+    """Return the rows of an answer for a larger tail."""
+    rows = zip(*(tensors[key].split(tensors["counts"].tolist()) for key in ("ids", "target", "draft")), strict=True)
+    ids, pairs = [], []
+    for written, (token_ids, target, draft) in zip(tensors["token_ids"], rows, strict=True):
+        pairs.append(shortened(target, draft, int((token_ids == written).nonzero()), tail))
+        ids.append(token_ids[pairs[-1].token_ids])
+    packed = {key: torch.cat([pair[role] for pair in pairs]).float() for role, key in ((1, "target"), (2, "draft"))}
+    return packed | {"ids": torch.cat(ids), "counts": torch.tensor([len(each) for each in ids])}
 
 
 def found_answers(folder: Path, task: str) -> list[Path]:

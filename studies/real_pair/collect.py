@@ -15,7 +15,7 @@ import json
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from cactus_decoding.evaluation.tasks.task import in_chat
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.tensors import write_tensors
 from cactus_decoding.models.llama_cpp.context import Context, Portion
-from cactus_decoding.models.llama_cpp.settings import LlamaCppSettings
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
@@ -99,8 +99,7 @@ def queue(tasks: Sequence[str], problems: int) -> Iterator[tuple[str, int, Probl
 
 def collect(
     folder: Path,
-    target: Path,
-    draft: Path,
+    names: Sequence[str],
     todo: Iterator[tuple[str, int, Problem]],
     lanes: int,
     max_new_tokens: int,
@@ -108,11 +107,14 @@ def collect(
     about: dict[str, object],
 ) -> None:
     """Answer problems that have no file yet, so many at a time; none is begun after ``until``."""
-    settings = LlamaCppSettings(context_size=PROMPT + max_new_tokens, gpu_layers=0, threads=1)
-    models = [GgufModel.load(role, path) for role, path in (("target", target), ("draft", draft))]
-    contexts = [Context.make(model, settings, lanes) for model in models]
+    files = [file for name in names if (file := parse_gguf(name)) is not None]
+    models = [GgufModel.load(role, file.path) for role, file in zip(("target", "draft"), files, strict=True)]
+    contexts = [
+        Context.make(model, replace(file.settings, context_size=PROMPT + max_new_tokens, threads=1), lanes)
+        for model, file in zip(models, files, strict=True)
+    ]
     width = min(model.vocabulary_size for model in models)
-    tokenizer, stops = tokenizer_of(str(target)), set(models[0].stop_token_ids)
+    tokenizer, stops = tokenizer_of(names[0]), set(models[0].stop_token_ids)
     words = Vocabulary.of(tokenizer, width)
     protected = [Protection(name).mask(words).nonzero().squeeze(1) for name in PROTECTED]
     free, running = list(range(lanes)), dict[int, Text]()
@@ -183,8 +185,8 @@ def main() -> None:
     """Collect."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft", required=True)
     parser.add_argument("--task", action="append", required=True)
     parser.add_argument("--problems", type=int, default=100, help="at most so many of each task")
     parser.add_argument("--max-new-tokens", type=int, default=160)
@@ -193,14 +195,14 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    names = {"target": given.target.name, "draft": given.draft.name, "max_new_tokens": given.max_new_tokens}
+    names = {"target": Path(given.target).name, "draft": Path(given.draft).name, "max_new_tokens": given.max_new_tokens}
     (given.folder / "collected.json").write_text(
         json.dumps({"settings": names, "provenance": provenance(names)}, indent=1)
     )
     until = time.time() + 60 * given.minutes
     with torch.inference_mode():
         todo = queue(given.task, given.problems)
-        collect(given.folder, given.target, given.draft, todo, given.lanes, given.max_new_tokens, until, names)
+        collect(given.folder, (given.target, given.draft), todo, given.lanes, given.max_new_tokens, until, names)
 
 
 if __name__ == "__main__":

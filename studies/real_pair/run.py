@@ -31,7 +31,7 @@ from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
-from studies.real_pair.answers import Answers, read_answers
+from studies.real_pair.answers import PROTECTED, Answers, read_answers
 from studies.real_pair.page import render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,9 +49,10 @@ RULES = (
     "cactus:delta=0.1", "cactus:delta=1.0", "cactus:delta=1.0,solver=exact", "ensemble:weight=0.3",
     "lenience:lenience=0.5", "typical", "top_k:k=10",
 )  # fmt: skip
-POINTS = 5
+POINTS = 3
 """Knobs of each family, over its whole range."""
-PROTECTED = ("digits", "numbers_and_operators", "code")
+SHORTENED = 0.03
+"""What is put together of either row at most: thirty times what was kept, for a tenth of the tokens to look at."""
 CLASSES: Mapping[str, str] = {
     "digits": r"\d",
     "words": r"[^\W\d_]",
@@ -70,15 +71,16 @@ class Measured:
     Attributes:
         acceptance, kl: by rule, ``[positions]``.
         guarded: by protected set, whether lossless judges there.
-        classes: what the target and the draft write at a position, and by how much each exceeds the other, by class:
-            ``[positions, classes, 4]``; of temperature 1 only.
+        classes: what the target and the draft write at a position, and by how much each exceeds the other, by class,
+            ``[positions, classes, 4]``.
+        ratios: min(1, p/q) of the token that was written, ``[positions]``.
     """
 
     def __init__(self, answers: Answers, sampling: SamplingParams, rules: Sequence[str], words: Vocabulary) -> None:
         count = len(answers.counts)
         self.acceptance = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
         self.kl = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
-        self.guarded = {name: torch.zeros(count, dtype=torch.bool) for name in PROTECTED}
+        self.guarded = {name: answers.masses[:, i] > Protection(name).threshold for i, name in enumerate(PROTECTED)}
         self.classes = torch.zeros(count, len(CLASSES) + 1, 4, dtype=torch.float64)
         self.ratios = torch.zeros(count, dtype=torch.float64)
         masks = {name: Protection(name).mask(words).double() for name in PROTECTED}
@@ -90,7 +92,7 @@ class Measured:
                     result = audit_rows(parse_rule(rule), target, draft)
                     self.acceptance[rule][places] = result.acceptance
                     self.kl[rule][places] = result.kl.clamp(min=0)
-                for name, mask in masks.items():
+                for name, mask in masks.items() if sampling.truncates else ():  # else whole rows have said it
                     self.guarded[name][places] = (target * mask[ids]).sum(-1) > Protection(name).threshold
                 more = torch.stack([target, draft, (target - draft).clamp(min=0), (draft - target).clamp(min=0)], -1)
                 index = kinds[ids].unsqueeze(-1).expand_as(more)
@@ -154,13 +156,12 @@ def short(interval: Sequence[float]) -> list[float]:
 def rejections(answers: Answers, measured: Measured) -> list[dict[str, Any]]:
     """Return, by task, what lossless rejections are about.
 
-    By class: shares of what the target writes, of what is rejected there, and of what is written in its place. By protected
-    set: the share of positions that it protects, and of rejections there.
+    By class: shares of what the target writes, of what is rejected there, and of what is written in its place. By
+    protected set: the share of positions that it protects, and of rejections there.
     """
     found = []
     rejected = 1 - measured.acceptance["lossless"]
-    tasks = torch.tensor([[task for task, _ in groups(answers)].index(about["task"]) for about in answers.about])
-    for number, (task, mine) in enumerate(groups(answers)):
+    for task, mine in groups(answers):
         here = torch.isin(answers.problem, mine)
         sums = measured.classes[here].sum(0)
         shares = sums / sums.sum(0)
@@ -182,7 +183,6 @@ def rejections(answers: Answers, measured: Measured) -> list[dict[str, Any]]:
             share = short(ratio_of_sums(guarded_lost, lost))
             of["protected"][name] = {"positions": float(guarded[here].double().mean()), "rejections": share}
         found.append(of)
-    assert len(tasks) == len(answers.about)
     return found
 
 
@@ -207,12 +207,12 @@ def along_texts(answers: Answers, measured: Measured) -> list[dict[str, float]]:
 def losses(answers: Answers, rules: Sequence[str], most: int) -> dict[str, Any]:
     """Return what shortening loses where rows were kept whole: the greatest and the mean difference, by rule."""
     wholes = list(answers.whole.items())[:most]
-    found: dict[str, Any] = {"tail": TAIL, "positions": len(wholes), "rules": {}}
+    found: dict[str, Any] = {"tail": SHORTENED, "positions": len(wholes), "rules": {}}
     for rule in rules:
         differences = []
         for place, rows in wholes:
             whole = (rows.double() / rows.double().sum(-1, keepdim=True)).unsqueeze(1)
-            _, target, draft = shortened(rows[0], rows[1], int(answers.written[place]))
+            _, target, draft = shortened(rows[0], rows[1], int(answers.written[place]), SHORTENED)
             some = [(each / each.sum()).unsqueeze(0) for each in (target, draft)]
             exact, kept = (audit_rows(parse_rule(rule), *pair) for pair in (whole, some))
             differences.append(
@@ -239,7 +239,7 @@ def measure(answers: Answers, target: Path) -> dict[str, Any]:
             result["rejections"] = rejections(answers, measured)
             result["along_texts"] = along_texts(answers, measured)
             result["categories"] = categories(answers, measured)
-    result["whole_rows"] = losses(answers, RULES, most=60)
+    result["whole_rows"] = losses(answers, RULES, most=20)
     return result
 
 
@@ -267,7 +267,7 @@ def main() -> None:
     if not given.only_render:
         if given.answers is None or given.target is None:
             parser.error("--answers and --target say what to measure")
-        answers = read_answers(given.answers, TASKS)
+        answers = read_answers(given.answers, TASKS, SHORTENED if given.rows is None else TAIL)
         if given.rows is not None:
             answers.recorded().save(given.rows)
             return
