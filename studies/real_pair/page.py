@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cactus_decoding.evaluation.intervals import Interval
 from studies.pages import StudyPage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +47,6 @@ def render(result: Mapping[str, Any], page: Path) -> None:
     pages.insert("checks", _checks(result))
     for sampling in SAMPLINGS:
         pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
-    pages.insert("families", _rules(result["families"]))
     pages.write()
 
 
@@ -55,15 +56,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def shown(interval: Sequence[float | None], digits: int) -> str:
+def shown(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
     """Return a number, with its interval where there is one.
 
     Example:
-        >>> shown([0.5, 0.25, 0.75], 2), shown([0.5, None, None], 1)
-        ('0.50 (0.25 to 0.75)', '0.5')
+        >>> shown([0.5, 0.25, 0.75], 2), shown([0.5, None, None], 1), shown(["inf", "inf", "inf"], 1)
+        ('0.50 (0.25 to 0.75)', '0.5', '∞')
     """
-    value, low, high = ("∞" if each is None else f"{each:.{digits}f}" for each in interval)
-    return value if interval[1] is None or interval[2] is None else f"{value} ({low} to {high})"
+    value, low, high = (math.nan if each is None else float(each) * scale for each in interval)
+    if math.isinf(value):
+        return "∞"
+    return Interval(value, low, high).shown(digits)
 
 
 def _steps(point: Mapping[str, Any]) -> list[str]:
@@ -71,11 +74,11 @@ def _steps(point: Mapping[str, Any]) -> list[str]:
 
 
 def _nats(point: Mapping[str, Any]) -> str:
-    return "∞" if point["kl"][0] is None else f"{point['kl'][0]:.4f}"
+    return shown([point["kl"][0], None, None], 4)
 
 
 def _rules(points: Iterable[Mapping[str, Any]]) -> str:
-    head = ["rule", "acceptance", "nats a position", *(f"tokens a step of {length}" for length in LENGTHS)]
+    head = ["rule", "acceptance", "nats a position", *(f"×{length}" for length in LENGTHS)]
     return table(
         head, ([f"`{each['rule']}`", shown(each["acceptance"], 3), _nats(each), *_steps(each)] for each in points)
     )
@@ -112,8 +115,8 @@ def _rejections(found: Sequence[Mapping[str, Any]]) -> str:
     return table(head, rows)
 
 
-def _percent(interval: Sequence[float | None]) -> str:
-    return shown([None if each is None else 100 * each for each in interval], 0) + " %"
+def _percent(interval: Sequence[Any]) -> str:
+    return shown(interval, 0, 100) + " %"
 
 
 def _classes(found: Mapping[str, Any]) -> str:

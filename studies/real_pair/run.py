@@ -23,7 +23,6 @@ from cactus_decoding.auditing import audit_rows
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.expected import expected_kept, steps_taken
-from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums, sums_by
 from cactus_decoding.evaluation.frontier.tails import TAIL, shortened
 from cactus_decoding.files.provenance import provenance
@@ -49,8 +48,8 @@ RULES = (
     "cactus:delta=0.1", "cactus:delta=1.0", "cactus:delta=1.0,solver=exact", "ensemble:weight=0.3",
     "lenience:lenience=0.5", "typical", "top_k:k=10",
 )  # fmt: skip
-POINTS = 3
-"""Knobs of each family, over its whole range."""
+ROUNDS = 4
+"""How often a text begins again, so that where it was cut counts for little."""
 SHORTENED = 0.03
 """What is put together of either row at most: thirty times what was kept, for a tenth of the tokens to look at."""
 CLASSES: Mapping[str, str] = {
@@ -124,12 +123,15 @@ def points(
     texts = len(answers.about)
     tokens = torch.bincount(answers.problem, minlength=texts).double()
     lossless = measured.acceptance["lossless"]
+    again = torch.cat([each.repeat(ROUNDS) for each in torch.arange(len(lossless)).split(tokens.long().tolist())])
     for rule in rules:
         for name in ("", *protected) if rule != "lossless" else ("",):
             guarded = measured.guarded[name] if name else torch.zeros_like(lossless, dtype=torch.bool)
             accepted = torch.where(guarded, lossless, measured.acceptance[rule])
-            sums = [sums_by(each, answers.problem, texts) for each in (accepted, measured.kl[rule] * ~guarded)]
-            steps = [steps_taken(accepted, answers.problem, length) for length in LENGTHS]
+            sums = [
+                sums_by(each, answers.problem, texts) for each in (accepted, measured.kl[rule].where(~guarded, 0.0))
+            ]
+            steps = [steps_taken(accepted[again], answers.problem[again], length) / ROUNDS for length in LENGTHS]
             for task, mine in groups(answers):
                 yield {
                     "rule": rule,
@@ -227,19 +229,16 @@ def measure(answers: Answers, target: Path) -> dict[str, Any]:
     """Return all numbers of the page."""
     tokenizer = tokenizer_of(str(target))
     words = Vocabulary.of(tokenizer, max(int(answers.token_ids.max()) + 1, len(tokenizer)))
-    spelled = [family.spell(knob) for family in FAMILIES.values() for knob in family.knobs(POINTS)]
-    families = list(dict.fromkeys(rule for rule in spelled if rule not in RULES))
     result: dict[str, Any] = {"kept_tokens": float(answers.counts.double().mean()), "samplings": {}}
     for name, sampling in SAMPLINGS.items():
         plain = name == "plain"
-        measured = Measured(answers, sampling, (*RULES, *families) if plain else RULES, words)
+        measured = Measured(answers, sampling, RULES, words)
         result["samplings"][name] = list(points(answers, measured, RULES, PROTECTED if plain else PROTECTED[:1]))
         if plain:
-            result["families"] = [each for each in points(answers, measured, families, ()) if each["task"] == "all"]
             result["rejections"] = rejections(answers, measured)
             result["along_texts"] = along_texts(answers, measured)
             result["categories"] = categories(answers, measured)
-    result["whole_rows"] = losses(answers, RULES, most=20)
+    result["whole_rows"] = losses(answers, RULES, most=8)
     return result
 
 
