@@ -16,10 +16,7 @@ from studies.pages import StudyPage
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = ROOT / "benchmarks" / "results" / "never_slower_long.json"
 LENGTHS = (1, 3, 5, 7, 11, 15)
-MAIN = (
-    "lossless", "clamped:width=1.0", "clamped:width=2.0", "clamped:width=3.0", "cactus:delta=1.0",
-    "ensemble:weight=0.3", "typical", "top_k:k=10",
-)  # fmt: skip
+MAIN = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "typical")
 GUARDED = ("clamped:width=2.0", "clamped:width=3.0", "cactus:delta=1.0")
 TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
 TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "ifeval": "IFEval", "all": "all"}
