@@ -76,7 +76,9 @@ class Answers:
     def recorded(self) -> RecordedRows:
         """Return the rows as `cactus frontier` records them: every position as a step of one proposal."""
         vocabulary, ends = next(iter(self.whole.values())).shape[-1], self.counts.cumsum(0)
-        target, draft = (PackedRows(vocabulary, each, self.token_ids, ends) for each in (self.target, self.draft))
+        target, draft = (
+            PackedRows(vocabulary, each, self.token_ids.clone(), ends.clone()) for each in (self.target, self.draft)
+        )
         generator, drafted = torch.Generator().manual_seed(0), torch.zeros(len(ends), dtype=torch.int32)
         for chunk in self.chunks(SamplingParams()):
             picked = draw(chunk.draft, torch.rand(len(chunk.places), generator=generator))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.auditing import audit
 from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.evaluation.frontier.tails import TAIL, pack_shortened, shortened
 from cactus_decoding.generation.pair import Pair
@@ -77,13 +79,15 @@ def test_rows_without_a_tail_are_kept_whole() -> None:
     assert shortened(even, even, drafted=0).token_ids.tolist() == [0, 1, 2, 3]
 
 
-def test_recorded_rows_of_a_large_vocabulary_take_less_memory() -> None:
+def test_recorded_rows_of_a_large_vocabulary_take_less_memory(tmp_path: Path) -> None:
     pair = load_pair()
     target = type(pair.target)(tiny_llama(0, 6007, positions=256, sharpness=60.0))
     tiny = Pair(target, NgramDrafter(), pair.tokenizer)
     request = Request(num_speculative_tokens=3, max_new_tokens=40, seed=0)
     kept = record_rows(tiny, ["1 2 3 1 2 3 1 2"], request, positions=20)
     assert kept.target.sparse
+    kept.save(tmp_path / "rows.safetensors")
+    assert read_rows(tmp_path / "rows.safetensors").target.dense(0, 1).equal(kept.target.dense(0, 1))
     sums = kept.target.dense(0, len(kept.target)).sum(-1, dtype=torch.float64)
     assert sums.allclose(torch.ones_like(sums), atol=1e-5)
     top = replace(request, sampling=SamplingParams(top_k=5))

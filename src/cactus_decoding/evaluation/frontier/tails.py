@@ -83,4 +83,7 @@ def pack_shortened(pairs: Sequence[Shortened], vocabulary: int) -> tuple[PackedR
     token_ids = torch.cat([pair.token_ids for pair in pairs]).int()
     ends = torch.tensor([len(pair.token_ids) for pair in pairs]).cumsum(0)
     target, draft = (torch.cat([pair[role] for pair in pairs]).float() for role in (1, 2))
-    return PackedRows(vocabulary, target, token_ids, ends), PackedRows(vocabulary, draft, token_ids, ends)
+    # files hold no tensor twice
+    return PackedRows(vocabulary, target, token_ids, ends), PackedRows(
+        vocabulary, draft, token_ids.clone(), ends.clone()
+    )
