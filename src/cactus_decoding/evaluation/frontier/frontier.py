@@ -148,7 +148,8 @@ class Frontier:
     def relaxable(self, spending: SpendingPolicy) -> Tensor:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
 
-        Rows keep every bit of float32 probabilities, whether packed or not, so that nothing is lost.
+        Rows keep every bit of float32 probabilities, whether packed or not, but for the tails of large vocabularies'
+        rows: there what the tokens have may be wrong by `TAIL`.
         """
         if spending != SpendingPolicy(spending.protection):
             raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {spending}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cactus_decoding.evaluation.frontier.recorded_rows import PackedRows, RecordedRows, join, pack, step_of_proposals
+from cactus_decoding.evaluation.frontier.tails import TAIL, Shortened, pack_shortened, shortened
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import Lossless
+from cactus_decoding.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.types import Outcome
 
 _BLOCKS_AT_ONCE = 64
@@ -23,11 +26,16 @@ _BLOCKS_AT_ONCE = 64
 
 @dataclass
 class Recording:
-    """What has been recorded so far, read from the outcomes of steps."""
+    """What has been recorded so far, read from the outcomes of steps.
 
+    Of a large vocabulary's rows the tokens are put together that have at most ``tail`` in either row; see `shortened`.
+    """
+
+    tail: float = 0.0
     vocabulary: int = 0
     target: list[Tensor] = field(default_factory=list)
     draft: list[Tensor] = field(default_factory=list)
+    short: list[Shortened] = field(default_factory=list)
     packed: list[tuple[PackedRows, PackedRows]] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
     visited: list[bool] = field(default_factory=list)
@@ -51,15 +59,22 @@ class Recording:
                 draft = one_hot(torch.tensor(drafted, dtype=torch.long), self.vocabulary)
             else:
                 draft = proposal.probs[: len(drafted)]
-            self.target.append(rows.target_along(len(drafted)).float().cpu())
-            self.draft.append(draft.float().cpu())
-        if len(self.target) >= _BLOCKS_AT_ONCE:
+            target, draft = rows.target_along(len(drafted)).float().cpu(), draft.float().cpu()
+            if self.tail and self.vocabulary >= LARGE_VOCABULARY:
+                self.short += map(partial(shortened, tail=self.tail), target, draft, drafted)
+            else:
+                self.target.append(target)
+                self.draft.append(draft)
+        if max(len(self.target), len(self.short)) >= _BLOCKS_AT_ONCE:
             self._pack()
 
     def _pack(self) -> None:
         if self.target:
             self.packed.append((pack(self.target, self.vocabulary), pack(self.draft, self.vocabulary)))
             self.target, self.draft = [], []
+        if self.short:
+            self.packed.append(pack_shortened(self.short, self.vocabulary))
+            self.short = []
 
     @property
     def bytes(self) -> int:
@@ -95,7 +110,8 @@ def record_rows(
 ) -> RecordedRows:
     """Return the rows of lossless steps on prompts, until enough positions have been visited.
 
-    Problem i is answered with the request's seed + i. Recording stops early where the rows take ``memory`` bytes.
+    Problem i is answered with the request's seed + i. Recording stops early where the rows take ``memory`` bytes. Of a
+    large vocabulary without truncation rows are kept but for their last `TAIL`; see `shortened`.
     """
     if request.sampling.temperature == 0:
         raise ValueError(
@@ -110,7 +126,8 @@ def record_rows(
             f"{request.verification!r}"
         )
     request.check_chain("a recording of rows")
-    recording, stop_token_ids = Recording(), frozenset(pair.stop_token_ids)
+    tail = 0.0 if request.sampling.truncates else TAIL
+    recording, stop_token_ids = Recording(tail), frozenset(pair.stop_token_ids)
     for number, prompt in enumerate(prompts):
         if sum(recording.visited) >= positions:
             break

@@ -1,0 +1,198 @@
+"""Tables of the study of a real pair, from its result file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cactus_decoding.evaluation.intervals import Interval
+from studies.pages import StudyPage
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMES = ROOT / "benchmarks" / "results" / "never_slower_long.json"
+LENGTHS = (1, 3, 5, 7, 11, 15)
+MAIN = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "typical")
+GUARDED = ("clamped:width=2.0", "clamped:width=3.0", "cactus:delta=1.0")
+TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
+TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "ifeval": "IFEval", "all": "all"}
+SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols"}
+SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper": "0.6, top-p 0.95, top-k 20"}
+Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
+
+
+def render(result: Mapping[str, Any], page: Path) -> None:
+    """Replace the tables of the page."""
+    points = {
+        (sampling, each["rule"], each["protect"], each["task"]): each
+        for sampling, found in result["samplings"].items()
+        for each in found
+    }
+    pages = StudyPage(page)
+    pages.insert("rules", _rules(points[("plain", rule, "", "all")] for rule in MAIN))
+    pages.insert("protected", _protected(points))
+    pages.insert("tasks", _tasks(points, result["rejections"]))
+    pages.insert("rejections", _rejections(result["rejections"]))
+    pages.insert("classes", _classes(result["rejections"][-1]))
+    pages.insert("samplings", _samplings(points))
+    pages.insert("time", _time(points))
+    pages.insert("categories", _categories(result["categories"]))
+    pages.insert("checks", _checks(result))
+    for sampling in SAMPLINGS:
+        pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
+    pages.write()
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose first column is text."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def shown(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
+    """Return a number, with its interval where there is one.
+
+    Example:
+        >>> shown([0.5, 0.25, 0.75], 2), shown([0.5, None, None], 1), shown(["inf", "inf", "inf"], 1)
+        ('0.50 (0.25 to 0.75)', '0.5', '∞')
+    """
+    value, low, high = (math.nan if each is None else float(each) * scale for each in interval)
+    if math.isinf(value):
+        return "∞"
+    return Interval(value, low, high).shown(digits)
+
+
+def _steps(point: Mapping[str, Any]) -> list[str]:
+    return [f"{each[0]:.2f}" for each in point["tokens_per_step"]]
+
+
+def _nats(point: Mapping[str, Any]) -> str:
+    return shown([point["kl"][0], None, None], 4)
+
+
+def _rules(points: Iterable[Mapping[str, Any]]) -> str:
+    head = ["rule", "acceptance", "nats a position", *(f"×{length}" for length in LENGTHS)]
+    return table(
+        head, ([f"`{each['rule']}`", shown(each["acceptance"], 3), _nats(each), *_steps(each)] for each in points)
+    )
+
+
+def _protected(points: Points) -> str:
+    seven = LENGTHS.index(7)
+    rows = []
+    for rule in GUARDED:
+        found = [points["plain", rule, name, "all"] for name in SETS]
+        rows.append([f"`{rule}`", *(f"{each['tokens_per_step'][seven][0]:.2f} ({_nats(each)})" for each in found)])
+    return table(["rule", *SETS.values()], rows)
+
+
+def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
+    seven, rows = LENGTHS.index(7), []
+    for each in found:
+        of = [points["plain", rule, "", each["task"]] for rule in TIMED]
+        tokens = (f"{point['tokens_per_step'][seven][0]:.2f}" for point in of)
+        digits = _percent(each["protected"]["digits"]["rejections"])
+        counts = f"{each['answers']}, {each['positions']:,}"
+        rows.append([TASKS[each["task"]], counts, shown(of[0]["acceptance"], 3), digits, *tokens])
+    head = ["", "answers, positions", "lossless accepts", "rejects at digits", *(f"`{rule}`" for rule in TIMED)]
+    return table(head, rows)
+
+
+def _rejections(found: Sequence[Mapping[str, Any]]) -> str:
+    head = ["", *(f"{title}: positions / rejections" for title in list(SETS.values())[1:])]
+    rows = []
+    for each in found:
+        cells = (each["protected"][name] for name in list(SETS)[1:])
+        shares = (f"{100 * cell['positions']:.0f} % / {_percent(cell['rejections'])}" for cell in cells)
+        rows.append([TASKS[each["task"]], *shares])
+    return table(head, rows)
+
+
+def _percent(interval: Sequence[Any]) -> str:
+    return shown(interval, 0, 100) + " %"
+
+
+def _classes(found: Mapping[str, Any]) -> str:
+    head = ["class", "what the target writes", "what is rejected", "what is written in its place"]
+    ordered = sorted(found["classes"].items(), key=lambda item: -item[1][1])
+    return table(head, ([name, *(f"{100 * share:.1f} %" for share in shares)] for name, shares in ordered))
+
+
+def _samplings(points: Points) -> str:
+    rules = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0")
+    rows = []
+    for rule in rules:
+        found = [points[sampling, rule, "", "all"] for sampling in SAMPLINGS]
+        rows.append(
+            [f"`{rule}`", *(f"{shown(each['acceptance'], 3)}; {_steps(each)[LENGTHS.index(7)]}" for each in found)]
+        )
+    return table(["rule", *(f"{title}: acceptance; tokens a step of 7" for title in SAMPLINGS.values())], rows)
+
+
+def curves() -> dict[str, tuple[Mapping[int, float], float]]:
+    """Return what a pass over each number of tokens and a token of the draft cost, in passes over one token."""
+    times = json.loads(TIMES.read_text())["times"]
+    sizes, seconds = np.array(times["target"]).T
+    measured = {size: float(np.interp(size, sizes, seconds) / seconds[0]) for size in range(1, 17)}
+    flat = dict.fromkeys(range(1, 17), 1.0)
+    return {
+        "one CPU core, measured": (measured, times["draft"] / seconds[0]),
+        "4B for 70B on TPUs": (flat, 1.8 / 14.1),
+        "a draft of 0.05 passes": (flat, 0.05),
+    }
+
+
+def _time(points: Points) -> str:
+    rows = []
+    for rule in TIMED:
+        tokens = [each[0] for each in points["plain", rule, "", "all"]["tokens_per_step"]]
+        cells = []
+        for passes, draft in curves().values():
+            per_token = {k: (passes[k + 1] + k * draft) / each for k, each in zip(LENGTHS, tokens, strict=True)}
+            best = min(per_token, key=per_token.__getitem__)
+            cells.append(f"{per_token[best]:.2f} ({best})")
+        rows.append([f"`{rule}`", *cells])
+    return table(["rule", *curves()], rows)
+
+
+def _categories(found: Sequence[Mapping[str, Any]]) -> str:
+    rules = ("lossless", "clamped:width=2.0")
+    rows = (
+        [
+            each["category"],
+            str(each["answers"]),
+            str(each["positions"]),
+            *(f"{each['acceptance'][rule]:.3f}" for rule in rules),
+        ]
+        for each in sorted(found, key=lambda each: each["acceptance"]["lossless"])
+    )
+    return table(["category", "answers", "positions", *(f"`{rule}`" for rule in rules)], rows)
+
+
+def _checks(result: Mapping[str, Any]) -> str:
+    whole = result["whole_rows"]
+    rows = ([f"`{rule}`", *(f"{each:.1e}" for each in found["most"])] for rule, found in whole["rules"].items())
+    along = (
+        [str(each["length"]), f"{each['by_acceptance']:.3f}", f"{each['exact']:.3f}"] for each in result["along_texts"]
+    )
+    return "\n\n".join(
+        [
+            f"Greatest difference from whole rows at {whole['positions']} positions (bound: {whole['tail']:g}):",
+            table(["rule", "acceptance", "nats"], rows),
+            "Tokens of a lossless step from any position:",
+            table(["proposals", "by acceptances", "exactly"], along),
+        ]
+    )
+
+
+def _all(points: Iterable[Mapping[str, Any]]) -> str:
+    head = ["rule", "protected", "task", "acceptance", "nats", *map(str, LENGTHS)]
+    rows = []
+    for each in points:
+        names = [f"`{each['rule']}`", SETS[each["protect"]], TASKS[each["task"]]]
+        rows.append([*names, shown(each["acceptance"], 3), _nats(each), *_steps(each)])
+    return table(head, rows)
