@@ -138,10 +138,10 @@ def serve(
         given += [] if value is None else [name, str(value)]
     given += ["--api-key", *api_key] if api_key else []
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
-    for role, name in (("target", target), ("draft", draft)):
+    for role, model in (("target", target), ("draft", draft)):
         # vLLM knows other places, such as s3://bucket, and other folders
-        if name is not None and ":" not in name and not Path(name).expanduser().exists():
-            check_model_name(role, name)
+        if model is not None and ":" not in model and not Path(model).expanduser().exists():
+            check_model_name(role, model)
     spending = policy | {"acceptance_rule": rule, "budget": budget}
     return _serve_vllm(target, draft, spending, proposals, draft_sampling, audit_fraction, given)
 
