@@ -158,7 +158,7 @@ def policy_of(vocabulary: int, tokens: int) -> FittedPolicy:
 def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
     """Return the time of the masked sum of ten rows beside that of reading them: of rows, and of what is made of them.
 
-    Logits are the usual start, of which verification knows the exponentials and their sum already.
+    Logits are the usual start, of which verification has made probabilities already.
     """
     logits = noisy_copy(0, vocabulary, 10)[0][0, :10]
     probs, policy = logits.softmax(-1), policy_of(vocabulary, tokens)
@@ -167,13 +167,13 @@ def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[
     assert mask is not None
     whole = StepRows(torch.cat([logits, logits[-1:]]), [0] * 10, Proposal([0] * 10, None), *[lambda rows, _: rows] * 2)
     known = [Position(whole, node - 1, LazyRows(logits, ORDINARY)) for node in range(10)]
-    assert all(position.rough is not None for position in known)
+    assert all(len(position.row.probs) == vocabulary for position in known)
     assert policy.protection is not None
     threshold = policy.protection.threshold
     return paired(
         {
             "logsumexp": lambda: logits.logsumexp(-1),
-            "masked sum, exponentials known": lambda: [position.exceeds(token_ids, threshold) for position in known],
+            "masked sum, rows known": lambda: [position.exceeds(token_ids, threshold) for position in known],
             "masked sum of probabilities": lambda: protected_mass(probs, token_ids),
             "product with a whole mask": lambda: probs @ mask.float(),
         },

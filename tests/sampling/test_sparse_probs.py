@@ -60,37 +60,3 @@ def test_lazy_rows_are_those_of_the_whole_block(vocabulary: int, sampling: Sampl
     for i in (2, 0):
         torch.testing.assert_close(lazy.at(i).dense(), sampling(logits)[i], rtol=0, atol=0)
     assert (lazy.at(1).token_ids is not None) == (vocabulary == LARGE_VOCABULARY and sampling.truncates)
-
-
-@all_of("temperature", [1.0, 0.7, 1.9])
-@all_of("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@all_of("scale, offset", [(3.0, 0.0), (0.0, 0.0), (20.0, 0.0), (3.0, 300.0), (3.0, -300.0)])
-def test_a_row_known_roughly_bounds_the_softmax(
-    temperature: float, dtype: torch.dtype, scale: float, offset: float
-) -> None:
-    logits = (torch.randn(3, 40_000, generator=torch.Generator().manual_seed(1)) * scale + offset).to(dtype)
-    sampling = SamplingParams(temperature=temperature)
-    rows = LazyRows(logits, sampling)
-    for row, probs in enumerate(sampling(logits)):
-        rough = rows.roughly(row)
-        assert rough is not None
-        for token in (0, 17, 39_999, int(probs.argmax()), int(probs.argmin())):
-            low, high = rough.bounds(token)
-            assert low <= probs[token].item() <= high or probs[token] < 1e-35  # which float32 rounds off
-            assert high - low <= 0.01 * high
-
-
-def test_rows_that_have_no_rough_form() -> None:
-    logits = torch.randn(1, LARGE_VOCABULARY)
-    spoilt = logits.clone()
-    spoilt[0, 5] = torch.nan
-    for given, sampling in (
-        (logits[:, :-1], SamplingParams()),
-        (logits.double(), SamplingParams()),
-        (logits, SamplingParams(top_k=5)),
-        (logits, SamplingParams(temperature=0)),
-        (spoilt, SamplingParams()),
-        (torch.full_like(logits, -torch.inf), SamplingParams()),
-    ):
-        assert LazyRows(given, sampling).roughly(0) is None
-    assert LazyRows(logits, SamplingParams()).roughly(0) is not None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.policy.phases import PhaseState
@@ -92,12 +93,12 @@ class Policy:
     budget: Budget | None = None
     fitted: FittedPolicy | None = None
 
-    @property
+    @cached_property
     def metered(self) -> bool:
         """Whether costs are known: with a budget, and for rules for temperature 0, which give up log-probability."""
         return self.budget is not None or judges_untempered(self.rule)
 
-    @property
+    @cached_property
     def unconditional(self) -> bool:
         """Whether the rule judges everywhere, and nobody measures."""
         return not self.metered and self.fitted is None

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from cactus_decoding.divergences.rows import kl_of_rows, total
 from cactus_decoding.rules import Lossless
 from cactus_decoding.rules.base import EmittedRows, JudgedOn, relaxed_target_beside
-from cactus_decoding.sampling.rows import LazyRows, RoughProbs, SparseProbs
+from cactus_decoding.sampling.rows import LazyRows, SparseProbs
 from cactus_decoding.types import AcceptanceRule, StepRows, judges_untempered
 
 if TYPE_CHECKING:
@@ -148,11 +148,6 @@ class Position:
         """The fixed tokens, ``[num_fixed]``."""
         return torch.tensor(self.token_ids[: self.num_fixed], dtype=torch.long)
 
-    @property
-    def rough(self) -> RoughProbs | None:
-        """The target's row up to a small factor, for less time; None where that is impossible, or saves nothing."""
-        return None if self._lazy is None else self._lazy.roughly(self.node + 1)
-
     @cached_property
     def row(self) -> SparseProbs:
         """The target's row as it is sampled from, in its own precision."""
@@ -245,7 +240,7 @@ class Position:
         return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()
 
     def exceeds(self, token_ids: Tensor, threshold: float, *, untempered: bool = False) -> bool:
-        """Say whether the target puts more than a threshold on some tokens, reading no more than decides it.
+        """Say whether the target puts more than a threshold on some tokens.
 
         Args:
             token_ids: the tokens, ascending int64, ``[tokens]``; at least one.
@@ -256,10 +251,6 @@ class Position:
             return False
         if untempered:
             return not SparseProbs(len(self.untempered), self.untempered).mass(token_ids) <= threshold
-        if (rough := self.rough) is not None:
-            least, most = rough.mass_bounds(token_ids)
-            if most <= threshold or least > threshold:
-                return least > threshold
         return not self.row.mass(token_ids) <= threshold  # NaN exceeds everything
 
     def _checked(self, law: Law, role: str) -> Law:

@@ -13,7 +13,6 @@ from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.rules.family import Family
 from cactus_decoding.rules.names import name_of
-from cactus_decoding.sampling.rows import RoughProbs
 from cactus_decoding.types import AcceptanceRule, Verdict
 
 
@@ -60,8 +59,6 @@ class Rule(ABC):
             with q = 0 other than the drafted one are left out of both rows.
         needs_whole_draft_row: the rule looks at the draft's row as it is, also where some of its tokens are proposed in
             any case and another one is drawn without them.
-        needs_drafted_token_only: the rule promises that h(n) depends on q(n) and p(n) alone, and that it does not fall
-            as q(n) rises.
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
             that the drafted token was tested against, and beside a deterministic draft h depends on q(n) alone, so that
             an engine which knows h and p can follow the rule.
@@ -79,7 +76,6 @@ class Rule(ABC):
     never_stricter_than_lossless: ClassVar[bool] = False
     needs_support_only: ClassVar[bool] = False
     needs_whole_draft_row: ClassVar[bool] = False
-    needs_drafted_token_only: ClassVar[bool] = False
     recovers_from_relaxed_target: ClassVar[bool] = False
     scalable: ClassVar[tuple[str, ...]] = ()
     lifts_one_token: ClassVar[bool] = False
@@ -96,24 +92,6 @@ class Rule(ABC):
     @abstractmethod
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the two numbers; see `AcceptanceRule.judge`."""
-
-    def surely_accepts(self, needed: float, target: RoughProbs, draft_probs: Tensor | None, token_id: int) -> bool:
-        """Say whether ``needed < h(n)`` is certain although the target's row is known roughly only.
-
-        Args:
-            needed: u p(n).
-            target: the target's row.
-            draft_probs: the draft's, ``[vocabulary]``, or None for a deterministic draft.
-            token_id: n.
-        """
-        return self.needs_drafted_token_only and self._accepts_at_least(needed, target, draft_probs, token_id)
-
-    def _accepts_at_least(self, needed: float, target: RoughProbs, draft_probs: Tensor | None, token_id: int) -> bool:
-        """Ask about the least probability that the token may have."""
-        least = torch.tensor([target.bounds(token_id)[0]], dtype=torch.float64)
-        draft = None if draft_probs is None else draft_probs[token_id : token_id + 1]
-        h = self.judge(least, draft, torch.zeros(1, dtype=torch.long)).relaxed_prob.item()
-        return needed < h * (1 - 1e-9)  # roots are found to a part in 10^11
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
         """Recover from the target's own rows."""

@@ -80,7 +80,6 @@ class Cactus(Rule):
     )
     never_stricter_than_lossless = True
     needs_support_only = True
-    needs_drafted_token_only = True
     recovers_from_relaxed_target = True
     scalable = ("delta",)
     lifts_one_token = True

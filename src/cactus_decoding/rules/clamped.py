@@ -15,7 +15,6 @@ from cactus_decoding.divergences.f_divergences import lift_exactly
 from cactus_decoding.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
-from cactus_decoding.sampling.rows import RoughProbs
 from cactus_decoding.types import Verdict
 
 
@@ -97,21 +96,21 @@ class ClampedRatio(Rule):
             )
         return Verdict(torch.minimum(torch.maximum(p, q * low), q * high), low.expand_as(q))
 
-    def surely_accepts(self, needed: float, target: RoughProbs, draft_probs: Tensor | None, token_id: int) -> bool:
+    def surely_accepts(self, needed: float, target_probs: Tensor, draft_probs: Tensor | None, token_id: int) -> bool:
         """Say whether hi is certain to exceed log(needed / q(n)): whether h with that hi sums to less than 1.
 
         The sum of h rises with hi, so that one evaluation decides, and bounds need not be solved for.
         """
-        if draft_probs is None:
-            return self._accepts_at_least(needed, target, draft_probs, token_id)
-        least, _ = target.bounds(token_id)
-        if self.width is None or not needed < least * math.exp(self.width):
+        q = target_probs[token_id].item()
+        if draft_probs is None or self.width is None or not needed < q * math.exp(self.width):
             return False
-        high = needed / least * (1 + target.slack) / target.total  # of the target's weights
-        ratios = draft_probs.to(target.weights.dtype) / target.weights
+        high = needed / q
+        ratios = draft_probs.to(target_probs.dtype) / target_probs
         ratios.clamp_(high * math.exp(-self.width), high)
+        # by how much float32 may miss sums of n terms in at least four lanes, and rows may miss 1;
         # NaN where a token has no probability in either row: then nothing is certain
-        return torch.dot(ratios, target.weights).item() < 1 - target.slack
+        slack = target_probs.numel() / 4 * 2**-24 + 1e-4
+        return torch.dot(ratios, target_probs).item() < 1 - slack
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
         """Return h, ``[..., vocabulary]``, in float64."""

@@ -49,7 +49,6 @@ class Ensemble(Rule):
     never_stricter_than_lossless = True
     needs_support_only = True
     needs_whole_draft_row = True
-    needs_drafted_token_only = True
     recovers_from_relaxed_target = True
     scalable = ("weight",)
 

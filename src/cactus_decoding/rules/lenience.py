@@ -47,7 +47,6 @@ class Lenience(Rule):
     families = (Family("lenience", "lenience", lambda x: f"lenience:lenience={round_to(1 / x)!r}", 1.01, 1e6),)
     never_stricter_than_lossless = True
     needs_support_only = True
-    needs_drafted_token_only = True
     recovers_from_relaxed_target = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:

@@ -1,4 +1,4 @@
-"""Rows of probabilities, in whole, in part or roughly, each worked out when it is asked for; tokens drawn from them."""
+"""Rows of probabilities, in whole or in part, each worked out when it is asked for; tokens drawn from them."""
 
 from __future__ import annotations
 
@@ -76,54 +76,6 @@ def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
     """Raise `ValueError` where `draw` found NaN instead of weights: it then returns a token that does not exist."""
     if token_id >= probs.shape[-1]:
         raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
-
-
-_SMALLEST_NORMAL = 2.0**-126
-
-
-class RoughProbs(NamedTuple):
-    """A row before it is normalised.
-
-    Attributes:
-        weights: ``[vocabulary]``, float32, proportional to the probabilities.
-        total: about the sum of the weights.
-
-    Example:
-        >>> low, high = RoughProbs(torch.tensor([1.0, 3.0]), 4.0).bounds(1)
-        >>> low < 0.75 < high
-        True
-    """
-
-    weights: Tensor
-    total: float
-
-    @property
-    def slack(self) -> float:
-        """By what share the float32 softmax of the row may differ from ``weights / total``.
-
-        A sum of n terms in at least four lanes is off by no more than n / 4 roundings, and exponentials by less than
-        1e-4 as long as float32 can hold them.
-        """
-        return self.weights.numel() / 4 * 2**-24 + 1e-4
-
-    def bounds(self, token: int) -> tuple[float, float]:
-        """Return a number that a token's probability is no less than, and one that it is no more than."""
-        weight = self.weights[token].item()
-        if weight < _SMALLEST_NORMAL:  # below it float32 holds fewer and fewer digits
-            return 0.0, math.inf
-        about, slack = weight / self.total, self.slack
-        return about * (1 - slack), about * (1 + slack)
-
-    def mass_bounds(self, token_ids: Tensor) -> tuple[float, float]:
-        """Return the same for the sum of some tokens' probabilities, ``[tokens]``."""
-        about = self.weights.index_select(0, token_ids).sum(dtype=torch.float64).item() / self.total
-        # numbers too small for all their digits, among the weights or among the probabilities
-        lost, slack = token_ids.numel() * _SMALLEST_NORMAL * (1 + 1 / self.total), self.slack
-        return about * (1 - slack) - lost, about * (1 + slack) + lost
-
-
-_LEAST_TOTAL = 1e-20
-"""Of exponentials: what underflows is then nothing beside it."""
 
 
 class SparseProbs(NamedTuple):
@@ -218,21 +170,17 @@ class LazyRows:
     Args:
         logits: ``[rows, vocabulary]``, on the CPU.
         sampling: how they become probabilities.
-        whole: whether every row that is looked at will be asked for, so that knowing it roughly saves nothing.
 
     Example:
         >>> LazyRows(torch.tensor([[1.0, 3.0, 2.0]]), SamplingParams(top_k=1)).at(0).probability(1)
         1.0
     """
 
-    def __init__(self, logits: Tensor, sampling: SamplingParams, *, whole: bool = False) -> None:
+    def __init__(self, logits: Tensor, sampling: SamplingParams) -> None:
         self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]
-        self._whole = whole
         # short rows are cheapest all at once
         self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
-        self._buffer: Tensor | None = None
         self._made: tuple[int, SparseProbs] | None = None
-        self._guessed: tuple[int, RoughProbs | None] | None = None
 
     def at(self, row: int) -> SparseProbs:
         """Return one row; the last one is kept."""
@@ -247,29 +195,3 @@ class LazyRows:
             token_ids, probs = self._sampling.sparse_row(self._logits[row])
             return SparseProbs(self._vocabulary, probs, token_ids)
         return SparseProbs(self._vocabulary, self._sampling(self._logits[row]))
-
-    def roughly(self, row: int) -> RoughProbs | None:
-        """Return one row in less time but not to the last bit; None where that is impossible, or saves nothing.
-
-        It is overwritten when another row is asked for.
-        """
-        if self._guessed is None or self._guessed[0] != row:
-            self._guessed = row, self._guess(row)
-        return self._guessed[1]
-
-    def _guess(self, row: int) -> RoughProbs | None:
-        logits = self._logits[row].detach()
-        if self._whole or self._probs is not None or self._sampling.truncates or logits.dtype == torch.float64:
-            return None
-        if self._buffer is None:
-            self._buffer = torch.empty(self._vocabulary, dtype=torch.float32)
-        weights = self._buffer
-        if logits.dtype == torch.float32 and self._sampling.temperature == 1:
-            torch.exp(logits, out=weights)
-        else:
-            weights.copy_(logits).div_(self._sampling.temperature).exp_()
-        total = weights.sum().item()
-        if not _LEAST_TOTAL < total < math.inf:  # exponentials that float32 cannot hold, unless logits are NaN
-            weights.copy_(logits).div_(self._sampling.temperature)
-            total = weights.sub_(weights.amax()).exp_().sum().item()
-        return RoughProbs(weights, total) if _LEAST_TOTAL < total < math.inf else None

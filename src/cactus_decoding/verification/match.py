@@ -100,25 +100,17 @@ def _test_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource)
     """Do what `_test` does at a plain position, but take rows as they are and look no further than the decision needs.
 
     The rule is asked only where the lossless test fails, if it says that it accepts whatever that test does, and about
-    the target's support only, if that is all it looks at. Where nothing is cut, a row's exponentials and their sum
-    bound the drafted token's probability, and mostly decide: a softmax, and a root, is worked out only where the next
-    token is drawn or the bounds leave it open.
+    the target's support only, if that is all it looks at. One that has to solve for its numbers may say beforehand that
+    it is sure to accept.
     """
-    (token,), (child,), draft_row = position.token_ids, position.nodes, position.draft_row
+    (token,), (child,), draft_row, row = position.token_ids, position.nodes, position.draft_row, position.row
     needed = chance.number(child) * (1.0 if draft_row is None else draft_row[token].item())
-    lossless_first = getattr(rule, "never_stricter_than_lossless", False)
-    surely_accepts = getattr(rule, "surely_accepts", None) if lossless_first else None
-    rough = None if surely_accepts is None else position.rough
-    if rough is not None and surely_accepts is not None:
-        least, most = rough.bounds(token)
-        if needed < least:
-            return _Test()
-        if needed >= most and surely_accepts(needed, rough, draft_row, token):
-            return _Test(relaxed=True)
-    row = position.row
     losslessly = needed < row.probability(token)
-    if losslessly and lossless_first:
+    if losslessly and getattr(rule, "never_stricter_than_lossless", False):
         return _Test()
+    surely_accepts = getattr(rule, "surely_accepts", None)
+    if surely_accepts is not None and row.token_ids is None and surely_accepts(needed, row.probs, draft_row, token):
+        return _Test(not losslessly)
     if getattr(rule, "needs_support_only", False):
         row, place = row.including(token)
     else:

@@ -28,7 +28,7 @@ class Tree:
         self.lazy = lazy
         self._lazy: LazyRows | None = None
         if sampling is not None and rows.logits.device.type == "cpu":
-            self._lazy = LazyRows(rows.logits.detach(), sampling, whole=not lazy)
+            self._lazy = LazyRows(rows.logits.detach(), sampling)
         self._rows = rows
         self._positions: dict[int, Position] = {}
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cactus_decoding.conformance.asking import DRAFTS, LETTERS, LOOK_UP, Answer, Engine, Query
+from cactus_decoding.conformance.asking import CUTS, DRAFTS, LETTERS, LOOK_UP, Answer, Engine, Query
 from cactus_decoding.conformance.models import text_of, tiny_llama, tokenizer
 
 
@@ -22,7 +22,7 @@ class CactusEngine(Engine):
         (2, 7)
     """
 
-    supports = frozenset({"top_k", "top_p", "min_p", "stop_token_ids", "cancels", "repeats", "proposes"})
+    supports = frozenset({*CUTS, "stop_token_ids", "cancels", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -56,7 +56,7 @@ class CactusEngine(Engine):
         from cactus_decoding.generation.request import Request
 
         sampling, pair = query.sampling, self._pair(query.sampling.draft)
-        asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")} | {
+        asked = sampling.named() | {
             "num_speculative_tokens": sampling.num_speculative_tokens,
             "max_new_tokens": sampling.max_tokens,
             "stop": [LETTERS[token - 1] for token in sampling.stop_token_ids],

@@ -9,7 +9,7 @@ from typing import Any
 
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.values import check_choice
-from cactus_decoding.conformance.asking import DRAFTS, END, LOOK_UP, Answer, Engine, Query
+from cactus_decoding.conformance.asking import CUTS, DRAFTS, END, LOOK_UP, PENALTIES, Answer, Engine, Query
 from cactus_decoding.conformance.models import gbnf, text_of, tokens_of, write_models
 
 _CLASSES = ("llama_cpp", "cactus")
@@ -27,10 +27,7 @@ class LlamaCppEngine(Engine):
         ValueError: where llama-cpp-python, or the package ``gguf``, is not installed.
     """
 
-    supports = frozenset(
-        {"top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"}
-        | {"letters", "repeats"}
-    )
+    supports = frozenset({*CUTS, *PENALTIES, "logit_bias", "letters", "repeats"})
     temperature_last, penalises_prompt = True, False
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -81,13 +78,9 @@ class LlamaCppEngine(Engine):
         completion = self._model(sampling.draft, sampling.num_speculative_tokens).create_completion(
             list(query.prompt) if self._class == "cactus" else text_of(query.prompt),
             max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
+            **sampling.named(),
             repeat_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
+            **sampling.named("presence_penalty", "frequency_penalty"),
             logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
             grammar=grammar,
             seed=query.seed,

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from cactus_decoding.arguments.values import suggestion
-from cactus_decoding.conformance.asking import END, Answer, Engine, EngineError, Query, Sampling
+from cactus_decoding.conformance.asking import CUTS, END, PENALTIES, Answer, Engine, EngineError, Query, Sampling
 from cactus_decoding.conformance.models import gbnf, text_of, tokens_of
 
-_FIELDS = ("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_FIELDS = (*CUTS, *PENALTIES)
 _SETTINGS: dict[str, Any] = {
     "model": None, "temperature_last": False, "penalises_prompt": True, "timeout": 30.0, "without": "", "supports": "",
     "at_once": 4, "draft": "good",

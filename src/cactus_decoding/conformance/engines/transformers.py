@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cactus_decoding.conformance.asking import DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
+from cactus_decoding.conformance.asking import CUTS, DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
 from cactus_decoding.conformance.models import tiny_llama
 
 
@@ -18,7 +18,7 @@ class TransformersEngine(Engine):
             proposes nothing, and is what assisted generation should equal.
     """
 
-    supports = frozenset({"top_k", "top_p", "min_p", "repetition_penalty", "stop_token_ids", "repeats", "proposes"})
+    supports = frozenset({*CUTS, "repetition_penalty", "stop_token_ids", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -74,6 +74,5 @@ def _settings(sampling: Sampling) -> dict[str, Any]:
         "repetition_penalty": sampling.repetition_penalty,
     }
     if sampling.temperature > 0:
-        made |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-        made |= {"min_p": sampling.min_p} if sampling.min_p else {}
+        made |= sampling.named()
     return made

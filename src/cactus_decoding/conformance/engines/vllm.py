@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.arguments.extras import needing
-from cactus_decoding.conformance.asking import DRAFTS, LOOK_UP, Answer, Engine, EngineError, Query, Sampling
+from cactus_decoding.conformance.asking import DRAFTS, LOOK_UP, PENALTIES, Answer, Engine, EngineError, Query, Sampling
 from cactus_decoding.conformance.models import POSITIONS, write_models
 
 
@@ -103,8 +103,7 @@ class VllmEngine(Engine):
 
 def _settings(query: Query) -> dict[str, Any]:
     sampling = query.sampling
-    names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-    made = {name: getattr(sampling, name) for name in names} | {"max_tokens": sampling.max_tokens, "seed": query.seed}
+    made = sampling.named() | sampling.named(*PENALTIES) | {"max_tokens": sampling.max_tokens, "seed": query.seed}
     made |= {"top_k": sampling.top_k or -1, "stop_token_ids": [*sampling.ends], "logprobs": 0}
     if sampling.logit_bias:
         made["logit_bias"] = dict(sampling.logit_bias)

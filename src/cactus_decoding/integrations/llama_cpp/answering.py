@@ -129,8 +129,7 @@ class Answer:
         if asked.grammar is not None:
             grammar = LlamaGrammar.from_string(asked.grammar, verbose=False)
             processors.append(GrammarMask(pair.target.model, grammar, start))
-        given = asked.sampling
-        self.sampling = LlamaSampling(given["temperature"], given["top_k"], given["top_p"], given["min_p"], processors)
+        self.sampling = LlamaSampling(**asked.sampling, processors=processors)
         self._ends = frozenset(pair.stop_token_ids)
 
     def pieces(self, on_step: Callable[[Request, Outcome], None]) -> Iterator[Piece]:

@@ -33,7 +33,7 @@ class Asked:
         prompts: texts or their tokens, each to be completed; none for a conversation.
         messages: of a conversation.
         settings: by the names of `Request.from_dict`, those of sampling left out.
-        sampling: temperature, ``top_k``, ``top_p`` and ``min_p``.
+        sampling: by the names of `SamplingSettings`.
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
         logit_bias: what to add to logits, by token.
         grammar: in GBNF; None where anything may be written.
