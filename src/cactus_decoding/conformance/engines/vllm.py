@@ -70,7 +70,7 @@ class VllmEngine(Engine):
         if sampling.draft in DRAFTS:
             speculation["model"] = str(Path(self._folder.name, sampling.draft))
         else:
-            speculation |= {"method": LOOK_UP, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+            speculation = {"method": LOOK_UP, "prompt_lookup_max": 2, "prompt_lookup_min": 1} | speculation
         self._engine = LLM(
             model=str(Path(self._folder.name, "target")),
             speculative_config=speculation if self._speculates else None,
