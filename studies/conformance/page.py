@@ -14,9 +14,9 @@ RESULTS = ROOT / "docs" / "results" / "conformance"
 
 SERVERS = {
     "engine_server_cactus": "`cactus serve`, as above",
-    "engine_server_llama_plain": "llama.cpp 0c1e570, server",
-    "engine_server_llama_draft": "the same, `-md bad.gguf --spec-type draft-simple --spec-draft-n-max 3`",
-    "engine_server_llama_ngram": "the same, `--spec-type ngram-simple --spec-ngram-simple-size-n 1 "
+    "engine_server_llama_plain": "llama.cpp 0c1e570",
+    "engine_server_llama_draft": "llama.cpp, `-md bad.gguf --spec-type draft-simple --spec-draft-n-max 3`",
+    "engine_server_llama_ngram": "llama.cpp, `--spec-type ngram-simple --spec-ngram-simple-size-n 1 "
     "--spec-ngram-simple-size-m 3`",
 }
 """What was behind an address."""

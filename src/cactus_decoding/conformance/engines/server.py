@@ -58,11 +58,8 @@ class ServerEngine(Engine):
         self.drafts: Sequence[str] = (str(given["draft"]),)
         self._model = given["model"] or self._served()
         more, without = (str(given[name]).split(",") for name in ("supports", "without"))
-        honoured = [
-            name
-            for name in (*_FIELDS, "logit_bias", "stop_token_ids", "logprobs")
-            if name not in without and self._honours(name)
-        ]
+        asked = {*_FIELDS, "logit_bias", "stop_token_ids", "logprobs"} - {*without}
+        honoured = filter(self._honours, sorted(asked))
         self.supports = frozenset({*honoured, *more, "batch", "repeats", "cancels"} - {*without})
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:

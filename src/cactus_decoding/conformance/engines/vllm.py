@@ -107,14 +107,10 @@ def _give_up(engine: Any, queries: Sequence[Query]) -> None:
     """Begin other responses, and abort them after their first tokens."""
     from vllm import SamplingParams
 
-    begun = [
-        engine.llm_engine.add_request(
-            f"given up, {query.seed}",
-            {"prompt_token_ids": [*query.prompt, 9, 8]},
-            SamplingParams(**_settings(query) | {"max_tokens": 40}),
-        )
-        for query in queries
-    ]
+    begun = []
+    for query in queries:
+        settings, other = SamplingParams(**_settings(query) | {"max_tokens": 40}), [*query.prompt, 9, 8]
+        begun.append(engine.llm_engine.add_request(f"given up, {query.seed}", {"prompt_token_ids": other}, settings))
     engine.llm_engine.step()
     engine.llm_engine.abort_request(begun, internal=True)
 
