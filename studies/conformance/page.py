@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def _engine(server: str | None, report: dict[str, Any], provenance: dict[str, An
     command = f"cactus conform {given['engine']}{settings} --samples {given['samples']}"
     findings, deviations = report["findings"], [each["deviation"] or 0 for each in report["findings"]]
     wrong = [each for each in findings if each["right"] is False]
-    said = "; ".join(dict.fromkeys(each["said"].partition(" (")[0] for each in wrong))
-    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(findings)} checks"
+    said = next((name for name, _ in Counter(each["said"].partition(" (")[0] for each in wrong).most_common(1)), "")
+    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(findings)} checks, mostly"
     verdict = "right" if report["right"] else f"**wrong**: {where}: {said}"
     span = f"{min(filter(None, deviations)):.2f} to {max(deviations):.2f}" if any(deviations) else ""
     date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
