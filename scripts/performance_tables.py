@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md, its long ones, docs/proposals.md and docs/laptop_benchmarks.md.
+"""Writes the tables of docs/performance.md, its long ones, those of docs/proposals.md and docs/laptop_benchmarks.md.
 
 python scripts/performance_tables.py
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
     ROOT / "docs" / f"{folder}{name}.md"
-    for folder, names in (("", "performance proposals laptop_benchmarks"), ("studies/tables/", "performance proposals"))
+    for folder, names in (("", "performance laptop_benchmarks"), ("studies/tables/", "performance proposals"))
     for name in names.split()
 )
 OURS = "ours|lossless"

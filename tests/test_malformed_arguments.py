@@ -297,7 +297,7 @@ OUT_OF_RANGE = [NAN, -INF, -1, -0.5, np.float32("nan"), Fraction(-1, 3), -HUGE, 
 
 def beside(of: str, knob: Any) -> dict[str, Any]:
     """Return values for what else must be given next to a knob."""
-    if of == "budget" and knob.name == "expected_tokens":
+    if of == "budget" and knob.name in ("expected_tokens", "max_relaxed"):
         return {"nats": 1}
     return {each.name: 1 for each in parameters(OBJECTS[of]) if each.required}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,56 @@ RESULTS = ROOT / "docs" / "results" / "conformance"
 
 
 SERVERS = {
-    "engine_server_cactus": "`cactus serve`, as above",
-    "engine_server_llama_plain": "llama.cpp 0c1e570",
-    "engine_server_llama_draft": "llama.cpp, `-md bad.gguf --spec-type draft-simple --spec-draft-n-max 3`",
-    "engine_server_llama_ngram": "llama.cpp, `--spec-type ngram-simple --spec-ngram-simple-size-n 1 "
+    "engine_server_cactus": "`cactus serve`",
+    "engine_server_llama_plain": "llama.cpp 0c1e570, server",
+    "engine_server_llama_draft": "llama.cpp 0c1e570, server, `-md bad.gguf --spec-type draft-simple "
+    "--spec-draft-n-max 3`",
+    "engine_server_llama_ngram": "llama.cpp 0c1e570, server, `--spec-type ngram-simple --spec-ngram-simple-size-n 1 "
     "--spec-ngram-simple-size-m 3`",
 }
 """What was behind an address."""
 
 
 def engines() -> str:
-    rows = ["| engine | command | verdict | responses | deviation excluded | date |", "|---|---|---|--:|--:|---|"]
-    for path in sorted(RESULTS.glob("engine_*.json")):
-        result = json.loads(path.read_text())
-        rows.append(_engine(SERVERS.get(path.stem), result["report"], result["provenance"]))
+    rows = ["| engine | verdict | deviation excluded |", "|---|---|--:|"]
+    rows += [f"| {server} | {_verdict(report)} | {_excluded(report)} |" for server, report, _ in _measured()]
     return "\n".join(rows)
 
 
-def _engine(server: str | None, report: dict[str, Any], provenance: dict[str, Any]) -> str:
-    given = provenance["arguments"]
+def commands() -> str:
+    rows = ["| engine | command | responses | date |", "|---|---|--:|---|"]
+    for server, report, provenance in _measured():
+        date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
+        rows.append(f"| {server} | `{_command(provenance['arguments'])}` | {report['samples']:,} | {date} |")
+    return "\n".join(rows)
+
+
+def _measured() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    for path in sorted(RESULTS.glob("engine_*.json")):
+        result = json.loads(path.read_text())
+        drafts = result["provenance"]["arguments"]["set"].get("drafts")
+        name = result["report"]["engine"] + (f", {drafts} draft" if drafts else "")
+        yield SERVERS.get(path.stem, name), result["report"], result["provenance"]
+
+
+def _command(given: dict[str, Any]) -> str:
     settings = "".join(
         f" --set {name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in given["set"].items()
     )
-    command = f"cactus conform {given['engine']}{settings} --samples {given['samples']}"
-    findings, deviations = report["findings"], [each["deviation"] or 0 for each in report["findings"]]
-    wrong = [each for each in findings if each["right"] is False]
+    return f"cactus conform {given['engine']}{settings} --samples {given['samples']}"
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    wrong = [each for each in report["findings"] if each["right"] is False]
     said = next((name for name, _ in Counter(each["said"].partition(" (")[0] for each in wrong).most_common(1)), "")
-    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(findings)} checks, mostly"
-    verdict = "right" if report["right"] else f"**wrong**: {where}: {said}"
-    span = f"{min(filter(None, deviations)):.2f} to {max(deviations):.2f}" if any(deviations) else ""
-    date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
-    return f"| {server or report['engine']} | `{command}` | {verdict} | {report['samples']:,} | {span} | {date} |"
+    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(report['findings'])} checks, mostly"
+    return "right" if report["right"] else f"**wrong**: {where}: {said}"
+
+
+def _excluded(report: dict[str, Any]) -> str:
+    deviations = [each["deviation"] or 0 for each in report["findings"]]
+    return f"{min(filter(None, deviations)):.2f} to {max(deviations):.2f}" if any(deviations) else ""
 
 
 def mutants() -> str:
@@ -75,7 +94,7 @@ def false_alarms() -> str:
 
 def rendered(text: str) -> str:
     """Return a page with its tables written anew."""
-    for make in (engines, mutants, caught, false_alarms):
+    for make in (engines, commands, mutants, caught, false_alarms):
         name = make.__name__
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",

@@ -1,4 +1,4 @@
-"""Our loop beside llama.cpp's own speculation, on the same files and threads: a table in docs/laptop_benchmarks.md.
+"""Our loop beside llama.cpp's own speculation, on the same files and threads: a table in docs/studies/tables/laptop.md.
 
     python -m studies.laptop.benchmark --llama-server PATH      minutes on an idle machine
     python -m studies.laptop.benchmark --only-render            the table from the result file
@@ -243,7 +243,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure, write the result file, and put the table on the page."""
     results = Path(__file__).with_name("results") / "benchmark.json"
-    parser = table_parser(__doc__, results, "docs/laptop_benchmarks.md")
+    parser = table_parser(__doc__, results, "docs/studies/tables/laptop.md")
     parser.add_argument("--llama-server", type=Path, help="llama.cpp's own server, of the same source")
     parser.add_argument("--problems", type=int, default=60)
     parser.add_argument("--proposals", type=int, nargs="+", default=[3, 6])

@@ -19,6 +19,8 @@ LENGTHS = (1, 3, 5, 7, 11, 15)
 MAIN = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "typical")
 GUARDED = ("clamped:width=2.0", "clamped:width=3.0", "cactus:delta=1.0")
 TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
+SHORT = {"lossless": "lossless", "clamped:width=2.0": "clamped, width 2", "cactus:delta=1.0": "Cactus, delta 1"}
+"""Names in the heads of columns, which may break between words."""
 TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "ifeval": "IFEval", "all": "all"}
 SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols"}
 SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper": "0.6, top-p 0.95, top-k 20"}
@@ -98,7 +100,7 @@ def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
         digits = _percent(each["protected"]["digits"]["rejections"])
         counts = f"{each['answers']}, {each['positions']:,}"
         rows.append([TASKS[each["task"]], counts, shown(of[0]["acceptance"], 3), digits, *tokens])
-    head = ["", "answers, positions", "lossless accepts", "rejects at digits", *(f"`{rule}`" for rule in TIMED)]
+    head = ["", "answers, positions", "lossless accepts", "rejects at digits", *(SHORT[rule] for rule in TIMED)]
     return table(head, rows)
 
 
@@ -170,7 +172,7 @@ def _categories(found: Sequence[Mapping[str, Any]]) -> str:
         ]
         for each in sorted(found, key=lambda each: each["acceptance"]["lossless"])
     )
-    return table(["category", "answers", "positions", *(f"`{rule}`" for rule in rules)], rows)
+    return table(["category", "answers", "positions", *(SHORT[rule] for rule in rules)], rows)
 
 
 def _checks(result: Mapping[str, Any]) -> str:

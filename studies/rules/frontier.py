@@ -1,8 +1,8 @@
-"""All rules on the same rows: regenerates the table and the picture of docs/rules/index.md, exactly.
+"""All rules on the same rows: regenerates docs/studies/tables/frontier.md and its picture, exactly.
 
     python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
     python -m studies.rules.frontier --rows FILE        on rows that `cactus frontier` recorded, of any pair
-    python -m studies.rules.frontier --only-render      the table and the picture again, from the result file
+    python -m studies.rules.frontier --only-render      the tables and the picture again, from the result file
 
 Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
 stands what the clamped ratio costs at that very acceptance. Regret is the log-probability that what is emitted gives
@@ -40,7 +40,7 @@ from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results") / "frontier.json"
-PAGE, PICTURE = ROOT / "docs/rules/index.md", ROOT / "docs/studies/pictures/frontier/rules.svg"
+PAGE, PICTURE = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/studies/pictures/frontier/rules.svg"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
 GREEDY_SHARES = (0.25, 0.5, 0.75)
@@ -114,7 +114,7 @@ def strictest(family: Family, accepts: Callable[[str], float], wanted: float) ->
 
 
 def compute(rows: RecordedRows) -> dict[str, Any]:
-    """Return every number of the table and the picture."""
+    """Return every number of the tables and the picture."""
     accepts, costs = cache(partial(accepted, rows)), cache(partial(measured, rows))
 
     lossless, most = accepts("lossless"), accepts(LOOSEST)
@@ -149,7 +149,7 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
 
 
 def render(result: dict[str, Any], page: Path, picture: Path) -> None:
-    """Replace the table of the page, and draw the picture."""
+    """Replace the tables of the page, and draw the picture."""
     head = "| rule | accepts | KL, nats | × clamped | TV | log-ratio, at most | regret | clamped is no worse in |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|---|"]
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):

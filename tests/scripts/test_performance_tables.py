@@ -14,7 +14,6 @@ PAGES = [
     ROOT / "docs" / f"{name}.md"
     for name in (
         "performance",
-        "proposals",
         "laptop_benchmarks",
         "studies/tables/performance",
         "studies/tables/proposals",
@@ -22,7 +21,7 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["short", "proposals", "GGUF", "long", "long proposals"])
+@pytest.mark.parametrize("page", PAGES, ids=["short", "GGUF", "long", "long proposals"])
 def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page: Path) -> None:
     written = page.read_text()
     stale = tmp_path / "page.md"

@@ -1,4 +1,4 @@
-"""All rules on the same rows: the table and the picture of docs/rules/index.md."""
+"""All rules on the same rows: the tables of docs/studies/tables/frontier.md, and the picture."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_the_strictest_rule_that_accepts_enough_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_table_and_picture_are_rendered_from_the_result_file(tmp_path: Path) -> None:
-    page, picture = tmp_path / "index.md", tmp_path / "frontier.svg"
+def test_tables_and_picture_are_rendered_from_the_result_file(tmp_path: Path) -> None:
+    page, picture = tmp_path / "page.md", tmp_path / "frontier.svg"
     page.write_text(PAGE.read_text())
     render(json.loads(RESULTS.read_text()), page, picture)
     assert page.read_text() == PAGE.read_text()

@@ -57,17 +57,16 @@ class Budget:
         ge=1)] = None  # fmt: skip
 
     max_relaxed: Annotated[
-        int | None,
-        Knob("At temperature 0: most relaxed tokens of a step.", "tokens", ge=0),
-    ] = None
+        int | None, Knob("At temperature 0: most relaxed tokens of a step.", "tokens", ge=0)] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         if (self.nats is None) == (self.max_shift is None):
             given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
             raise ValueError(f"give either nats or max_shift, but {given}")
         check_knobs(self)
-        if self.expected_tokens is not None:
-            check_number("expected_tokens", self.expected_tokens, 1, math.inf, high_open=True)
+        for name in ("expected_tokens", "max_relaxed"):  # no integer that floats cannot hold
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, 0, math.inf, high_open=True)
         if self.expected_tokens is not None and math.isinf(self.limit):
             raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
 

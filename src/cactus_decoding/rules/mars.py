@@ -33,7 +33,7 @@ class Mars(Rule):
 
     Example:
         >>> q = torch.tensor([0.5, 0.4, 0.1, 0.001])
-        >>> Mars(ratio=0.9).judge(q, None, torch.tensor([0, 1, 2])).relaxed_prob.tolist()
+        >>> Mars(ratio=0.8).judge(q, None, torch.tensor([0, 1, 2])).relaxed_prob.tolist()
         [1.0, 1.0, 0.0]
     """
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from llama_cpp import LlamaGrammar
 
-from cactus_decoding.integrations.llama_cpp.grammar import _CANDIDATE, GrammarMask
+from cactus_decoding.integrations.llama_cpp.grammar import GrammarMask
 from cactus_decoding.integrations.llama_cpp.sampling import LlamaSampling, LogitBias, Penalties, row_processor
+from cactus_decoding.models.llama_cpp import library
 
 PROMPT, GENERATED = [1, 9, 9], [5, 9, 5]
 
@@ -19,7 +20,7 @@ def chain(theirs, logits, generated=(), **settings) -> torch.Tensor:
     sampler = theirs._init_sampler(**settings)
     for token in generated:
         sampler.accept(token)
-    candidates = np.zeros(len(logits), _CANDIDATE)
+    candidates = np.zeros(len(logits), library.CANDIDATE)
     candidates["id"], candidates["logit"] = np.arange(len(logits)), logits.numpy()
     pointer = candidates.ctypes.data_as(low_level.llama_token_data_p)
     array = low_level.llama_token_data_array(data=pointer, size=len(logits), selected=-1, sorted=False)
