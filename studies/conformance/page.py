@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,9 @@ def commands() -> str:
 def _measured() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     for path in sorted(RESULTS.glob("engine_*.json")):
         result = json.loads(path.read_text())
-        yield SERVERS.get(path.stem, result["report"]["engine"]), result["report"], result["provenance"]
+        drafts = result["provenance"]["arguments"]["set"].get("drafts")
+        name = result["report"]["engine"] + (f", {drafts} draft" if drafts else "")
+        yield SERVERS.get(path.stem, name), result["report"], result["provenance"]
 
 
 def _command(given: dict[str, Any]) -> str:
@@ -54,8 +57,8 @@ def _command(given: dict[str, Any]) -> str:
 
 def _verdict(report: dict[str, Any]) -> str:
     wrong = [each for each in report["findings"] if each["right"] is False]
-    said = "; ".join(dict.fromkeys(each["said"].partition(" (")[0] for each in wrong))
-    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(report['findings'])} checks"
+    said = next((name for name, _ in Counter(each["said"].partition(" (")[0] for each in wrong).most_common(1)), "")
+    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(report['findings'])} checks, mostly"
     return "right" if report["right"] else f"**wrong**: {where}: {said}"
 
 

@@ -84,6 +84,18 @@ def test_the_law_of_three_tokens_is_that_of_plain_passes(truth):
     assert found[(END,)] == pytest.approx(first[END])
 
 
+def test_ends_that_are_not_told_apart_add_up(truth):
+    sampling = Sampling(stop_token_ids=(7, 2), top_k=8)
+    apart, alike = truth.enumerate(PROMPTS[0], sampling), Truth(ends_alike=True).enumerate(PROMPTS[0], sampling)
+    expected = dict.fromkeys(alike, 0.0)
+    for output, probability in apart.items():
+        expected[(*output[:-1], END) if output[-1] in sampling.ends else output] += probability
+    assert alike == pytest.approx(expected, abs=1e-12)
+    rows = Truth(ends_alike=True).score(PROMPTS[0], [(9, END)], sampling)
+    assert rows.target[0, END] == pytest.approx(alike[END,])
+    assert (rows.target[:, [2, 7]] == 0).all()
+
+
 def test_deviations_are_bounded_and_bounds_hold():
     """Over 200 seeds the bound fails with probability 0.01 each: 9 failures or more have probability 2e-4."""
     generator, shares = np.random.default_rng(0), np.array([0.5, 0.2, 0.2, 0.1])

@@ -38,11 +38,26 @@ def test_a_right_server_passes_and_a_wrong_one_does_not(truth):
             assert bool(conform(opened, samples=60, truth=truth, only=[CHECK])) is right
 
 
+def test_stops_that_servers_do_not_tell_apart_are_one(truth):
+    """The right one fails by chance with probability 0.001 at most; seeds are fixed."""
+
+    class Deaf(Reference):
+        def stops(self, output, drafted):
+            return output[-1] == 0
+
+    check = Check("stop tokens", Sampling(stop_token_ids=(7, 2), max_tokens=8, draft="bad"))
+    for engine, says in ((Reference(truth), ""), (RecoveryFromDraft(truth), "draft"), (Deaf(truth), "ends the output")):
+        with tiny_server(engine) as address:
+            [finding] = conform(open_engine(address), samples=100, only=[check]).findings
+            assert finding.right is not bool(says)
+            assert says in finding.said
+
+
 def test_only_fields_that_a_server_takes_are_checked(truth):
     with tiny_server(Reference(truth)) as address:
         opened = open_engine(address)
-        assert {"top_k", "top_p", "min_p", "presence_penalty"} <= opened.supports
-        assert not {"repetition_penalty", "logit_bias", "stop_token_ids"} & opened.supports
+        assert {"top_k", "top_p", "min_p", "presence_penalty", "stop_token_ids"} <= opened.supports
+        assert not {"repetition_penalty", "logit_bias"} & opened.supports
         assert not any("repetition" in each.name for each in checks_of(opened))
         assert "top_k" not in open_engine(address, {"without": "top_k,min_p"}).supports
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cactus_decoding.conformance.asking import Answer, EngineError, Sampling
+from cactus_decoding.conformance.asking import Answer, EngineError, Query, Sampling
 from cactus_decoding.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_decoding.conformance.evidence import Evidence
 from cactus_decoding.conformance.mutants import MUTANTS, CertainDraft
@@ -79,6 +79,15 @@ def test_a_lossless_engine_that_accepts_too_little_is_right_and_said_to_be_slow(
     assert any("it could accept more" in each for each in verdict(report))
 
 
+def test_transformers_forgets_a_cancelled_request():
+    from cactus_decoding.conformance.engines.registry import open_engine
+
+    engine = open_engine("transformers")
+    for draft in ("bad", "ngram"):
+        plain, cancelled = (Query((1, 2, 3), Sampling(draft=draft, cancels=each), 0) for each in (False, True))
+        assert engine.one(plain).token_ids == engine.one(cancelled).token_ids
+
+
 def test_the_e_value_of_a_right_engine_has_mean_one(truth):
     """An e-value of one response, over all its outcomes: enumerated, not drawn."""
     sampling = Sampling(max_tokens=2, draft="bad")
@@ -95,8 +104,6 @@ def test_a_callable_is_an_engine(truth):
     inner = Reference(truth)
 
     def right(prompt, sampling, seed):
-        from cactus_decoding.conformance.asking import Query
-
         return inner.answer([Query(tuple(prompt), sampling, seed)])[0].token_ids
 
     check = Check("temperature 1", Sampling(draft="bad", max_tokens=2))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from cactus_decoding.conformance.asking import Engine, Query, Sampling
-from cactus_decoding.conformance.models import END, text_of, tokens_of
+from cactus_decoding.conformance.models import text_of, tokens_of
 
 KNOWN = {"temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "max_tokens"}
 
@@ -39,14 +39,17 @@ def tiny_server(
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             time.sleep(wait)
-            if refused := set(body) - KNOWN - {"model", "prompt", "seed", "stream"}:
+            if refused := set(body) - KNOWN - {"model", "prompt", "seed", "stream", "stop"}:
                 self._say(400, {"error": f"unknown: {refused}"})
                 return
-            sampling = Sampling(draft=draft, **{name: body[name] for name in KNOWN & set(body)})
+            stop = tuple(tokens_of("".join(body.get("stop", ()))))
+            given = {name: body[name] for name in KNOWN & set(body)}
+            sampling = Sampling(draft=draft, stop_token_ids=stop, **given)
             with lock:
                 [answer] = engine.answer([Query(tuple(tokens_of(body["prompt"])), sampling, body["seed"])])
-            reason = "stop" if answer.token_ids[-1] == END else "length"
-            self._say(200, {"choices": [{"text": spoil(text_of(answer.token_ids)), "finish_reason": reason}]})
+            ended = answer.token_ids[-1] in sampling.ends
+            text = spoil(text_of(answer.token_ids[: len(answer.token_ids) - ended]))
+            self._say(200, {"choices": [{"text": text, "finish_reason": "stop" if ended else "length"}]})
 
         def _say(self, status: int, body: object) -> None:
             data = json.dumps(body).encode()

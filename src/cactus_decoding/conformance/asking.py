@@ -103,6 +103,7 @@ class Engine:
         drafts: models that it can propose with, by name.
         temperature_last: whether rows are cut before the temperature is applied, as llama.cpp does.
         penalises_prompt: whether the repetition penalty counts the prompt, which it does not in llama.cpp.
+        ends_alike: whether an answer has the end of sequence for every token that ends it, as servers do not tell them.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Engine:
     drafts: Sequence[str] = DRAFTS
     temperature_last = False
     penalises_prompt = True
+    ends_alike = False
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer queries, which have one draft, in order and, where the engine can, as one batch."""

@@ -120,7 +120,8 @@ def conform(
     check_integer("samples", samples, 1)
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
     tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
-    truth = truth or Truth(temperature_last=tested.temperature_last, penalises_prompt=tested.penalises_prompt)
+    names = ("temperature_last", "penalises_prompt", "ends_alike")
+    truth = truth or Truth(**{name: getattr(tested, name) for name in names})
     checks = list(only) if only is not None else checks_of(tested)
     result, began = Report(tested.name, false_alarm), time.perf_counter()
     run = _Run(tested, truth, false_alarm / max(len(checks), 1), itertools.count(seed))

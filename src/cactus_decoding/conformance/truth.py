@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.conformance.asking import DRAFTS, VOCABULARY, Sampling
+from cactus_decoding.conformance.asking import DRAFTS, END, VOCABULARY, Sampling
 from cactus_decoding.conformance.models import TinyModel
 from cactus_decoding.conformance.processing import Rows, counts_before, law, penalised, softmax
 
@@ -73,6 +74,7 @@ class Truth:
     Args:
         temperature_last: whether it cuts rows first, see `Engine`.
         penalises_prompt: see `Engine`.
+        ends_alike: see `Engine`; laws that are returned have all that ends an output at the end of sequence.
 
     Example:
         >>> truth = Truth()
@@ -81,8 +83,10 @@ class Truth:
         (1.0, 3)
     """
 
-    def __init__(self, *, temperature_last: bool = False, penalises_prompt: bool = True) -> None:
-        self._last, self._penalises_prompt = temperature_last, penalises_prompt
+    def __init__(
+        self, *, temperature_last: bool = False, penalises_prompt: bool = True, ends_alike: bool = False
+    ) -> None:
+        self._last, self._penalises_prompt, self._ends_alike = temperature_last, penalises_prompt, ends_alike
         self._models: dict[str, TinyModel] = {}
         self._logits: dict[tuple[str, tuple[int, ...]], Rows] = {}
         self._laws: dict[Wanted, Rows] = {}
@@ -125,23 +129,33 @@ class Truth:
         places = np.concatenate([np.arange(length) for length in lengths])
         full = np.repeat([length >= sampling.max_tokens for length in lengths], lengths)
         found = self._law(own, sampling)
+        told = partial(self._told, sampling)
         return Scored(
             tokens=np.array([token for each in outputs for token in each], np.int64),
             places=places,
             last=full & (places == np.repeat(lengths, lengths) - 1),
-            target=found[0],
-            draft=self._law(own_draft, sampling)[0],
-            raw_target=softmax(raw),
-            raw_draft=softmax(raw_draft),
-            before=self._law(previous, sampling)[0],
-            forgetful=self._law(forgetful, sampling)[0],
-            swapped=law(own, sampling, temperature_last=not self._last).probs,
+            target=told(found[0]),
+            draft=told(self._law(own_draft, sampling)[0]),
+            raw_target=told(softmax(raw)),
+            raw_draft=told(softmax(raw_draft)),
+            before=told(self._law(previous, sampling)[0]),
+            forgetful=told(self._law(forgetful, sampling)[0]),
+            swapped=told(law(own, sampling, temperature_last=not self._last).probs),
             clear=found[1],
         )
 
     def _law(self, logits: Rows, sampling: Sampling) -> tuple[Rows, NDArray[np.bool_]]:
         found = law(logits, sampling, temperature_last=self._last)
         return found.probs, found.clear
+
+    def _told(self, sampling: Sampling, rows: Rows) -> Rows:
+        """Return rows with all that ends an output in one column, where the engine does not tell ends apart."""
+        if not self._ends_alike:
+            return rows
+        ends, told = [*sampling.ends], rows.copy()
+        told[..., ends] = 0
+        told[..., END] = rows[..., ends].sum(-1)
+        return told
 
     def next_laws(self, wanted: Sequence[Wanted]) -> list[Rows]:
         """Return laws behind prefixes, each ``[vocabulary]``."""
@@ -170,6 +184,7 @@ class Truth:
                 if output and output[-1] in sampling.ends:
                     grown[output] = probability
                     continue
+                row = self._told(sampling, row)
                 grown |= {(*output, x): probability * float(row[x]) for x in np.nonzero(row)[0].tolist()}
             found = grown
         return found

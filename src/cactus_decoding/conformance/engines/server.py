@@ -28,7 +28,7 @@ T = TypeVar("T")
 class ServerEngine(Engine):
     """``/v1/completions`` of a server over the tiny target, whatever proposes there.
 
-    A field that it refuses is left out of the checks.
+    A field that it refuses is left out of the checks. Stop tokens are asked for as texts.
 
     Args:
         address: with or without ``/v1``; a key is taken from OPENAI_API_KEY.
@@ -41,6 +41,8 @@ class ServerEngine(Engine):
         EngineError: for a server that does not answer.
         ValueError: for settings that are none.
     """
+
+    ends_alike = True
 
     def __init__(self, address: str, settings: Mapping[str, Any] | None = None) -> None:
         given = dict(settings or {})
@@ -56,9 +58,8 @@ class ServerEngine(Engine):
         self.drafts: Sequence[str] = (str(given["draft"]),)
         self._model = given["model"] or self._served()
         more, without = (str(given[name]).split(",") for name in ("supports", "without"))
-        honoured = [
-            name for name in (*_FIELDS, "logit_bias", "logprobs") if name not in without and self._honours(name)
-        ]
+        asked = {*_FIELDS, "logit_bias", "stop_token_ids", "logprobs"} - {*without}
+        honoured = filter(self._honours, sorted(asked))
         self.supports = frozenset({*honoured, *more, "batch", "repeats", "cancels"} - {*without})
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
@@ -95,6 +96,8 @@ class ServerEngine(Engine):
         body |= {name: getattr(sampling, name) for name in _FIELDS if getattr(sampling, name) != getattr(usual, name)}
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if sampling.stop_token_ids:
+            body["stop"] = [text_of([token]) for token in sampling.stop_token_ids]
         if sampling.letters:
             body["grammar"] = gbnf(sampling.letters)
         return body
@@ -111,7 +114,7 @@ class ServerEngine(Engine):
 
     def _honours(self, name: str) -> bool:
         """Return whether a server takes a field; one that ignores it in silence is found out by its law."""
-        value: Any = {"top_k": 3, "logit_bias": ((1, 1.0),)}.get(name, 0.5)
+        value: Any = {"top_k": 3, "logit_bias": ((1, 1.0),), "stop_token_ids": (7,)}.get(name, 0.5)
         settings = {} if name == "logprobs" else {name: value}
         body = self._body(Query((1, 2, 3), Sampling(**settings, max_tokens=3), 0))
         try:

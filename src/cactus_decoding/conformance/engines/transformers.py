@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from cactus_decoding.conformance.asking import CUTS, DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
@@ -18,7 +20,7 @@ class TransformersEngine(Engine):
             proposes nothing, and is what assisted generation should equal.
     """
 
-    supports = frozenset({*CUTS, "repetition_penalty", "stop_token_ids", "repeats", "proposes"})
+    supports = frozenset({*CUTS, "repetition_penalty", "stop_token_ids", "cancels", "repeats", "proposes"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -41,19 +43,24 @@ class TransformersEngine(Engine):
 
     def one(self, query: Query) -> Answer:
         """Answer a query."""
+        if query.sampling.cancels:
+            with suppress(_GivenUp):
+                self._generated(replace(query, prompt=(*query.prompt, 9, 8)), stopping_criteria=[_give_up])
+        return Answer(self._generated(query))
+
+    def _generated(self, query: Query, **more: Any) -> tuple[int, ...]:
         import torch
 
-        sampling = query.sampling
-        torch.manual_seed(query.seed)
+        target, settings = self._model("target"), _settings(query.sampling)
+        settings |= self._assistance(query.sampling) if self._speculates else {}
+        torch.manual_seed(query.seed)  # after the models are made, which draws numbers too
         with torch.no_grad():
-            output = self._model("target").generate(
+            output = target.generate(
                 torch.tensor([query.prompt]),
                 attention_mask=torch.ones(1, len(query.prompt), dtype=torch.long),
-                **_settings(sampling),
-                **(self._assistance(sampling) if self._speculates else {}),
-                **self._settings,
+                **settings | self._settings | more,
             )
-        return Answer(tuple(output[0, len(query.prompt) :].tolist()))
+        return tuple(output[0, len(query.prompt) :].tolist())
 
     def _assistance(self, sampling: Sampling) -> dict[str, Any]:
         count = sampling.num_speculative_tokens
@@ -63,6 +70,14 @@ class TransformersEngine(Engine):
         draft.generation_config.num_assistant_tokens = count
         draft.generation_config.num_assistant_tokens_schedule = "constant"
         return {"assistant_model": draft}
+
+
+class _GivenUp(Exception):
+    """A request is cancelled behind its first step."""
+
+
+def _give_up(*given: object, **more: object) -> bool:
+    raise _GivenUp
 
 
 def _settings(sampling: Sampling) -> dict[str, Any]:

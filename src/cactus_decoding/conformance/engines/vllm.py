@@ -36,7 +36,7 @@ class VllmEngine(Engine):
         self.drafts: Sequence[str] = str(given.pop("drafts", f"bad,good,{LOOK_UP}")).split(",")
         more, fewer = ({*str(given.pop(name, "")).split(",")} - {""} for name in ("supports", "without"))
         usual = {"top_k", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"}
-        self.supports = frozenset({*usual, *more, "batch", "repeats", "logprobs"} - fewer)
+        self.supports = frozenset({*usual, *more, "batch", "cancels", "repeats", "logprobs"} - fewer)
         self._speculates = bool(given.pop("speculation", True))
         if not (plugged := given.pop("plugin", True)):
             os.environ["VLLM_PLUGINS"] = ""
@@ -70,7 +70,7 @@ class VllmEngine(Engine):
         if sampling.draft in DRAFTS:
             speculation["model"] = str(Path(self._folder.name, sampling.draft))
         else:
-            speculation |= {"method": LOOK_UP, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+            speculation = {"method": LOOK_UP, "prompt_lookup_max": 2, "prompt_lookup_min": 1} | speculation
         self._engine = LLM(
             model=str(Path(self._folder.name, "target")),
             speculative_config=speculation if self._speculates else None,
@@ -91,6 +91,8 @@ class VllmEngine(Engine):
 
         engine = self._start(queries[0].sampling)
         try:
+            if queries[0].sampling.cancels:
+                _give_up(engine, queries)
             found = engine.generate(
                 [{"prompt_token_ids": list(query.prompt)} for query in queries],
                 [SamplingParams(**_settings(query)) for query in queries],
@@ -99,6 +101,18 @@ class VllmEngine(Engine):
         except Exception as error:
             raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error
         return [_answer(each.outputs[0]) for each in found]
+
+
+def _give_up(engine: Any, queries: Sequence[Query]) -> None:
+    """Begin other responses, and abort them after their first tokens."""
+    from vllm import SamplingParams
+
+    begun = []
+    for query in queries:
+        settings, other = SamplingParams(**_settings(query) | {"max_tokens": 40}), [*query.prompt, 9, 8]
+        begun.append(engine.llm_engine.add_request(f"given up, {query.seed}", {"prompt_token_ids": other}, settings))
+    engine.llm_engine.step()
+    engine.llm_engine.abort_request(begun, internal=True)
 
 
 def _settings(query: Query) -> dict[str, Any]:
