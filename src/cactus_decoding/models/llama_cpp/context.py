@@ -46,7 +46,6 @@ class Context:
         handle: as given.
         size: tokens that it holds of each text.
         batch_size: tokens that it takes at once.
-        vocabulary_size: the width of its logits.
         threads: of the CPU that read a batch.
 
     Raises:
@@ -55,7 +54,7 @@ class Context:
 
     def __init__(self, model: GgufModel, handle: int) -> None:
         lib = library()
-        self.handle, self.vocabulary_size = handle, model.vocabulary_size
+        self.handle, self._own_size, self._part = handle, model.own_size, model.part
         self.size, self.batch_size = int(lib.llama_n_ctx_seq(handle)), int(lib.llama_n_batch(handle))
         self.threads = int(lib.llama_n_threads_batch(handle))
         self._memory = lib.llama_get_memory(handle)
@@ -65,8 +64,11 @@ class Context:
         self._wanted, self._one[:] = np.zeros(self.batch_size, np.int8), 1
         self._sequences = np.arange(int(lib.llama_n_seq_max(handle)), dtype=np.int32)
         self._sequence_of = np.zeros(self.batch_size, np.uintp)  # pointers to numbers of sequences
+        width = 0 if self._part is None else self._part.width
+        self._embeddings = np.zeros((self.batch_size, width), np.float32)
+        read = {"embd": _pointer(self._embeddings, ctypes.c_float)}
         self._batch = lib.llama_batch(
-            token=_pointer(self._tokens, ctypes.c_int32),
+            **(read if width else {"token": _pointer(self._tokens, ctypes.c_int32)}),
             pos=_pointer(self._positions, ctypes.c_int32),
             n_seq_id=_pointer(self._one, ctypes.c_int32),
             seq_id=_pointer(self._sequence_of, ctypes.POINTER(ctypes.c_int32)),
@@ -146,6 +148,8 @@ class Context:
         for sequence, token_ids, start, rows in portions:
             begin, count = count, count + len(token_ids)
             self._tokens[begin:count] = token_ids
+            if self._part is not None:
+                self._embeddings[begin:count] = self._part.embed(token_ids)
             self._positions[begin:count] = np.arange(start, start + count - begin)
             self._wanted[begin : count - rows], self._wanted[count - rows : count] = 0, 1
             self._sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
@@ -157,9 +161,9 @@ class Context:
             raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} ({status}): {reason(errors)}")
         rows = sum(each.rows for each in portions)
         if not rows:
-            return torch.empty(0, self.vocabulary_size)
-        logits = np.ctypeslib.as_array(lib.llama_get_logits(self.handle), (rows, self.vocabulary_size))
-        return torch.from_numpy(logits)
+            return torch.empty(0, self._own_size)
+        logits = torch.from_numpy(np.ctypeslib.as_array(lib.llama_get_logits(self.handle), (rows, self._own_size)))
+        return logits if self._part is None else self._part.widen(logits)
 
 
 def _pointer(array: np.ndarray[Any, Any], kind: Any) -> Any:

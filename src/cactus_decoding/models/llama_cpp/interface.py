@@ -23,7 +23,7 @@ FUNCTIONS = {
 }  # fmt: skip
 """Those that are called, and how many arguments each takes."""
 STRUCTURES = {
-    "llama_batch": ("n_tokens", "token", "pos", "n_seq_id", "seq_id", "logits"),
+    "llama_batch": ("n_tokens", "token", "embd", "pos", "n_seq_id", "seq_id", "logits"),
     "llama_context_params": (
         "n_ctx", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k", "type_v", "swa_full",
         "kv_unified",

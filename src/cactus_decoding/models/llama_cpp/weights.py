@@ -9,6 +9,7 @@ from typing import Any
 from weakref import finalize
 
 from cactus_decoding.models.llama_cpp.library import captured_errors, library, reason
+from cactus_decoding.models.llama_cpp.part import VocabularyPart
 
 
 class GgufModel:
@@ -23,6 +24,8 @@ class GgufModel:
         handle: llama.cpp's pointer to the model.
         vocab: likewise to the vocabulary.
         name: the file's path.
+        own_size: how many tokens the file has.
+        part: which these are, where they are a part of the vocabulary.
         vocabulary_size: the width of the logits.
 
     Raises:
@@ -33,7 +36,9 @@ class GgufModel:
         lib = library()
         self.handle, self.name = handle, str(path)
         self.vocab = lib.llama_model_get_vocab(handle)
-        self.vocabulary_size = int(lib.llama_vocab_n_tokens(self.vocab))
+        self.own_size = int(lib.llama_vocab_n_tokens(self.vocab))
+        self.part = VocabularyPart.beside(Path(path), self.own_size)
+        self.vocabulary_size = self.own_size if self.part is None else self.part.vocabulary_size
         if obstacle := self._obstacle(lib):
             raise ValueError(
                 f"cannot load the {role} {str(path)!r}: {self.metadata('general.architecture')} {obstacle}"
@@ -71,7 +76,7 @@ class GgufModel:
     def stop_token_ids(self) -> list[int]:
         """Every token that ends a generation, by what the vocabulary says."""
         lib = library()
-        return [i for i in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self.vocab, i)]
+        return [i for i in range(self.own_size) if lib.llama_vocab_is_eog(self.vocab, i)]
 
     @property
     def trained_length(self) -> int:
