@@ -13,7 +13,7 @@ from support.loop_runs import PROMPT, run, tokens
 from support.rules_under_test import every_rule
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import Lossless, ModelDrafter, SamplingParams, audit, parse_rule
+from cactus_decoding import Lossless, ModelDrafter, SamplingParams, audit, load_pair, parse_rule, stream
 from cactus_decoding.conformance.gguf_files import write_gguf
 from cactus_decoding.models.llama_cpp.part import BESIDE
 from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
@@ -21,7 +21,10 @@ from cactus_decoding.models.loading import load_model
 from cactus_decoding.models.partial_head import PartialHead, propose_from
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.training.acceptance.data import commonest
+from cactus_decoding.training.acceptance.settings import TrainingSettings
+from cactus_decoding.training.acceptance.training import train_draft
 from cactus_decoding.training.vocabulary import trim_draft, trim_gguf
+from cactus_decoding.zoo.word_problems import EXAMPLES
 
 PART = [0, 2, 3, 6]
 TEXT = [1, 7, 4, 2, 5]
@@ -163,3 +166,17 @@ def test_a_folder_says_what_its_draft_proposes_from(tmp_path, files):
     assert type(load_model("draft", tmp_path / "model", torch.float32, cpu).lm_head) is PartialHead
     assert type(load_model("target", tmp_path / "model", torch.float32, cpu).lm_head) is torch.nn.Linear
     assert trim_draft(str(files["whole"]), str(tmp_path / "model"), 1, tmp_path / "again.gguf") == len(PART)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["lk", "cross_entropy", "total_variation"])
+def test_a_draft_is_trained_for_the_commonest_tokens_of_its_text(tmp_path, loss):
+    settings = TrainingSettings(
+        "bundled", "word_problems:split=train", draft="bundled:worded", draft_vocabulary=60, loss=loss, problems=8,
+        max_new_tokens=8, steps=2, batch_size=2,
+    )  # fmt: skip
+    folder = train_draft(settings, tmp_path / "draft")
+    listed = json.loads((folder / "config.json").read_text())["draft_vocabulary"]
+    assert len(listed) == 60
+    outcome = next(iter(stream(load_pair("bundled", folder), EXAMPLES[0].prompt, seed=0)))
+    assert set(outcome.proposal.token_ids) <= set(listed)
