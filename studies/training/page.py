@@ -19,6 +19,7 @@ from studies.pages import StudyPage, picture_folder
 from studies.relaxing.page import lines, tokens_ratio
 from studies.rules.page import compared
 from studies.stored import packed, read_packed, read_results
+from studies.training.cheap_drafts import table as cheap_drafts
 
 SAMPLINGS = ("plain", "truncated")
 WINDOW = 50
@@ -37,6 +38,7 @@ def render(folder: Path, page: Path) -> None:
             "under the rule": lambda content: _four(content["under the rule"], folder, "draft"),
         },
         "adaptation": {"adaptation": _adaptation},
+        "cheap_drafts": {"cheap drafts": cheap_drafts},
     }.items():
         path = folder / f"{name}.json"
         if path.exists() or packed(path).exists():

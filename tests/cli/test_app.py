@@ -29,6 +29,7 @@ COMMANDS = (
     "plan",
     "report",
     "train-draft",
+    "trim-draft",
     "learn-importance",
     "show",
 )

@@ -32,7 +32,7 @@ EXAMPLES = (
 START, LEARNED, HOW = "Where the draft starts (one of three)", "What it learns from", "How it learns"
 PANELS = {
     START: "draft layers width first_layers",
-    LEARNED: "problems max_new_tokens max_length held_out on_policy refresh_every",
+    LEARNED: "draft_vocabulary problems max_new_tokens max_length held_out on_policy refresh_every",
     HOW: "loss filter steps batch gradient_accumulation learning_rate evaluate_every num_speculative_tokens bfloat16",
     options.RUNNING: "cache seed",
 }

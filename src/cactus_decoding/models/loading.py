@@ -16,6 +16,7 @@ from cactus_decoding.models.cached import CachedModel, ForwardName
 from cactus_decoding.models.layout import lay_out_for_small_products
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import is_cached
+from cactus_decoding.models.partial_head import CONFIGURED, propose_from
 from cactus_decoding.models.placement import fastest_dtype
 from cactus_decoding.models.tokenizers import Tokenizer
 
@@ -95,6 +96,7 @@ def load_model(
     """Load a causal language model with all of its weights; see `load_tokenizer`.
 
     With the dtype ``auto`` they are in what they are stored in, or in what is faster here: see `fastest_dtype`.
+    A draft whose configuration lists a ``draft_vocabulary`` proposes from that.
     """
     from transformers import AutoModelForCausalLM
 
@@ -120,6 +122,8 @@ def load_model(
         logger.info("the %s is read in %s, which is faster on this processor than what it is stored in", role, name_of)
     model = model.to(device).eval()
     lay_out_for_small_products(model)
+    if role != "target" and (part := getattr(model.config, CONFIGURED, None)):
+        propose_from(model, part)
     return model
 
 

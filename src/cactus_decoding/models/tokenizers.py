@@ -87,11 +87,14 @@ def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **op
 
 
 def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
-    """Raise `ValueError`, with the first difference, where not every number stands for the same token in both."""
+    """Raise `ValueError`, with the first difference, where not every number stands for the same token in both.
+
+    A draft may have a part of the tokens, if it says so.
+    """
     from transformers import PreTrainedTokenizerBase
 
     ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
+    if ours == theirs or (getattr(draft, "is_partial", False) and theirs.items() <= ours.items()):
         return
     named, drafted = ({token_id: token for token, token_id in tokens.items()} for tokens in (ours, theirs))
     differing = sorted(i for i in named.keys() | drafted.keys() if named.get(i) != drafted.get(i))

@@ -42,7 +42,6 @@ class Context:
         handle: as given.
         size: tokens that it holds of each text.
         batch_size: tokens that it takes at once.
-        vocabulary_size: the width of its logits.
         threads: of the CPU that read a batch.
         undone: how many of the last tokens of a batch a recurrent state can take back.
         last: how many tokens of each text the last batch had that had any.
@@ -55,9 +54,10 @@ class Context:
         memory, self.size, self.batch_size, sequences, self.threads, self.undone = library.room(handle)
         if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
-        self.handle, self._memory, self.vocabulary_size = handle, memory, model.vocabulary_size
+        self.handle, self._memory, self._own_size, self._part = handle, memory, model.own_size, model.part
         self._sequences = np.arange(sequences, dtype=np.int32)
-        self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
+        width = 0 if self._part is None else self._part.width
+        self._batch, self.last = library.Batch(self.batch_size, width), [0] * sequences
 
     @classmethod
     def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, undone: int = 0) -> Context:
@@ -117,7 +117,10 @@ class Context:
         for sequence, token_ids, start, rows in portions:
             begin, count = count, count + len(token_ids)
             self.last[sequence] = len(token_ids)
-            batch.tokens[begin:count] = token_ids
+            if self._part is None:
+                batch.tokens[begin:count] = token_ids
+            else:
+                batch.embeddings[begin:count] = self._part.embed(token_ids)
             batch.positions[begin:count] = np.arange(start, start + count - begin)
             batch.wanted[begin : count - rows], batch.wanted[count - rows : count] = 0, 1
             batch.sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
@@ -126,8 +129,9 @@ class Context:
             raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} {wrong}")
         rows = sum(each.rows for each in portions)
         if not rows:
-            return torch.empty(0, self.vocabulary_size)
-        return torch.from_numpy(library.logits(self.handle, rows, self.vocabulary_size))
+            return torch.empty(0, self._own_size)
+        logits = torch.from_numpy(library.logits(self.handle, rows, self._own_size))
+        return logits if self._part is None else self._part.widen(logits)
 
 
 def _free(handle: int, model: GgufModel) -> None:

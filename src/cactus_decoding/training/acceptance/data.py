@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -103,6 +104,22 @@ def as_sequence(
         added = tokenizer(document.completion, add_special_tokens=not prompt).input_ids
         answer = [*added, *stop_token_ids]
     return TokenSequence([*prompt, *answer][:max_length], len(prompt))
+
+
+def commonest(token_ids: Iterable[int], size: int, always: Sequence[int] = ()) -> list[int]:
+    """Return the ``size`` tokens that occur most, in ascending order; those that must be among them count first.
+
+    Fewer, where the text has fewer.
+
+    Source: FR-Spec, arXiv 2502.14856.
+
+    Example:
+        >>> commonest([5, 3, 5, 9, 9, 9, 7], size=3, always=[0])
+        [0, 5, 9]
+    """
+    counts = Counter(token_ids)
+    rest = sorted(counts.keys() - set(always), key=lambda each: (-counts[each], each))
+    return sorted([*set(always), *rest][: max(size, len(set(always)))])
 
 
 class DataSplit(NamedTuple):

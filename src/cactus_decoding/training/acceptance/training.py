@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +26,18 @@ from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, check_folder
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_model, load_tokenizer, only_cached, stored_dtype
+from cactus_decoding.models.partial_head import propose_from
 from cactus_decoding.models.tokenizers import check_same_vocabulary
 from cactus_decoding.rules import as_rule
-from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate, digest_of, in_chat, read_documents
+from cactus_decoding.training.acceptance.data import (
+    IGNORED,
+    TokenSequence,
+    collate,
+    commonest,
+    digest_of,
+    in_chat,
+    read_documents,
+)
 from cactus_decoding.training.acceptance.fitting import arguments, fit
 from cactus_decoding.training.acceptance.losses import parse_loss
 from cactus_decoding.training.acceptance.losses.base import Rows
@@ -289,6 +299,8 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
         material = material_of(settings, documents, *given, report, answering=main, wait=wait)
         cache = _cache(settings, material, report, filling=main)
         wait()
+        if settings.draft_vocabulary is not None:
+            propose_from(draft, part_of(settings, material))
         reference = _reference(settings, material, work / "reference", report, cache)
         best, logged = fit(settings, material, args, draft, report, reference=reference, cache=cache)
         if main:
@@ -307,6 +319,12 @@ def _cache(settings: TrainingSettings, material: Material, report: Report, *, fi
     return cache
 
 
+def part_of(settings: TrainingSettings, material: Material) -> list[int]:
+    """Return the tokens that the draft is to propose from, with those that end texts."""
+    text = chain.from_iterable(each.token_ids for each in material.parts.train)
+    return commonest(text, settings.draft_vocabulary or 0, material.stop_token_ids)
+
+
 def _reference(
     settings: TrainingSettings, material: Material, folder: Path, report: Report, cache: RowCache | None
 ) -> PreTrainedModel | None:
@@ -314,6 +332,8 @@ def _reference(
     if settings.filter is None:
         return None
     args, draft = arguments(settings, folder), start(settings, material.target)
+    if settings.draft_vocabulary is not None:
+        propose_from(draft, part_of(settings, material))
     best, _ = fit(settings, material, args, draft, report, stage="Training the reference", loss="kl", cache=cache)
     return load_model("reference", best, torch.float32, args.device).requires_grad_(False)
 

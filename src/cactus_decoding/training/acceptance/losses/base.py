@@ -69,14 +69,20 @@ class Rows:
 
     @property
     def kl(self) -> Tensor:
-        """KL(q || p) in nats, ``[positions]``."""
-        return (self.target_probs * (self.target_log_probs - self.draft_log_probs)).sum(-1)
+        """KL(q || p) in nats, ``[positions]``, over tokens that the draft has."""
+        gaps = torch.where(has(self.draft_log_probs), self.target_log_probs - self.draft_log_probs, 0.0)
+        return (self.target_probs * gaps).sum(-1)
 
 
 def log_rows(logits: Tensor) -> Tensor:
     """Return logarithms of rows at temperature 1, finite, in float32 or, where the logits are, float64."""
     logs = log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
     return logs.clamp(min=torch.finfo(logs.dtype).min / 4)
+
+
+def has(log_probs: Tensor) -> Tensor:
+    """Say where tokens are not impossible, such as those that a draft's part of the vocabulary lacks."""
+    return log_probs > torch.finfo(log_probs.dtype).min / 8
 
 
 def chosen(log_probs: Tensor, token_ids: Tensor) -> Tensor:
@@ -128,7 +134,7 @@ class Loss(ABC):
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """-log p(x) of the token that stands there, in nats; the target's rows play no part.
+    """-log p(x) of the token that stands there, in nats, where the draft has it; the target's rows play no part.
 
     Example:
         >>> import torch
@@ -141,7 +147,7 @@ class CrossEntropy(Loss):
 
     def __call__(self, rows: Rows) -> Tensor:
         """Return the loss at each position."""
-        return -rows.token_log_probs
+        return torch.where(has(rows.token_log_probs), -rows.token_log_probs, 0.0)
 
 
 @dataclass(frozen=True)

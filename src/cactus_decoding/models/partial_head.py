@@ -1,0 +1,61 @@
+"""Output layers that compute a part of the vocabulary, for drafts that propose from it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CONFIGURED = "draft_vocabulary"
+"""The name under which a configuration lists the tokens, in ascending order."""
+
+
+class PartialHead(nn.Linear):
+    """A layer with all of its weights, of which some rows are computed; the logits of the others are minus infinity."""
+
+    token_ids: Tensor
+    _copied: tuple[int, int, Tensor] | None = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return logits, ``[..., vocabulary]``."""
+        logits = linear(hidden, self._rows(), None if self.bias is None else self.bias[self.token_ids])
+        wide = logits.new_full((*logits.shape[:-1], self.out_features), -torch.inf)
+        return wide.index_copy(-1, self.token_ids, logits)
+
+    def _rows(self) -> Tensor:
+        """Return the weights' rows; copied once where no gradient flows, until the weights change."""
+        if torch.is_grad_enabled():
+            self._copied = None
+            return self.weight[self.token_ids]
+        state = self.weight.data_ptr(), self.weight._version
+        if self._copied is None or self._copied[:2] != state:
+            self._copied = (*state, self.weight[self.token_ids])
+        return self._copied[2]
+
+
+def propose_from(model: PreTrainedModel, token_ids: Sequence[int]) -> None:
+    r"""Have a model propose from a part of its vocabulary alone, and its configuration say so.
+
+    .. math:: p'(x) = p(x) / \sum_{i \in part} p(i) \text{ in the part}, \quad 0 \text{ elsewhere}
+
+    Raises:
+        ValueError: for tokens that it lacks, and for a model whose output layer is no plain one.
+    """
+    head = model.get_output_embeddings()
+    if type(head) not in (nn.Linear, PartialHead):
+        raise ValueError(f"{type(model).__name__} has no plain output layer, of which a part could be computed")
+    assert isinstance(head, nn.Linear)
+    ids = sorted(set(token_ids))
+    if not ids or ids[0] < 0 or ids[-1] >= head.out_features:
+        raise ValueError(
+            f"{CONFIGURED} must list tokens from 0 to {head.out_features - 1}, but lists {ids[-1] if ids else 'none'}"
+        )
+    head.__class__ = PartialHead
+    head.register_buffer("token_ids", torch.tensor(ids, device=head.weight.device), persistent=False)
+    setattr(model.config, CONFIGURED, ids)
