@@ -126,5 +126,6 @@ def test_one_command_draws_its_pictures_and_writes_every_table(copy: Path) -> No
     run(copy, "scripts/rule_pictures.py")
     assert (copy / "docs/rules/pictures/boosted_cost.svg").exists()
     assert (copy / "docs/rules/pictures/boosted_lift.svg").exists()
-    assert "| `boosted:factor=2.1` | top-p 0.95 |" in (copy / "docs/rules/boosted.md").read_text()
+    assert "| `boosted:factor=2.1` |" in (copy / "docs/rules/boosted.md").read_text()
+    assert "| `boosted:factor=2.1` |" in (copy / "docs/studies/tables/truncated.md").read_text()
     assert "| `boosted:factor=2.0` | Given the drafted token" in (copy / "docs/rules/index.md").read_text()
