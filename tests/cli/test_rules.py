@@ -11,3 +11,5 @@ def test_rules_are_all_there(run):
     code, out, _ = run("rules")
     assert code == 0
     assert all(spelling in out for spelling in spellings)
+    accepting = ", ".join(name for name, rule in RULES.items() if rule.judges_untempered)
+    assert f"all but {' and '.join(accepting.rsplit(', ', 1))} accept only" in " ".join(out.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from support.tiny_architectures import LEAN_CONFIGS, perturbed, plain_logits, random_tokens
 from transformers import LlamaForCausalLM
@@ -22,3 +23,11 @@ def test_the_layout_changes_no_value_and_can_be_saved(tmp_path):
     model.save_pretrained(tmp_path)
     loaded = LlamaForCausalLM.from_pretrained(tmp_path)
     assert all(torch.equal(p, before[name]) for name, p in loaded.named_parameters())
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
+def test_matrices_of_one_row_or_column_stay_as_they_are(shape):
+    model = torch.nn.Sequential(torch.nn.Linear(*shape))
+    before = model[0].weight.clone()
+    lay_out_for_small_products(model)
+    assert torch.equal(model[0].weight, before)

@@ -149,6 +149,11 @@ def test_what_cannot_be_trimmed_is_refused(files, tmp_path):
         trim_draft(str(files["whole"]), str(tmp_path), 4, tmp_path / "out.gguf")
 
 
+def test_a_trimmed_file_is_not_trimmed_again(files, tmp_path):
+    with pytest.raises(ValueError, match="proposes from a part of its vocabulary already"):
+        trim_draft(str(files["part"]), "texts.jsonl", 4, tmp_path / "out.gguf")
+
+
 def test_a_model_proposes_from_a_part():
     whole, part = tiny_llama(1), tiny_llama(1)
     propose_from(part, PART)

@@ -24,6 +24,7 @@ def rules() -> None:
     """List the acceptance rules, how to spell them, and what each guarantees per position."""
     from cactus_decoding.rules import RULES
 
+    *others, last = (name for name, rule in RULES.items() if rule.judges_untempered)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("rule", style="bold")
     table.add_column("spelling")
@@ -35,7 +36,7 @@ def rules() -> None:
     console.print(table)
     console.print(
         "h is the relaxed target, the distribution that a proposal is tested against. Parameters follow the name, as "
-        "in cactus:delta=0.5,solver=exact. At temperature 0 all but relaxed_greedy and big_little accept only the "
+        f"in cactus:delta=0.5,solver=exact. At temperature 0 all but {', '.join(others)} and {last} accept only the "
         "target's most likely token. A budget (cactus generate --budget) bounds what a rule does to a whole response."
     )
 

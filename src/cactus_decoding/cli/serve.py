@@ -108,6 +108,8 @@ def serve(
         raise ValueError(f"{_NO_TREES[engine]}, so there is no --tree: give --num-speculative-tokens")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
+    if api_key and not all(key.strip() for key in api_key):
+        raise ValueError("--api-key must not be empty: give a key, or leave the option out")
     policy = {name: value for name, value in settings.items() if value is not None}
     if not policy["lossless_tokens"]:
         del policy["lossless_tokens"]

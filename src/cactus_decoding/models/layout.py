@@ -31,7 +31,8 @@ def lay_out_for_small_products(model: PreTrainedModel) -> None:
         if type(module) is nn.Linear and id(module.weight) not in embeddings:
             weight = module.weight
             small = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() <= _SMALL
-            if small and weight.is_contiguous():
+            # of one row or column the transpose is the same memory already
+            if small and weight.is_contiguous() and min(weight.shape) > 1:
                 columns = weight.data.t().contiguous()
                 # back into its own memory: new blocks would leave the old ones as holes in the heap
                 weight.data = weight.data.view(columns.shape).copy_(columns).t()

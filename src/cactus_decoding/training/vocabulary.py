@@ -55,6 +55,8 @@ def trim_draft(draft: str, data: str, size: int, output: Path) -> int:
         if not kept:
             raise ValueError(f"{data!r} is a draft that proposes from its whole vocabulary: give one that was trimmed")
     check_model_name("draft", draft)
+    if file is not None and Path(f"{file.path}{BESIDE}").exists():  # its rows are numbered anew
+        raise ValueError(f"{draft!r} proposes from a part of its vocabulary already: trim the file that it was made of")
     if file is None and not os.path.isdir(draft):
         raise ValueError(f"the draft must be a folder of transformers or a GGUF file, but is {draft!r}")
     tokenizer = load_tokenizer("draft", draft, local=True)
