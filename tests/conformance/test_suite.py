@@ -97,7 +97,8 @@ def test_the_e_value_of_a_right_engine_has_mean_one(truth):
         rows = truth.score((1, 2, 3), [output], sampling)
         evidence.add(rows, [("prompt", *output[:place]) for place in range(len(output))])
         mean += probability * math.exp(evidence.found().log_e)
-    assert mean == pytest.approx(1, abs=1e-9)
+    # the law and the rows are read in other batches, of a model in float32, whose sums round by processor
+    assert mean == pytest.approx(1, abs=1e-6)
 
 
 def test_a_callable_is_an_engine(truth):
