@@ -155,7 +155,7 @@ def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest
         (["--rule", "cactus:delta=1", "--protect", r"\d"], "no regular expression of its own"),
         (["--verification", "block"], "must be 'token'"),
         (["--min-p", "0.1"], "no min_p under speculation"),
-        (["--rule", "clamped:width=1", "--budget", "1", "--expected-tokens", "9"], "cannot be paced"),
+        (["--rule", "clamped:width=1", "--budget", "1", "--expected-tokens", "9"], "neither paced nor counts per step"),
         (["--engine-args", "{"], "is no JSON"),
         (["--engine-args", '{"no_such": 1}'], "no argument no_such"),
         (["--engine-args", '{"model": "x"}'], "may not hold model"),
