@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number
-from cactus_decoding.cli.options import RUNNING, option
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.registry import check_names
 
@@ -60,11 +59,8 @@ def diagnose(
     memory: Annotated[int, option(
         "No further problem is answered once rows take so much.", "MIB", RUNNING, min=1)] = 4096,
     seed: Annotated[int, option("Of answers.", "S", RUNNING, min=0)] = 0,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--output", "--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
-                     help="Write the result, with its provenance, here."),
-    ] = None,
+    json_file: Annotated[Path | None, option(
+        "Write the result, with its provenance, here.", "FILE", OUTPUT, flag="--output --json")] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.

@@ -42,11 +42,9 @@ WHAT, MODELS = "What is asked", "Models"
 )
 def evaluate(
     *,
-    out: Annotated[
-        Path,
-        typer.Option("--output", "--out", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
-                     help="Result file, JSON Lines. Runs that it holds already are not done again."),
-    ],
+    out: Annotated[Path, option(
+        "Result file, JSON Lines. Runs that it holds already are not done again.", "FILE", OUTPUT,
+        flag="--output --out")],
     task: Annotated[list[str] | None, option(
         "word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
         "jsonl:path=FILE,extract=NAME; may be given several times.", "TASK", WHAT, shown="word_problems")] = None,

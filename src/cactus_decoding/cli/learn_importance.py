@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import INTERRUPTED, options
-from cactus_decoding.cli.options import RUNNING, option
+from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.registry import check_names
 
@@ -26,11 +26,9 @@ WHAT, MODELS = "What is asked", "Models"
 @options.request_options("num_speculative_tokens", "sampling", "max_new_tokens")
 def learn_importance(
     *,
-    out: Annotated[
-        Path,
-        typer.Option("--output", "--out", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
-                     help="The importance, as safetensors; 'cactus show FILE' says what it found."),
-    ],
+    out: Annotated[Path, option(
+        "The importance, as safetensors; 'cactus show FILE' says what it found.", "FILE", OUTPUT,
+        flag="--output --out")],
     target: Annotated[str, option("Verifying model: a local path or a hub name.", "MODEL", MODELS)] = "bundled",
     draft: Annotated[str | None, option(
         "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3'.", "MODEL", MODELS,

@@ -31,9 +31,9 @@ Settings = dict[str, Any]
 
 
 def option(doc: str, metavar: str | None = None, panel: str | None = None, *, flag: str = "", **more: Any) -> Any:
-    """Return an option: its help, what its value is called, its panel of help, and its default as it is shown there."""
+    """Return an option: its help, its value's name, its panel of help, its default as shown there, and its flags."""
     more |= {"show_default": more.pop("shown", True), "dir_okay": metavar != "FILE"}
-    return typer.Option(*filter(None, [flag]), help=doc, metavar=metavar, rich_help_panel=panel, **more)
+    return typer.Option(*flag.split(), help=doc, metavar=metavar, rich_help_panel=panel, **more)
 
 
 Threads = Annotated[int | None, option(

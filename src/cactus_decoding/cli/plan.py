@@ -43,12 +43,8 @@ def plan(
     seed: Annotated[int, option("Of arrivals.", "S", RUNNING, min=0)] = 0,
     picture: Annotated[Path | None, option(
         "Draw replicas, or latencies, by rate.", "FILE.svg", OUTPUT, shown="none")] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--output", "--json", metavar="FILE", dir_okay=False, rich_help_panel=options.OUTPUT,
-                     show_default="none",
-                     help="Write the result, with its provenance, here."),
-    ] = None,
+    json_file: Annotated[Path | None, option(
+        "Write the result, with its provenance, here.", "FILE", OUTPUT, flag="--output --json", shown="none")] = None,
 ) -> None:  # fmt: skip
     """Say how many replicas recorded runs would take, with which rule and draft length, and how long users wait.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.cli import options
+from cactus_decoding.cli.options import OUTPUT, option
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -19,20 +19,12 @@ EXAMPLES = (
 def trim_draft(
     draft: Annotated[str, typer.Argument(metavar="DRAFT", help="A folder of transformers, or a GGUF file.")],
     *,
-    data: Annotated[
-        str,
-        typer.Option(metavar="FILE",
-                     help='JSON Lines of {"prompt"}, {"prompt", "completion"} or {"text"}, whose tokens count; or '
-                     "a folder that --draft-vocabulary has made, whose tokens are taken."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(metavar="OUT", rich_help_panel=options.OUTPUT,
-                     help="A folder, or a GGUF file, which gets a second one beside it: OUT.vocabulary.safetensors."),
-    ],
-    draft_vocabulary: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many of the commonest tokens to keep.")
-    ] = 16384,
+    data: Annotated[str, option(
+        'JSON Lines of {"prompt"}, {"prompt", "completion"} or {"text"}, whose tokens count; or a folder that '
+        "--draft-vocabulary has made, whose tokens are taken.", "FILE")],
+    output: Annotated[Path, option(
+        "A folder, or a GGUF file, which gets a second one beside it: OUT.vocabulary.safetensors.", "OUT", OUTPUT)],
+    draft_vocabulary: Annotated[int, option("How many of the commonest tokens to keep.", "N", min=1)] = 16384,
 ) -> None:  # fmt: skip
     """Make a draft cheaper: it goes on reading every token, but proposes only the commonest of a text.
 

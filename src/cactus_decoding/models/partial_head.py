@@ -16,6 +16,11 @@ CONFIGURED = "draft_vocabulary"
 """The name under which a configuration lists the tokens, in ascending order."""
 
 
+def widened(logits: Tensor, token_ids: Tensor, vocabulary: int) -> Tensor:
+    """Return logits of a part, ``[..., part]``, as ``[..., vocabulary]``: minus infinity outside it."""
+    return logits.new_full((*logits.shape[:-1], vocabulary), -torch.inf).index_copy_(-1, token_ids, logits)
+
+
 class PartialHead(nn.Linear):
     """A layer with all of its weights, of which some rows are computed; the logits of the others are minus infinity."""
 
@@ -25,8 +30,7 @@ class PartialHead(nn.Linear):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits, ``[..., vocabulary]``."""
         logits = linear(hidden, self._rows(), None if self.bias is None else self.bias[self.token_ids])
-        wide = logits.new_full((*logits.shape[:-1], self.out_features), -torch.inf)
-        return wide.index_copy(-1, self.token_ids, logits)
+        return widened(logits, self.token_ids, self.out_features)
 
     def _rows(self) -> Tensor:
         """Return the weights' rows; copied once where no gradient flows, until the weights change."""

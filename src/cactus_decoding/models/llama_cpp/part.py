@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+
+from cactus_decoding.models.partial_head import widened
 
 BESIDE = ".vocabulary.safetensors"
 """What is added to a file's name for that of the file beside it."""
@@ -60,4 +61,4 @@ class VocabularyPart:
 
     def widen(self, logits: Tensor) -> Tensor:
         """Return rows as wide as the vocabulary, minus infinity outside the part."""
-        return logits.new_full((len(logits), self.vocabulary_size), -torch.inf).index_copy_(1, self.token_ids, logits)
+        return widened(logits, self.token_ids, self.vocabulary_size)
