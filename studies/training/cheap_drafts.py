@@ -72,7 +72,7 @@ def answer(given: Namespace) -> None:
     about = provenance(
         {
             "target": Path(given.target).name,
-            "tasks": [task_name(each) for each in given.task],
+            "tasks": [each.partition(":")[0] for each in given.task],
             "problems": given.problems,
             "tokens": given.tokens,
             "seed": given.seed,
@@ -84,10 +84,6 @@ def answer(given: Namespace) -> None:
         for (name, _), prompt, text in zip(problems, prompts, answers, strict=True)
     ]
     write_atomically(given.work / "answers.json", json.dumps({"provenance": about, "texts": texts}))
-
-
-def task_name(spelled: str) -> str:
-    return spelled.partition(":")[0]
 
 
 def logits_of(model: LlamaCppModel, text: Mapping[str, Any]) -> Tensor:
@@ -173,11 +169,9 @@ def load(path: str) -> LlamaCppModel:
     return LlamaCppModel.load("draft", file)
 
 
-def best(steps: Sequence[float], positions: int, step_seconds: Callable[[int], float]) -> tuple[int, float, float]:
-    """Return the number of proposals that is fastest, its tokens per step, and tokens per second."""
-    speeds = [(positions / steps[k] / step_seconds(k), k) for k in LENGTHS]
-    speed, k = max(speeds)
-    return k, positions / steps[k], speed
+def best(steps: Sequence[float], positions: int, step_seconds: Callable[[int], float]) -> tuple[float, int]:
+    """Return the most tokens per second, and the number of proposals that makes them."""
+    return max((positions / steps[k] / step_seconds(k), k) for k in LENGTHS)
 
 
 def table(content: Mapping[str, Any]) -> str:
@@ -193,7 +187,7 @@ def table(content: Mapping[str, Any]) -> str:
         for task, told in content["tasks"].items():
             found = told["look-up"] if label == "look-up" else told["drafts"][label]
             steps, positions = found["steps"], told["positions"]
-            k, _, speed = best(steps, positions, lambda k, cost=cost: target[k + 1] + k * cost)  # type: ignore[misc]
+            speed, k = best(steps, positions, lambda k, cost=cost: target[k + 1] + k * cost)  # type: ignore[misc]
             rate = f"{found['acceptance']:.3f}" if "acceptance" in found else ""
             share = f"{1000 * cost:.1f} ({100 * cost / target[1]:.1f} %)"
             pair = " / ".join(f"{positions / steps[n]:.2f}" for n in (3, 7))
