@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cactus_decoding.arguments.checks import check_choice
@@ -55,7 +56,7 @@ class CachedModel(BaseCachedModel):
         """The path or hub name that the model was loaded from."""
         return str(self.model.name_or_path)
 
-    @property
+    @cached_property
     def vocabulary_size(self) -> int:
         """The width of the logits."""
         return vocabulary_size(self.model)
