@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.lengths import TreeShape
-from cactus_decoding.drafting.lengths.base import Split
+from cactus_decoding.drafting.lengths.base import ChildCounts
 from cactus_decoding.drafting.lookup import LookedUp
 from cactus_decoding.sampling.rows import check_drawn, draw
 from cactus_decoding.types import ROOT, Proposal
@@ -65,7 +65,7 @@ class GrowingTree:
         nodes: Sequence[int],
         logits: Tensor,
         probs: Tensor,
-        splits: Sequence[Split],
+        splits: Sequence[ChildCounts],
         given: Sequence[Sequence[int]],
         choose: Chooser,
     ) -> list[int]:
