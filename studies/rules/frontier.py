@@ -1,8 +1,8 @@
 """All rules on the same rows: regenerates docs/studies/tables/frontier.md and its picture, exactly.
 
     python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
-    python -m studies.rules.frontier --rows FILE        on rows that `cactus frontier` recorded, of any pair
-    python -m studies.rules.frontier --only-render      the tables and the picture again, from the result file
+    python -m studies.rules.frontier --rows FILE        on rows of a real pair, as `cactus frontier` records them
+    python -m studies.rules.frontier --only-render      the tables and the picture again, from the result files
 
 Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
 stands what the clamped ratio costs at that very acceptance. Regret is the log-probability that what is emitted gives
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,10 @@ from cactus_decoding.rules.relaxed_greedy import given_up
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = Path(__file__).with_name("results") / "frontier.json"
+RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
+"""Of the bundled pair, and of a real one."""
 PAGE, PICTURE = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/studies/pictures/frontier/rules.svg"
+INDEX = ROOT / "docs/rules/index.md"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
 GREEDY_SHARES = (0.25, 0.5, 0.75)
@@ -148,8 +150,8 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     return found
 
 
-def render(result: dict[str, Any], page: Path, picture: Path) -> None:
-    """Replace the tables of the page, and draw the picture."""
+def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
+    """Replace the tables of the page that are of one pair."""
     head = "| rule | accepts | KL, nats | × clamped | TV | log-ratio, at most | regret | clamped is no worse in |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|---|"]
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
@@ -163,12 +165,26 @@ def render(result: dict[str, Any], page: Path, picture: Path) -> None:
         factor = f"{theirs['kl'] / ours['kl']:.2f}"
         lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {factor} | "
                      f"{' | '.join(numbers[1:])} | {said} |")  # fmt: skip
-    text = insert(page.read_text(), "frontier", "\n".join(lines))
+    text = insert(page.read_text(), f"{kind}frontier", "\n".join(lines))
     lines = ["| rule | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
     for row in result["greedy"]:
         lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {row['regret']:.4f} | {row['most']:.2f} |")
-    write_atomically(page, insert(text, "greedy frontier", "\n".join(lines)))
-    write_atomically(picture, drawn(result["table"]))
+    write_atomically(page, insert(text, f"{kind}greedy frontier", "\n".join(lines)))
+
+
+def beside_each_other(results: Mapping[str, dict[str, Any]]) -> str:
+    """Return each rule's nats over those of the clamped ratio, of its best family on the first pair."""
+    tables = [{row["family"]: row for row in result["table"]} for result in results.values()]
+    best: dict[str, str] = {}
+    for name, row in sorted(tables[0].items(), key=lambda item: float(item[1].get("kl", math.inf))):
+        if row["rule"] is not None and name != "clamped":
+            best.setdefault(row["rule"].partition(":")[0], name)
+    lines = ["| rule | bundled pair | real pair |", "|---|---:|---:|"]
+    for rule, name in best.items():
+        rows = [table[name] for table in tables]
+        shown = [f"{row['kl'] / row['clamped']['kl']:.2f}" if row["rule"] else "never as much" for row in rows]
+        lines.append(f"| [{RULES[rule].title}]({rule}.md) | {' | '.join(shown)} |")
+    return "\n".join(lines)
 
 
 def drawn(table: list[dict[str, Any]]) -> str:
@@ -196,9 +212,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
     parser.add_argument("--positions", type=int, default=5000)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--picture", type=Path, default=PICTURE)
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     options.prepare(1, small=True)
@@ -206,8 +219,12 @@ def main() -> None:
         rows = recorded(given.positions) if given.rows is None else read_rows(given.rows)
         arguments = {"study": "rules.frontier", "positions": rows.positions}
         result = compute(rows) | {"provenance": provenance(arguments)}
-        write_atomically(given.results, as_json(result, indent=1) + "\n")
-    render(json.loads(given.results.read_text()), given.page, given.picture)
+        write_atomically(RESULTS["real_" if given.rows else ""], as_json(result, indent=1) + "\n")
+    results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
+    for kind, result in results.items():
+        render(result, PAGE, kind)
+    write_atomically(PICTURE, drawn(results[""]["table"]))
+    write_atomically(INDEX, insert(INDEX.read_text(), "frontier", beside_each_other(results)))
 
 
 if __name__ == "__main__":
