@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.auditing import audit
@@ -46,6 +47,8 @@ INDEX = ROOT / "docs/rules/index.md"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
 GREEDY_SHARES = (0.25, 0.5, 0.75)
+AT_ONCE = 2**20
+"""Probabilities of either model that are looked at together."""
 COLUMNS = {"kl": 4, "tv": 3, "max_log_ratio": 1, "regret": 4}
 
 
@@ -61,11 +64,22 @@ def recorded(positions: int) -> RecordedRows:
     )  # fmt: skip
 
 
-def visited(rows: RecordedRows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the target's and the draft's rows of visited positions, chunk by chunk."""
-    for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY):
-        here = rows.visited[start : start + len(target)]
-        yield target[here], draft[here]
+@cache
+def visited(rows: RecordedRows) -> list[tuple[Tensor, Tensor]]:
+    """Return the target's and the draft's rows of visited positions, those of about the same length together."""
+    pairs = [
+        pair[:, pair.sum(0) > 0]
+        for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY)
+        for pair, here in zip(torch.stack([target, draft], 1), rows.visited[start:].tolist(), strict=False)
+        if here
+    ]
+    groups: list[list[Tensor]] = [[]]
+    for pair in sorted(pairs, key=lambda pair: pair.shape[1]):
+        if (len(groups[-1]) + 1) * pair.shape[1] > AT_ONCE:
+            groups.append([])
+        groups[-1].append(pair.T)
+    padded = [pad_sequence(group, batch_first=True) for group in groups]
+    return [(each[..., 0].contiguous(), each[..., 1].contiguous()) for each in padded]
 
 
 def accepted(rows: RecordedRows, rule: str) -> float:
