@@ -23,7 +23,6 @@ from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 
-
 FOREIGN = ("typical", "top_k", "relaxed_greedy", "cascade", "token_cascade", "big_little", "mars")
 
 
