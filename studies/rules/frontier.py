@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -176,8 +176,7 @@ def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
         better = [name for name in COLUMNS if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
         said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
         numbers = [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items()]
-        factor = f"{theirs['kl'] / ours['kl']:.2f}"
-        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {factor} | "
+        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {_factor(row):.2f} | "
                      f"{' | '.join(numbers[1:])} | {said} |")  # fmt: skip
     text = insert(page.read_text(), f"{kind}frontier", "\n".join(lines))
     lines = ["| rule | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
@@ -186,19 +185,20 @@ def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
     write_atomically(page, insert(text, f"{kind}greedy frontier", "\n".join(lines)))
 
 
-def beside_each_other(results: Mapping[str, dict[str, Any]]) -> str:
-    """Return each rule's nats over those of the clamped ratio, of its best family on the first pair."""
-    tables = [{row["family"]: row for row in result["table"]} for result in results.values()]
-    best: dict[str, str] = {}
-    for name, row in sorted(tables[0].items(), key=lambda item: float(item[1].get("kl", math.inf))):
-        if row["rule"] is not None and name != "clamped":
-            best.setdefault(row["rule"].partition(":")[0], name)
+def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
+    """Return each rule's nats over those of the clamped ratio on each pair, of its best family there."""
+    pairs: list[dict[str, float]] = []
+    for result in results:
+        rows = sorted((row for row in result["table"] if row["rule"]), key=_factor, reverse=True)
+        pairs.append({row["rule"].partition(":")[0]: _factor(row) for row in rows})
     lines = ["| rule | bundled pair | real pair |", "|---|---:|---:|"]
-    for rule, name in best.items():
-        rows = [table[name] for table in tables]
-        shown = [f"{row['kl'] / row['clamped']['kl']:.2f}" if row["rule"] else "never as much" for row in rows]
-        lines.append(f"| [{RULES[rule].title}]({rule}.md) | {' | '.join(shown)} |")
+    for name in sorted(pairs[0].keys() - {"clamped"}, key=pairs[0].__getitem__):
+        lines.append(f"| [{RULES[name].title}]({name}.md) | {' | '.join(f'{pair[name]:.2f}' for pair in pairs)} |")
     return "\n".join(lines)
+
+
+def _factor(row: Mapping[str, Any]) -> float:
+    return float(row["kl"]) / float(row["clamped"]["kl"])
 
 
 def drawn(table: list[dict[str, Any]]) -> str:
@@ -238,7 +238,7 @@ def main() -> None:
     for kind, result in results.items():
         render(result, PAGE, kind)
     write_atomically(PICTURE, drawn(results[""]["table"]))
-    write_atomically(INDEX, insert(INDEX.read_text(), "frontier", beside_each_other(results)))
+    write_atomically(INDEX, insert(INDEX.read_text(), "frontier", beside_each_other(results.values())))
 
 
 if __name__ == "__main__":
