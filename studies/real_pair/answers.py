@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ class Answers:
             target, draft = (sampling(row.log()).where(held, 0.0) for row in rows)
             yield Chunk(places, self.token_ids[found].long().where(held, 0), target, draft)
 
-    def recorded(self) -> RecordedRows:
+    def recorded(self, provenance: Mapping[str, Any]) -> RecordedRows:
         """Return the rows as `cactus frontier` records them: every position as a step of one proposal."""
         vocabulary, ends = next(iter(self.whole.values())).shape[-1], self.counts.cumsum(0)
         target, draft = (
@@ -86,7 +86,8 @@ class Answers:
         positions = len(ends)
         visited, over = torch.ones(positions, dtype=torch.bool), torch.zeros(positions, dtype=torch.bool)
         settings = {"answers": len(self.about), "positions": positions}
-        return RecordedRows(target, draft, drafted, visited, torch.arange(positions), self.problem, over, settings, {})
+        steps = torch.arange(positions)
+        return RecordedRows(target, draft, drafted, visited, steps, self.problem, over, settings, provenance)
 
 
 def read_answers(folder: Path, tasks: Sequence[str], tail: float = TAIL) -> Answers:

@@ -24,7 +24,7 @@ from cactus_decoding.cli.progress import counting
 from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.expected import expected_kept, steps_taken
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums, sums_by
-from cactus_decoding.evaluation.frontier.tails import TAIL, shortened
+from cactus_decoding.evaluation.frontier.tails import shortened
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.policy.protection import Protection
@@ -52,6 +52,8 @@ ROUNDS = 4
 """How often a text begins again, so that where it was cut counts for little."""
 SHORTENED = 0.03
 """What is put together of either row at most: thirty times what was kept, for a tenth of the tokens to look at."""
+RECORDED = 0.01
+"""Likewise in rows for `studies.rules.frontier`."""
 CLASSES: Mapping[str, str] = {
     "digits": r"\d",
     "words": r"[^\W\d_]",
@@ -266,11 +268,11 @@ def main() -> None:
     if not given.only_render:
         if given.answers is None or given.target is None:
             parser.error("--answers and --target say what to measure")
-        answers = read_answers(given.answers, TASKS, SHORTENED if given.rows is None else TAIL)
-        if given.rows is not None:
-            answers.recorded().save(given.rows)
-            return
+        answers = read_answers(given.answers, TASKS, SHORTENED if given.rows is None else RECORDED)
         collected = json.loads((given.answers / "collected.json").read_text())
+        if given.rows is not None:
+            answers.recorded(collected["provenance"] | {"tail": RECORDED}).save(given.rows)
+            return
         arguments = {"study": "real_pair", "target": given.target.name}
         result = measure(answers, given.target) | {"collected": collected, "provenance": provenance(arguments)}
         given.results.parent.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
 """All rules on the same rows: regenerates docs/studies/tables/frontier.md and its picture, exactly.
 
     python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
-    python -m studies.rules.frontier --rows FILE        on rows that `cactus frontier` recorded, of any pair
-    python -m studies.rules.frontier --only-render      the tables and the picture again, from the result file
+    python -m studies.rules.frontier --rows FILE        on rows of a real pair, as `cactus frontier` records them
+    python -m studies.rules.frontier --only-render      the tables and the picture again, from the result files
 
 Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
 stands what the clamped ratio costs at that very acceptance. Regret is the log-probability that what is emitted gives
@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.auditing import audit
@@ -39,11 +40,15 @@ from cactus_decoding.rules.relaxed_greedy import given_up
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = Path(__file__).with_name("results") / "frontier.json"
+RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
+"""Of the bundled pair, and of a real one."""
 PAGE, PICTURE = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/studies/pictures/frontier/rules.svg"
+INDEX = ROOT / "docs/rules/index.md"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
 GREEDY_SHARES = (0.25, 0.5, 0.75)
+AT_ONCE = 2**20
+"""Probabilities of either model that are looked at together."""
 COLUMNS = {"kl": 4, "tv": 3, "max_log_ratio": 1, "regret": 4}
 
 
@@ -59,11 +64,22 @@ def recorded(positions: int) -> RecordedRows:
     )  # fmt: skip
 
 
-def visited(rows: RecordedRows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the target's and the draft's rows of visited positions, chunk by chunk."""
-    for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY):
-        here = rows.visited[start : start + len(target)]
-        yield target[here], draft[here]
+@cache
+def visited(rows: RecordedRows) -> list[tuple[Tensor, Tensor]]:
+    """Return the target's and the draft's rows of visited positions, those of about the same length together."""
+    pairs = [
+        pair[:, pair.sum(0) > 0]
+        for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY)
+        for pair, here in zip(torch.stack([target, draft], 1), rows.visited[start:].tolist(), strict=False)
+        if here
+    ]
+    groups: list[list[Tensor]] = [[]]
+    for pair in sorted(pairs, key=lambda pair: pair.shape[1]):
+        if (len(groups[-1]) + 1) * pair.shape[1] > AT_ONCE:
+            groups.append([])
+        groups[-1].append(pair.T)
+    padded = [pad_sequence(group, batch_first=True) for group in groups]
+    return [(each[..., 0].contiguous(), each[..., 1].contiguous()) for each in padded]
 
 
 def accepted(rows: RecordedRows, rule: str) -> float:
@@ -148,8 +164,8 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     return found
 
 
-def render(result: dict[str, Any], page: Path, picture: Path) -> None:
-    """Replace the tables of the page, and draw the picture."""
+def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
+    """Replace the tables of the page that are of one pair."""
     head = "| rule | accepts | KL, nats | × clamped | TV | log-ratio, at most | regret | clamped is no worse in |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|---|"]
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
@@ -160,15 +176,29 @@ def render(result: dict[str, Any], page: Path, picture: Path) -> None:
         better = [name for name in COLUMNS if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
         said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
         numbers = [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items()]
-        factor = f"{theirs['kl'] / ours['kl']:.2f}"
-        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {factor} | "
+        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {_factor(row):.2f} | "
                      f"{' | '.join(numbers[1:])} | {said} |")  # fmt: skip
-    text = insert(page.read_text(), "frontier", "\n".join(lines))
+    text = insert(page.read_text(), f"{kind}frontier", "\n".join(lines))
     lines = ["| rule | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
     for row in result["greedy"]:
         lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {row['regret']:.4f} | {row['most']:.2f} |")
-    write_atomically(page, insert(text, "greedy frontier", "\n".join(lines)))
-    write_atomically(picture, drawn(result["table"]))
+    write_atomically(page, insert(text, f"{kind}greedy frontier", "\n".join(lines)))
+
+
+def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
+    """Return each rule's nats over those of the clamped ratio on each pair, of its best family there."""
+    pairs: list[dict[str, float]] = []
+    for result in results:
+        rows = sorted((row for row in result["table"] if row["rule"]), key=_factor, reverse=True)
+        pairs.append({row["rule"].partition(":")[0]: _factor(row) for row in rows})
+    lines = ["| rule | bundled pair | real pair |", "|---|---:|---:|"]
+    for name in sorted(pairs[0].keys() - {"clamped"}, key=pairs[0].__getitem__):
+        lines.append(f"| [{RULES[name].title}]({name}.md) | {' | '.join(f'{pair[name]:.2f}' for pair in pairs)} |")
+    return "\n".join(lines)
+
+
+def _factor(row: Mapping[str, Any]) -> float:
+    return float(row["kl"]) / float(row["clamped"]["kl"])
 
 
 def drawn(table: list[dict[str, Any]]) -> str:
@@ -196,9 +226,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
     parser.add_argument("--positions", type=int, default=5000)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--picture", type=Path, default=PICTURE)
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     options.prepare(1, small=True)
@@ -206,8 +233,12 @@ def main() -> None:
         rows = recorded(given.positions) if given.rows is None else read_rows(given.rows)
         arguments = {"study": "rules.frontier", "positions": rows.positions}
         result = compute(rows) | {"provenance": provenance(arguments)}
-        write_atomically(given.results, as_json(result, indent=1) + "\n")
-    render(json.loads(given.results.read_text()), given.page, given.picture)
+        write_atomically(RESULTS["real_" if given.rows else ""], as_json(result, indent=1) + "\n")
+    results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
+    for kind, result in results.items():
+        render(result, PAGE, kind)
+    write_atomically(PICTURE, drawn(results[""]["table"]))
+    write_atomically(INDEX, insert(INDEX.read_text(), "frontier", beside_each_other(results.values())))
 
 
 if __name__ == "__main__":

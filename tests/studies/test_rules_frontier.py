@@ -11,7 +11,7 @@ from support.scripts import ROOT
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.rules.family import Family
-from studies.rules.frontier import PAGE, PICTURE, RESULTS, render, strictest
+from studies.rules.frontier import INDEX, PAGE, PICTURE, RESULTS, beside_each_other, drawn, render, strictest
 
 
 def test_the_strictest_rule_that_accepts_enough_is_found() -> None:
@@ -24,17 +24,21 @@ def test_the_strictest_rule_that_accepts_enough_is_found() -> None:
 
 @pytest.mark.slow
 def test_tables_and_picture_are_rendered_from_the_result_file(tmp_path: Path) -> None:
-    page, picture = tmp_path / "page.md", tmp_path / "frontier.svg"
+    page = tmp_path / "page.md"
     page.write_text(PAGE.read_text())
-    render(json.loads(RESULTS.read_text()), page, picture)
+    results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
+    for kind, result in results.items():
+        render(result, page, kind)
     assert page.read_text() == PAGE.read_text()
-    assert picture.read_text() == PICTURE.read_text()
+    assert drawn(results[""]["table"]) == PICTURE.read_text()
+    assert beside_each_other(results.values()) in INDEX.read_text()
 
 
-def test_every_family_stands_in_the_table_and_none_costs_less_than_the_clamped_ratio() -> None:
-    result = json.loads(RESULTS.read_text())
+@pytest.mark.parametrize("path", RESULTS.values(), ids=lambda path: path.stem)
+def test_every_family_stands_in_the_table_and_none_costs_less_than_the_clamped_ratio(path: Path) -> None:
+    result = json.loads(path.read_text())
     assert {row["family"] for row in result["table"]} == set(FAMILIES)
     for row in result["table"]:
         assert row["kl"] >= row["clamped"]["kl"] * 0.99, row["rule"]  # it is the optimum; its knob is rounded
     assert result["provenance"]["arguments"]["study"] == "rules.frontier"
-    assert RESULTS.is_relative_to(ROOT / "studies")
+    assert path.is_relative_to(ROOT / "studies")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cactus_decoding.cli.options import option
+
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus conform cactus\n\n"
@@ -20,52 +22,31 @@ CHECKS = "Checks"
 
 
 def conform(
-    engine: Annotated[
-        str | None,
-        typer.Argument(metavar="ENGINE", help="cactus, transformers, vllm, llama-cpp, an address of an "
-                       "OpenAI-compatible server such as http://127.0.0.1:8000, or a function as module:function, "
-                       "which is called with prompt, sampling and seed, and returns tokens.", show_default=False),
-    ] = None,
-    models: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", file_okay=False,
-                     help="Write the tiny models here, as folders and GGUF files: for a server, or a function."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, as JSON or text. May be given "
-                     "several times.", show_default="none"),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Compare two servers of a model of your own: ENGINE, with speculation, "
-                     "and this one, without; nobody's rows are known.", show_default="none"),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", exists=True, dir_okay=False, show_default="a few short texts",
-                     help="Prompts for --against, one a line."),
-    ] = None,
-    samples: Annotated[
-        int, typer.Option(min=1, metavar="N", rich_help_panel=CHECKS,
-                          help="Responses that a check draws; a few draw four times as many.")
-    ] = 200,
-    false_alarm: Annotated[
-        float, typer.Option(metavar="P", rich_help_panel=CHECKS,
-                            help="How often a right engine may be called wrong, over all checks.")
-    ] = 0.001,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="S", rich_help_panel=CHECKS, help="Of the first response.")
-    ] = 0,
-    self_test: Annotated[
-        bool, typer.Option("--self-test", rich_help_panel=CHECKS,
-                           help="Check that engines which are wrong in one way each are caught.")
-    ] = False,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--output", "--json", metavar="FILE", dir_okay=False,
-                     help="Write what was found, with its provenance, here."),
-    ] = None,
+    engine: Annotated[str | None, typer.Argument(
+        metavar="ENGINE", show_default=False,
+        help="cactus, transformers, vllm, llama-cpp, an address of an OpenAI-compatible server such as "
+             "http://127.0.0.1:8000, or a function as module:function, which is called with prompt, sampling and seed, "
+             "and returns tokens.")] = None,
+    models: Annotated[Path | None, option(
+        "Write the tiny models here, as folders and GGUF files: for a server, or a function.", "FOLDER",
+        file_okay=False)] = None,
+    settings: Annotated[list[str] | None, option(
+        "A setting of the engine, as JSON or text. May be given several times.", "NAME=VALUE", flag="--set",
+        shown="none")] = None,
+    against: Annotated[str | None, option(
+        "Compare two servers of a model of your own: ENGINE, with speculation, and this one, without; nobody's rows "
+        "are known.", "ADDRESS", shown="none")] = None,
+    prompts: Annotated[Path | None, option(
+        "Prompts for --against, one a line.", "FILE", exists=True, shown="a few short texts")] = None,
+    samples: Annotated[int, option(
+        "Responses that a check draws; a few draw four times as many.", "N", CHECKS, min=1)] = 200,
+    false_alarm: Annotated[float, option(
+        "How often a right engine may be called wrong, over all checks.", "P", CHECKS)] = 0.001,
+    seed: Annotated[int, option("Of the first response.", "S", CHECKS, min=0)] = 0,
+    self_test: Annotated[bool, option(
+        "Check that engines which are wrong in one way each are caught.", panel=CHECKS, flag="--self-test")] = False,
+    json_file: Annotated[Path | None, option(
+        "Write what was found, with its provenance, here.", "FILE", flag="--output --json")] = None,
 ) -> int:  # fmt: skip
     """Say whether an engine's speculation is lossless: whether tokens have the law of the target alone.
 
