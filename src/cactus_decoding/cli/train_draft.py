@@ -68,7 +68,10 @@ def train_draft(
     read = parse_gguf(target) is None  # else it is refused with its reason
     if read:
         check_names(target, settings["draft"])  # first: no torch for a mistyped name
+    from cactus_decoding.training.acceptance.data import read_documents
+
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
+    read_documents(data, 1)  # raises for what is no data, before anything heavy is imported
     check_installed()
     if read:
         asked = options.chat_of(chat, system, target)

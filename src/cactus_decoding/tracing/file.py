@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
@@ -28,7 +27,7 @@ Record = TypeVar("Record")
 NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED)), "rejected", None)
 """What may have become of a node of a tree."""
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_KINDS_OF_NUMBERS = {"float32": "<f4", "float64": "<f8", "int32": "<i4"}
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -170,8 +169,8 @@ def _rows(value: Any, where: str) -> PositionRows:
 
 
 def _row(value: dict[str, Any]) -> SparseProbs:
-    values = _from_text(value["values"], _DTYPES[value["dtype"]])
-    token_ids = None if value["token_ids"] is None else _from_text(value["token_ids"], torch.int32)
+    values = _from_text(value["values"], value["dtype"])
+    token_ids = None if value["token_ids"] is None else _from_text(value["token_ids"], "int32")
     vocabulary = int(value["vocabulary"])
     if len(values) != (vocabulary if token_ids is None else len(token_ids)):
         raise ValueError("the length is wrong")
@@ -185,9 +184,8 @@ def _to_text(tensor: Tensor) -> str:
     return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-def _from_text(text: str, dtype: torch.dtype) -> Tensor:
-    kind = {torch.float32: "<f4", torch.float64: "<f8", torch.int32: "<i4"}[dtype]
-    array = np.frombuffer(base64.b64decode(text, validate=True), dtype=kind)
+def _from_text(text: str, dtype: str) -> Tensor:
+    array = np.frombuffer(base64.b64decode(text, validate=True), dtype=_KINDS_OF_NUMBERS[dtype])
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
 
 

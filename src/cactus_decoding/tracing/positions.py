@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.generation.detokenizer import UNFINISHED, IncrementalDetokenizer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.tokenizers import Tokenizer

@@ -9,18 +9,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.extras import needing
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_folder, part_of, replacing
+from cactus_decoding.models.base import CONFIGURED
 from cactus_decoding.models.llama_cpp.part import BESIDE
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_tokenizer
 from cactus_decoding.models.names import check_model_name
-from cactus_decoding.models.partial_head import CONFIGURED
 from cactus_decoding.training.acceptance.data import commonest, read_documents
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")

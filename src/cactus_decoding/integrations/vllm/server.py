@@ -14,10 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from cactus_decoding import zoo
 from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.registry import DRAFTERS
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm.request import AUDIT_KEY, asked_of
