@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
@@ -252,7 +251,7 @@ def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
         warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
     parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
     for part in parts:
-        read_length(part, check_declared)  # raises before any work
+        read_length(part)  # raises before any work
     return unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
 
 

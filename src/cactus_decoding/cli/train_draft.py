@@ -72,11 +72,11 @@ def train_draft(
 
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     read_documents(data, 1)  # raises for what is no data, before anything heavy is imported
-    check_installed()
     if read:
         asked = options.chat_of(chat, system, target)
         wanted = replace(wanted, chat=asked is not None, system=system)
-    options.prepare(threads, small=target == "bundled")
+    options.prepare(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
+    check_installed()
     from cactus_decoding.files.writing import part_of
     from cactus_decoding.training.acceptance.training import train_draft as train
 

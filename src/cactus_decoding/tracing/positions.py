@@ -16,6 +16,12 @@ from cactus_decoding.tracing.what_if import PositionRows, what_if
 from cactus_decoding.types import ROOT, Fate, Outcome, Visit
 
 
+def check_traced(request: Request) -> None:
+    """Raise `ValueError` for a request whose responses cannot be traced."""
+    if request.lossy:
+        raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
+
+
 class TokenNames:
     """The text of each token by itself, remembered.
 
@@ -62,8 +68,7 @@ class PositionReader:
         top_candidates: int = 5,
         max_rows_bytes: float = 0,
     ) -> None:
-        if request.lossy:
-            raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
+        check_traced(request)
         self._name = TokenNames(tokenizer)
         self._text: IncrementalDetokenizer[Fate] = IncrementalDetokenizer(tokenizer)
         self._request, self._top = request, top_candidates

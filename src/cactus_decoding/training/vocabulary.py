@@ -58,10 +58,13 @@ def trim_draft(draft: str, data: str, size: int, output: Path) -> int:
         raise ValueError(f"{draft!r} proposes from a part of its vocabulary already: trim the file that it was made of")
     if file is None and not os.path.isdir(draft):
         raise ValueError(f"the draft must be a folder of transformers or a GGUF file, but is {draft!r}")
+    if not configured.is_file() and Path(data).is_dir():
+        raise ValueError(f"{data!r} is a folder that holds no draft: give JSON Lines, or a folder that was trimmed")
+    documents = [] if configured.is_file() else read_documents(data)
     tokenizer = load_tokenizer("draft", draft, local=True)
     if not configured.is_file():
         ends = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
-        texts = (part for each in read_documents(data) for part in (each.prompt, each.completion) if part)
+        texts = (part for each in documents for part in (each.prompt, each.completion) if part)
         kept = commonest((i for text in texts for i in tokenizer(text, add_special_tokens=False).input_ids), size, ends)
     if file is not None:
         return trim_gguf(file.path, kept, output)

@@ -174,6 +174,8 @@ def draft_model(pair: Pair) -> PreTrainedModel:
         Traceback (most recent call last):
         ValueError: a draft that can be trained is a model of transformers, but this one is a NgramDrafter
     """
+    from transformers import PreTrainedModel
+
     model = pair.drafter.model if isinstance(pair.drafter, ModelDrafter) else pair.drafter
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
