@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from support.command_line import process
@@ -115,6 +116,20 @@ def test_a_wrong_argument_does_not_wait_for_torch(tmp_path):
     assert done.stdout.splitlines() == [f"2 [] # {line}" for line in lines]
     assert done.stderr.count("\n") == done.stderr.count("cactus: ") == len(lines)  # a sentence each
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_trace_is_shown_without_torch(tmp_path):
+    command = [
+        "trace",
+        str(Path(__file__).parents[1] / "data/version_0_1/trace.jsonl"),
+        "--output",
+        f"{tmp_path}/a.html",
+    ]
+    code = "import sys; from cactus_decoding.cli import main; main(sys.argv[1:])"
+    code += f"; print(sorted({HEAVY - {'numpy'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]"]
+    assert (tmp_path / "a.html").exists()
 
 
 @pytest.mark.parametrize(

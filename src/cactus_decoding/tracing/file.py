@@ -57,12 +57,12 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
     return value
 
 
-def position_from(value: object, where: str) -> TracedPosition:
+def position_from(value: object, where: str, *, rows: bool = True) -> TracedPosition:
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
     given = {"protected": False} | _object(value, where)  # version 0.1 knew of no policy
-    rows = None if given.get("rows") is None else _rows(given["rows"], where)
+    kept = None if given.get("rows") is None or not rows else _rows(given["rows"], where)
     candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
-    return build(TracedPosition, given, where, candidates=candidates, rows=rows)
+    return build(TracedPosition, given, where, candidates=candidates, rows=kept)
 
 
 def tree_to_json(tree: Sequence[TracedNode]) -> list[dict[str, Any]]:
@@ -257,8 +257,8 @@ def _line(kind: str, value: Mapping[str, Any]) -> str:
     return as_json({"kind": kind} | dict(value)) + "\n"
 
 
-def read_trace(path: str | Path) -> Trace:
-    """Return the trace that a file holds, also of a response that was interrupted.
+def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
+    """Return the trace that a file holds, also of a response that was interrupted; ``rows`` takes torch and time.
 
     Raises:
         OSError: if the file cannot be read.
@@ -277,7 +277,7 @@ def read_trace(path: str | Path) -> Trace:
         elif end is not None:
             raise ValueError(f"{where}: there must be nothing behind the end of the trace")
         elif kind == "step":
-            steps.append(_step(value, where, steps))
+            steps.append(_step(value, where, steps, rows=rows))
         elif kind == "end":
             end = _end(value, where)
         else:
@@ -306,9 +306,9 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
     return build(TraceHeader, value, where, request=request)
 
 
-def _step(value: dict[str, Any], where: str, before: list[TracedStep]) -> TracedStep:
+def _step(value: dict[str, Any], where: str, before: list[TracedStep], *, rows: bool) -> TracedStep:
     given = enumerate(listed(value, "positions", where))
-    positions = tuple(position_from(one, f"{where}, position {place}") for place, one in given)
+    positions = tuple(position_from(one, f"{where}, position {place}", rows=rows) for place, one in given)
     tree = tree_from(listed(value, "tree", where), where) if "tree" in value else ()
     if tree and len(tree) != value.get("num_drafted"):
         raise ValueError(f"{where}: the tree must have {value.get('num_drafted')} nodes, but has {len(tree)}")

@@ -112,7 +112,7 @@ def test_a_server_that_does_not_listen_is_ended_with_all_that_it_started(number:
     run = f"import sys; import {server.__name__} as server; server.GRACE = 0.5; sys.exit(server.run_server({command}))"
     with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        child = int(process.stdout.readline())
+        assert process.stdout.readline()
         process.send_signal(number)
         assert process.wait(timeout=60) == 128 + signal.SIGKILL
         assert process.stdout.read() == b""  # until the last of those who have it is gone

@@ -10,8 +10,14 @@ import pytest
 from server_process import serving
 
 pytestmark = pytest.mark.engine
-MOMENTS = ("", "vLLM API server version", "Initializing a V1 LLM engine", "Loading weights took", "startup complete")
-"""What the log says by then: nothing, or that vLLM's front end, its engine, the weights, or all are there."""
+MOMENTS = {
+    "": signal.SIGTERM,
+    "non-default args": signal.SIGINT,
+    "Initializing a V1 LLM engine": signal.SIGTERM,
+    "Loading weights took": signal.SIGHUP,
+    "startup complete": signal.SIGTERM,
+}
+"""What the log says by then, if anything, and the signal that comes."""
 
 
 def of_group(session: int) -> list[int]:
@@ -27,8 +33,7 @@ def of_group(session: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("said", MOMENTS)
+@pytest.mark.parametrize(("said", "number"), MOMENTS.items())
 def test_one_signal_at_any_moment_ends_it(said: str, number: signal.Signals, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         vllm: list[int] = []
