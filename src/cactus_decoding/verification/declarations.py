@@ -115,7 +115,7 @@ def read_scheme(text: object) -> tuple[SchemeDeclaration, Any]:
         FlyKnobs(window=4, threshold=0.3, top_k=3)
     """
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
-    if name in RULES:
+    if isinstance(text, str) and name in RULES:
         raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
     check_choice("verification", name, tuple(VERIFICATIONS))
     scheme = VERIFICATIONS[str(name)]
