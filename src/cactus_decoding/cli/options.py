@@ -283,11 +283,15 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
     slower).
     """
+    from cactus_decoding.models.llama_cpp.library import library
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
     from cactus_decoding.models.loading import only_cached
 
     for place, name in enumerate(models):
         if name is not None and draft_path(name) is None and not is_drafter(name):
             only_cached("draft" if place else "target", name)  # first: no torch for what is not there
+            if parse_gguf(name) is not None:
+                library()
     import torch
     from transformers.utils import logging
 
