@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
 from cactus_decoding.arguments.checks import check_device, check_probabilities, check_token_ids
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.divergences.ratio_order import count_up_to, sums_from
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.rules import as_rule
@@ -83,7 +80,7 @@ def audit(
             given = list(draft_token_ids.shape)
             raise ValueError(f"draft_token_ids must be {list(target_probs.shape[:-1])}, but its shape is {given}")
         check_device("draft_token_ids", draft_token_ids, target_probs.device)
-        draft_probs = one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
+        draft_probs = functional.one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
     assert draft_probs is not None
     draft_probs = check_probabilities("draft_probs", draft_probs)
     check_device("draft_probs", draft_probs, target_probs.device)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from support.command_line import process
 
-from cactus_decoding import cli
+from cactus_decoding import cli, zoo
 from cactus_decoding.cli import app, main
 
 HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
@@ -32,25 +33,103 @@ def test_help_does_not_wait_for_torch(code):
     assert done.stdout.endswith("imported: []\n")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["generate", "--bad-option"],
-        ["generate", "hi", "--rule", "nonsense"],
-        ["generate", "hi", "--raw", "--chat"],
-        ["eval", "--out", "r.jsonl", "--rule", "nonsense"],
-        ["frontier", "--output", "f.json", "--rule", "nonsense"],
-        ["calibrate", "--rule", "nonsense"],
-        ["serve", "--rule", "nonsense"],
-        ["trace", "--bad-option"],
-        ["trace", "no-such-file.jsonl"],
-    ],
-)
-def test_a_wrong_argument_does_not_wait_for_torch(arguments):
-    code = f"import sys; from cactus_decoding.cli import main; code = main({arguments})"
-    code += f"; print(code, 'imported:', sorted({HEAVY} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "2 imported: []\n", done.stderr
+WRONG = """
+generate --bad-option
+generate hi --rule nonsense
+generate hi --rule cactus:dleta=1
+generate hi --rule cactus:delta=1,solver=exat
+generate hi --rule clamped:width=501
+generate hi --rule fly
+generate hi --verification cactus:delta=1
+generate hi --verification fly --rule cactus:delta=1
+generate hi --verification fly:window=100 --num-speculative-tokens 8
+generate hi --verification fly --budget 1
+generate hi --verification fly --trace trace.jsonl
+generate hi --max-relaxed 3
+generate hi --rule relaxed_greedy:margin=1
+generate hi --num-speculative-tokens confidence:treshold=0.3
+generate hi --tree best_first,nodes=0
+generate hi --tree static=2.2 --verification fly
+generate hi --draft ngram:max_ngram_size=2,min_ngram_size=3
+generate hi --draft early_exit:layers=0
+generate hi --raw --chat
+generate hi --target nobody/nothing
+generate hi --adapt folder --trace trace.jsonl
+generate hi --trace /dev/full
+eval --out r.jsonl --rule nonsense
+eval --out r.jsonl --task nonsense
+eval --out r.jsonl --engine nonsense
+eval --out r.jsonl --verification fly
+eval --out r.jsonl --target nobody/nothing --draft ngram
+frontier --output f.json --rule nonsense
+frontier --output f.json --family nonsense
+frontier --output f.json --target nobody/nothing --draft ngram
+calibrate --rule nonsense
+calibrate --max-nats 0.1 --rows none.safetensors --family nonsense
+diagnose --temperature 0
+diagnose --task nonsense
+diagnose --draft ngram
+diagnose --target nobody/nothing
+conform nonsense
+conform cactus --false-alarm 2
+tune nobody/nothing
+plan none.jsonl --costs nonsense --rate 1 --latency 1
+report none.jsonl --output page.html
+trace --bad-option
+trace no-such-file.jsonl
+show none.safetensors
+learn-importance --output i.safetensors --problems 3
+learn-importance --output i.safetensors --task nonsense
+learn-importance --output i.safetensors --target nobody/nothing
+train-draft --target bundled --draft bundled:worded --output new --data none.jsonl
+train-draft --target bundled --draft bundled:worded --output new --data word_problems
+train-draft --target bundled --draft bundled:worded --output new --data word_problems:split=train --loss nonsense
+train-draft --target nobody/nothing --first-layers 2 --output new --data word_problems:split=train
+trim-draft {draft} --data none.jsonl --output new
+trim-draft {draft} --data . --output new
+trim-draft {draft} --data none.jsonl --output new.gguf
+play --no-browser --rule nonsense
+play --no-browser --draft nobody/nothing
+play --no-browser --port 0 --target nobody/nothing
+play --no-browser --host no.such.host.invalid
+demo --bad-option
+serve --rule nonsense
+serve --rule typical
+serve --engine vllm --shared-prompts
+serve some/model --parallel 2
+serve --kept-prompts 1
+serve --max-waiting 9
+serve --alias name
+serve --engine llama-cpp some.gguf --draft-sampling probabilistic
+serve some.gguf --audit-fraction 0.1
+"""
+"""What is wrong in a command line; none of it is worth waiting for torch."""
+
+
+def test_a_wrong_argument_does_not_wait_for_torch(tmp_path):
+    lines = WRONG.strip().format(draft=zoo.path("draft")).splitlines()
+    code = "import sys; from cactus_decoding.cli import main\nfor line in sys.argv[1:]:\n    code = main(line.split())"
+    code += f"; print(code, sorted({HEAVY - {'numpy'}} & set(sys.modules)), '#', line, flush=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *lines], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines() == [f"2 [] # {line}" for line in lines]
+    assert done.stderr.count("\n") == done.stderr.count("cactus: ") == len(lines)  # a sentence each
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_trace_is_shown_without_torch(tmp_path):
+    command = [
+        "trace",
+        str(Path(__file__).parents[1] / "data/version_0_1/trace.jsonl"),
+        "--output",
+        f"{tmp_path}/a.html",
+    ]
+    code = "import sys; from cactus_decoding.cli import main; main(sys.argv[1:])"
+    code += f"; print(sorted({HEAVY - {'numpy'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]"]
+    assert (tmp_path / "a.html").exists()
 
 
 @pytest.mark.parametrize(

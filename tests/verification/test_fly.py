@@ -16,6 +16,7 @@ from torch import Tensor
 from cactus_decoding import Request, generate, load_pair
 from cactus_decoding.evaluation.engines.engine import TransformersEngine
 from cactus_decoding.evaluation.run_config import RunConfig
+from cactus_decoding.generation.settings import with_usual_proposals
 from cactus_decoding.rules import ClampedRatio, Lossless, Rule
 from cactus_decoding.tracing import stream_trace
 from cactus_decoding.verification.declarations import FlyKnobs
@@ -143,15 +144,15 @@ def test_at_equal_tokens_a_step_it_moves_responses_less_than_the_clamped_ratio_o
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_lossless_ends_give_the_lossless_tokens_and_other_knobs_fewer_steps(temperature: float) -> None:
+def test_the_lossless_end_gives_the_lossless_tokens_and_other_knobs_fewer_steps(temperature: float) -> None:
     pair, shared = load_pair(draft="bundled:worded"), {"temperature": temperature, "num_speculative_tokens": 8}
     fewer = 0
     for seed in range(2):
         asked = shared | {"seed": seed, "max_new_tokens": 24}
         ways = {how: generate(pair, EXAMPLES[seed].prompt, verification=how, **asked) for how in (
-            "token", "fly:threshold=inf", "fly:window=8", "fly:window=2,threshold=0")}  # fmt: skip
-        lossless, *ends, relaxed = ways.values()
-        assert all(each.token_ids == lossless.token_ids for each in ends)
+            "token", "fly:threshold=inf", "fly:window=2,threshold=0")}  # fmt: skip
+        lossless, end, relaxed = ways.values()
+        assert end.token_ids == lossless.token_ids
         fewer += relaxed.metrics.relaxed
     assert fewer > 0
 
@@ -166,6 +167,19 @@ def test_only_the_lossless_rule_goes_with_it_and_chains_alone() -> None:
         Request.from_dict({"verification": "fly:window=0"})
     with pytest.raises(ValueError, match="unknown parameter 'width'"):
         Request.from_dict({"verification": "fly:width=2"})
+
+
+def test_steps_must_be_longer_than_its_window() -> None:
+    for window, proposals in ((8, 8), (6, 1), (100, 99)):
+        asked = {"verification": f"fly:window={window}", "num_speculative_tokens": proposals}
+        with pytest.raises(ValueError, match=f"would relax nothing: .* is {proposals}: give at least {window + 1}"):
+            Request.from_dict(asked)
+        Request.from_dict(asked | {"num_speculative_tokens": window + 1})
+        Request.from_dict(asked | {"num_speculative_tokens": 0})  # the target alone
+        Request.from_dict(asked | {"verification": f"fly:window={window},threshold=inf"})  # who wants nothing relaxed
+    assert Request(verification="fly").draft_length.max_draft_tokens > FlyKnobs().window
+    usual = with_usual_proposals({"verification": "fly"}, automatic=True)
+    assert Request.from_dict(usual) == Request(verification="fly")
 
 
 def test_nobody_takes_it_for_lossless() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.arguments.values import check_choice as check_choice
 from cactus_decoding.arguments.values import check_integer as check_integer
 from cactus_decoding.arguments.values import check_number as check_number
 from cactus_decoding.arguments.values import shown as shown
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
+_INTEGERS = ("torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64")
 _WIDENED = 2.0**-8
 """What a sum may miss by for entries that were rounded to bfloat16 before they were widened, twice over."""
 
@@ -25,7 +23,7 @@ def check_floats(name: str, values: object, what: str = "values") -> Tensor:
         TypeError: if it is no such tensor.
         ValueError: for no vocabulary.
     """
-    if not isinstance(values, Tensor) or values.dtype not in _FLOATS:
+    if not isinstance(values, torch.Tensor) or str(values.dtype) not in _FLOATS:
         raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
     _check_has_values(name, values)
     if values.ndim == 0 or values.shape[-1] == 0:
@@ -93,7 +91,7 @@ def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
 
 def check_integers(name: str, values: object) -> Tensor:
     """Return an integer tensor; raise `TypeError` for anything else."""
-    if not isinstance(values, Tensor) or values.dtype not in _INTEGERS:
+    if not isinstance(values, torch.Tensor) or str(values.dtype) not in _INTEGERS:
         raise TypeError(f"{name} must be an integer tensor, but is {_kind(values)}")
     _check_has_values(name, values)
     return values
@@ -122,4 +120,4 @@ def check_generator(generator: object, device: torch.device) -> None:
 
 
 def _kind(value: object) -> str:
-    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else repr(type(value).__name__)
+    return f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else repr(type(value).__name__)

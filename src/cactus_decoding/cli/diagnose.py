@@ -14,7 +14,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.registry import check_names
+from cactus_decoding.drafting.registry import check_names, is_drafter
 
 if TYPE_CHECKING:
     from cactus_decoding.training.diagnosis.diagnosis import Diagnosis
@@ -73,6 +73,8 @@ def diagnose(
     things differently. The rule and the protection are those that relaxing is judged by.
     """
     check_names(target, draft)  # first: no torch for a mistyped name
+    if draft is not None and is_drafter(draft):
+        raise ValueError(f"a draft that can be probed is a model of its own, but --draft is {draft!r}")
     from cactus_decoding import Request, load_pair
     from cactus_decoding.evaluation.chat import as_settings
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
@@ -94,7 +96,7 @@ def diagnose(
     check_writable(json_file, inputs=[file_of(task)])
     asked_by = options.chat_of(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)
-    options.prepare(threads, small=target == "bundled")
+    options.prepare(threads, target, draft, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
         pair = load_pair(target, draft, kept_prompts=0)

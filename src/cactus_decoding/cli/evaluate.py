@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
@@ -133,10 +132,10 @@ def evaluate(
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
-    check_installed()
     if rescore is not None:
         if rule or draft or adapt is not None or settings.get("protect"):
             raise ValueError("--rescore runs no model: leave out --rule, --draft, --adapt and --protect")
+        check_installed()
         return rescored_file(rescore, out, task, lm_eval, lm_eval_path, every_metric, allow_code_execution)
     engine = "transformers" if engine is None else engine
     check_reads(engine, target)
@@ -176,6 +175,7 @@ def evaluate(
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     if workers is not None and adapt is not None:
         raise ValueError("--adapt learns from one answer for the next: leave out --workers")
+    check_installed()
     options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:
@@ -252,7 +252,7 @@ def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
         warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
     parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
     for part in parts:
-        read_length(part, check_declared)  # raises before any work
+        read_length(part)  # raises before any work
     return unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
 
 

@@ -123,7 +123,7 @@ def frontier(
         new_figure()  # raises without matplotlib
     asked_by = as_settings(options.chat_of(chat, system, target))
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
-    options.prepare(threads, small=target == "bundled")
+    options.prepare(threads, *(() if recorded else (target, draft)), small=target == "bundled")
     tokenizer = tokenizer_of(target) if len(policies) > 1 else None
     for policy in policies:
         policy.fit(tokenizer, 0 if tokenizer is None else len(tokenizer))  # raises before anything is recorded

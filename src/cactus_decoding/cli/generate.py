@@ -99,10 +99,14 @@ def generate(
             err=True,
         )
     check_writable(trace)
+    if trace is not None:
+        from cactus_decoding.tracing.positions import check_traced
+
+        check_traced(request)
     if adapt is not None and trace is not None:
         raise ValueError("--adapt and --trace exclude each other: trace a response of the adapted draft, --draft DIR")
     named = draft if adapt is not None else notes.usual_draft(target, draft)
-    options.prepare(threads, small=target is None)
+    options.prepare(threads, target, named, small=target is None)
     with ExitStack() as closing:
         with errors.status("Loading the models"):
             adaptation = None

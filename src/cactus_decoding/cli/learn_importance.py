@@ -75,7 +75,7 @@ def learn_importance(
     chosen = parse_task(task, problems, chat=asked_by is not None)
     collecting.check_task(task, chosen)
     fitting.check_installed()
-    options.prepare(threads, small=target == "bundled")
+    options.prepare(threads, target, draft, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
         pair = load_pair(target, draft, kept_prompts=0)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.cli import notes, raise_when_interrupted
-from cactus_decoding.drafting.registry import check_drafter_spelling
+from cactus_decoding.drafting.registry import is_drafter, parse_drafter
 from cactus_decoding.drafting.spelling import read_length, read_tree
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
-from cactus_decoding.rules import RULES, parse_rule
+from cactus_decoding.rules import parse_rule
 from cactus_decoding.verification.declarations import read_scheme
+from cactus_decoding.zoo import draft_path
 
 if TYPE_CHECKING:
     from cactus_decoding.evaluation.chat import Chat
@@ -121,12 +121,9 @@ def request_options(
             _check_value(name, value)
         for rule in (settings.get("rule"), others.get("rule")):
             for text in _texts(rule):
-                if text.partition(":")[0].strip() in RULES:
-                    check_declared("rule", text, RULES)
-                else:
-                    parse_rule(text)
+                parse_rule(text)
         for text in _texts(others.get("draft")):
-            check_drafter_spelling(text)
+            parse_drafter(text)
         if settings.get("importance") is not None:
             from cactus_decoding.policy.importance import read_importance
 
@@ -223,9 +220,9 @@ def _check_value(name: str, value: object) -> None:
         read_scheme(value)
     elif name == "tree":
         for text in _texts(value):
-            read_tree(text, check_declared)
+            read_tree(text)
     elif name == "num_speculative_tokens" and isinstance(value, str):
-        read_length(value, check_declared)
+        read_length(value)
     elif value is not None and not isinstance(value, (list, tuple)):
         SETTINGS[name].check(value)
 
@@ -279,12 +276,22 @@ def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
         raise ValueError(f"{option} is written as {suffixes[0]}, but {str(path)!r} ends in {path.suffix!r}")
 
 
-def prepare(threads: int | None, *, small: bool) -> None:
-    """Set the CPU threads, and keep the libraries' own progress bars and log lines out of the output.
+def prepare(threads: int | None, *models: str | None, small: bool) -> None:
+    """Ask the hub for models, set the CPU threads, and keep libraries' own progress bars and log lines quiet.
 
-    None leaves their number to torch, but takes one where only ``small`` models run, which gain nothing from more (on a
-    busy machine, threads that wait for each other made the bundled pair 20 times slower).
+    Models are the target and drafts. None leaves the threads to torch, but takes one where only ``small`` models run,
+    which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
+    slower).
     """
+    from cactus_decoding.models.llama_cpp.library import library
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+    from cactus_decoding.models.loading import only_cached
+
+    for place, name in enumerate(models):
+        if name is not None and draft_path(name) is None and not is_drafter(name):
+            only_cached("draft" if place else "target", name)  # first: no torch for what is not there
+            if parse_gguf(name) is not None:
+                library()
     import torch
     from transformers.utils import logging
 

@@ -77,7 +77,6 @@ def play(
         raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or '{LOOK_UP}'")
     check_keeps_nothing(draft or LOOK_UP)
     named = notes.usual_draft(target, draft)
-    options.prepare(threads, small=target is None)
     models = is_loopback(host) if allow_models is None else allow_models
     playground = Playground(limits, models=models, pair=(target, named), rules=rules, proposals=proposals)
     with_models = "visitors may name models" if models else "only the pair it was started with"
@@ -88,6 +87,7 @@ def play(
             typer.echo("cactus: warning: whoever reaches this address may use it; there is no password", err=True)
 
     with _listen(listen, host, port) as listening:  # before the models are loaded, for which nobody waits in vain then
+        options.prepare(threads, target, named, small=target is None)
         # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
         pair = playground.pairs.get(None, None)
         if proposals == AUTO:

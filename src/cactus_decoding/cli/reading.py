@@ -103,7 +103,7 @@ def trace(
     from cactus_decoding.tracing import read_trace
     from cactus_decoding.tracing.page import to_html
 
-    write_atomically(page, to_html(read_trace(file)))
+    write_atomically(page, to_html(read_trace(file, rows=False)))
     typer.echo(f"wrote {page}")
 
 

@@ -36,11 +36,17 @@ PORT = 8000
 KEY = "CACTUS_API_KEY"
 _MODELS = "give TARGET and --draft, TARGET alone, or neither"
 _NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "llama.cpp's batches take no attention mask"}
+_ONLY = {
+    "vllm": "draft_sampling audit_fraction",
+    "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias threads",
+}
+"""Options of one engine alone."""
 SERVER = "Server"
 
 
 @options.request_options("policy", without=("importance_scale",))
 def serve(
+    context: typer.Context,
     arguments: Annotated[list[str] | None, typer.Argument(
         help="Verifying model, a local path, a GGUF file or a hub name, and then whatever vLLM's server takes.",
         metavar="[TARGET] [VLLM OPTIONS]", show_default="bundled, with vLLM")] = None,
@@ -99,6 +105,10 @@ def serve(
     if engine is None:
         engine = "vllm" if target is None or parse_gguf(target) is None else "llama-cpp"
     check_choice("engine", engine, ENGINES)
+    for other, names in _ONLY.items():
+        for name in names.split() if other != engine else ():
+            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":
+                raise ValueError(f"--{name.replace('_', '-')} is for --engine {other}, but the engine is {engine}")
     if profile is not None and engine == "vllm":
         raise ValueError("a profile is of this package's own loop: give --engine llama-cpp, or leave --profile out")
     if rule is not None:

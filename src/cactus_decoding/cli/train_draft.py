@@ -68,12 +68,15 @@ def train_draft(
     read = parse_gguf(target) is None  # else it is refused with its reason
     if read:
         check_names(target, settings["draft"])  # first: no torch for a mistyped name
+    from cactus_decoding.training.acceptance.data import read_documents
+
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
-    check_installed()
+    read_documents(data, 1)  # raises for what is no data, before anything heavy is imported
     if read:
         asked = options.chat_of(chat, system, target)
         wanted = replace(wanted, chat=asked is not None, system=system)
-    options.prepare(threads, small=target == "bundled")
+    options.prepare(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
+    check_installed()
     from cactus_decoding.files.writing import part_of
     from cactus_decoding.training.acceptance.training import train_draft as train
 

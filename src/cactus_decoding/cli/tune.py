@@ -83,7 +83,7 @@ def tune(
     if task is None and target == BUNDLED:
         task = "word_problems"
     problems = None if task is None else [each.prompt for each in islice(parse_task(task).problems, NUM_PROMPTS)]
-    options.prepare(threads, small=False)
+    options.prepare(threads, target, *drafts, small=False)
     with Console(stderr=True).status("Loading the models"):
         pair, loaded = _load(target, drafts)
     prompts = _prompts(pair, loaded, problems, chat, request)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.conformance.alternatives import CAUSES, PLACES, SHARES
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.truth import Scored

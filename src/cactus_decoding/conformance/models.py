@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.arguments.values import check_choice
 from cactus_decoding.conformance.asking import DRAFTS, END, LETTERS, VOCABULARY
 from cactus_decoding.conformance.processing import Rows

@@ -13,8 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from cactus_decoding.arguments.later import Tensor, torch
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.arguments.values import MAX_WIDTH
 from cactus_decoding.divergences.ratio_order import RatioOrder, order_by_ratio, sums_before
 

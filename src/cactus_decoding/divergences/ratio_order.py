@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from cactus_decoding.arguments.later import Tensor, functional, torch
 
 _BINS, _MANY = 65_536, 4096
 
@@ -57,7 +56,7 @@ def likelihood_ratio(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
 
 def sums_before(values: Tensor) -> Tensor:
     """Return the sums of the values before each place and after the last: ``[..., n]`` to ``[..., n + 1]``."""
-    return torch.nn.functional.pad(values.cumsum(-1), (1, 0))
+    return functional.pad(values.cumsum(-1), (1, 0))
 
 
 def sums_from(values: Tensor) -> Tensor:

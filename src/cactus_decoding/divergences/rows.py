@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from cactus_decoding.arguments.later import Tensor, torch
 
 _UNIT = 2.0**-53
 """How much adding one number to a sum may be off in float64, as a part of the sum."""

@@ -8,9 +8,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -21,6 +18,7 @@ from transformers.generation import candidate_generator as generators
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.models.cached import check_can_roll_back
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import LogitsToProbs
@@ -30,7 +28,7 @@ _NO_LIMIT = 2**30
 
 def fit_width(values: Tensor, width: int, fill: float) -> Tensor:
     """Cut the last dimension to a width, or pad it."""
-    return pad(values, (0, width - values.shape[-1]), value=fill)  # a negative pad cuts
+    return functional.pad(values, (0, width - values.shape[-1]), value=fill)  # a negative pad cuts
 
 
 class RequestLaw(LogitsProcessor):

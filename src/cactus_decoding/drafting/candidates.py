@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
+from cactus_decoding.arguments.later import Tensor, torch, without_gradients
 from cactus_decoding.drafting import candidate_recipes as recipes
 from cactus_decoding.drafting import cross_tokenizer
 from cactus_decoding.drafting.candidate_recipes import CandidateRecipe, RequestLaw, fit_width
@@ -134,7 +133,7 @@ class CandidateGeneratorDrafter(Drafter):
         self._target, self._generator = target, None
         self._law.vocabulary = vocabulary_size(target.model)
 
-    @torch.inference_mode()
+    @without_gradients
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:

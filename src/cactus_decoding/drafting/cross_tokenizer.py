@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import candidate_generator as generators
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.drafting.candidate_recipes import (
     CandidateRecipe,
     NoRoomError,

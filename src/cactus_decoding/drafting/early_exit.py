@@ -6,9 +6,8 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from torch.nn import ModuleList
-
 from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.types import Drafter
 
@@ -50,7 +49,7 @@ class EarlyExit:
             ValueError: where the target has no list of layers, or no more layers than that.
         """
         total = getattr(getattr(target, "config", None), "num_hidden_layers", None)  # a GGUF file's has no such thing
-        if total is None or not isinstance(getattr(target.base_model, "layers", None), ModuleList):
+        if total is None or not isinstance(getattr(target.base_model, "layers", None), torch.nn.ModuleList):
             raise ValueError(f"{type(target).__name__} has no list of layers to exit early from")
         if self.layers >= total:
             raise ValueError(f"an early exit must be before layer {total}, the target's last, but is at {self.layers}")

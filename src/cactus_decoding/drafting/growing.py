@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.drafting.lengths.base import ChildCounts

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.drafting.suffix_index import SuffixIndex

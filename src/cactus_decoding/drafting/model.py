@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
-
+from cactus_decoding.arguments.later import Tensor, functional, torch, without_gradients
 from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
 from cactus_decoding.drafting.lengths import FixedLength, TreeShape
 from cactus_decoding.drafting.suffix_index import SuffixIndex
@@ -82,13 +79,13 @@ class ModelDrafter(Drafter):
         self._tree = None
         self._model.reset()
 
-    @torch.inference_mode()
+    @without_gradients
     def read(self, token_ids: list[int], rows: int) -> Tensor:
         """Return the logits after each of the last ``rows`` tokens of a text, as wide as proposed rows."""
         self.reset()
         return self._fit(self._model.append(token_ids, rows))
 
-    @torch.inference_mode()
+    @without_gradients
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
@@ -170,4 +167,4 @@ class ModelDrafter(Drafter):
     def _fit(self, logits: Tensor) -> Tensor:
         if self._vocabulary is None or logits.shape[-1] == self._vocabulary:
             return logits
-        return pad(logits, (0, self._vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts
+        return functional.pad(logits, (0, self._vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.contributed import Contributed
-from cactus_decoding.arguments.declared import check_declared
 from cactus_decoding.arguments.spelling import parse
 from cactus_decoding.models.names import check_model_name
 from cactus_decoding.zoo import BUNDLED
@@ -48,12 +47,6 @@ def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
     return parse("draft", text, DRAFTERS) if is_drafter(text) else None
 
 
-def check_drafter_spelling(text: str) -> None:
-    """Raise `ValueError` where `parse_drafter` would, without importing what drafts."""
-    if is_drafter(text):
-        check_declared("draft", text, DRAFTERS)
-
-
 def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
     """Raise `ValueError` for a target or a draft that can be no model; reads no weights and asks no hub.
 
@@ -70,7 +63,7 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
             if target not in (None, BUNDLED):
                 raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
         elif isinstance(draft, str) and is_drafter(draft):
-            check_drafter_spelling(draft)
+            parse_drafter(draft)
         else:
             check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.arguments.contributed import Contributed
@@ -33,8 +32,6 @@ TREE_SHAPES = Contributed[type["DraftLength"]](
 )
 """Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
-Reader = Callable[[str, str, Contributed[Any]], Any]
-"""What a spelling is read by: `parse`, or what only checks it."""
 
 
 def is_tree(length: int | str) -> bool:
@@ -47,33 +44,32 @@ def is_tree(length: int | str) -> bool:
     return str(length).strip().partition(":")[0] == TREE
 
 
-def read_length(text: str, read: Reader = parse) -> Any:
+def read_length(text: str) -> Any:
     """Return the draft length, or behind ``tree:`` the tree's shape, that a text spells.
 
     Raises:
         ValueError: for a spelling that is none.
 
     Example:
-        >>> from cactus_decoding.arguments.declared import check_declared
-        >>> read_length("confidence:treshold=0.3", check_declared)
+        >>> read_length("confidence:treshold=0.3")
         Traceback (most recent call last):
         ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, threshold; ...
     """
     text = text.strip()
     if _NUMBER.fullmatch(text):  # a number is what most people mean
-        return read("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
+        return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
     if is_tree(text):
-        return read_tree(text.partition(":")[2], read)
+        return read_tree(text.partition(":")[2])
     if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
         known = [*DRAFT_LENGTHS, TREE]
         raise ValueError(
             f"unknown draft length {shown(text)}; known are {', '.join(known)}, and "
             f"num_speculative_tokens may be a number such as 6{suggestion(name, known)}"
         )
-    return read("draft length", text, DRAFT_LENGTHS)
+    return parse("draft length", text, DRAFT_LENGTHS)
 
 
-def read_tree(text: str, read: Reader = parse) -> Any:
+def read_tree(text: str) -> Any:
     """Return the shape of a tree that a text spells.
 
     Raises:
@@ -82,9 +78,9 @@ def read_tree(text: str, read: Reader = parse) -> Any:
     text = text.strip()
     name, _, rest = (part.strip() for part in text.partition(","))
     if name in TREE_SHAPES and name != "static":
-        return read("tree", f"{name}:{rest}", TREE_SHAPES)
+        return parse("tree", f"{name}:{rest}", TREE_SHAPES)
     key = name.partition("=")[0].strip()
     if key not in ("static", "drawn", "lookup") or name == "static":
         close = "" if name == "static" else suggestion(key, TREE_SHAPES)
         raise ValueError(f"unknown tree {shown(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
-    return read("tree", f"static:{text}", TREE_SHAPES)
+    return parse("tree", f"static:{text}", TREE_SHAPES)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from cactus_decoding.arguments.later import Tensor, torch
 
 
 def expected_kept(chances: Tensor) -> Tensor:

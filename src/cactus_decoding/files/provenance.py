@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from cactus_decoding.arguments.later import torch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 

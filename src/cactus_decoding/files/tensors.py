@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.writing import as_json, replacing
 
@@ -30,6 +29,8 @@ class Format(NamedTuple):
 
 def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write a file, all or nothing; its header holds the schema and what else is told about the tensors."""
+    from safetensors.torch import save
+
     header = {form.key: as_json({"schema": form.schema, **about})}
     with replacing(path) as part:
         # into the file that is there: `save_file` would put another in its place, which only its owner may read

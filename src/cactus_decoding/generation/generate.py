@@ -6,9 +6,8 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
-
 from cactus_decoding.arguments.checks import shown
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.generation.loop import StoppingCriteria, decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request, Settings

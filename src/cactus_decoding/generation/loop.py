@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.lengths.base import PerResponse, TreeShape
 from cactus_decoding.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.sampling.rows import check_drawn

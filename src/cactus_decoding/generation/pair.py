@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any, get_args
 from weakref import ref
 
-import torch
-
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.generation.request import Request
-from cactus_decoding.models.base import BaseCachedModel
-from cactus_decoding.models.cached import ForwardName
+from cactus_decoding.models.base import BaseCachedModel, ForwardName
 from cactus_decoding.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary

@@ -118,7 +118,9 @@ class Request:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(NUM_SPECULATIVE_TOKENS)
+        window, usual = getattr(read_scheme(self.verification)[1], "window", 0), NUM_SPECULATIVE_TOKENS
+        usual += 0 if window < usual else window
+        proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(usual)
         tree = proposals if isinstance(proposals, TreeShape) else None
         length = proposals if tree is None else FixedLength(tree.max_draft_tokens)
         for name, value in (
@@ -133,7 +135,6 @@ class Request:
             raise TypeError(f"spending must be a SpendingPolicy, but is {shown(self.spending)}")
         if not isinstance(self.sampling, SamplingParams):
             raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
-        read_scheme(self.verification)
         if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
             raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(self.stop)}")
         try:

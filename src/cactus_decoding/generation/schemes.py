@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import AcceptanceRule, DraftLength
-from cactus_decoding.verification.declarations import read_scheme
+from cactus_decoding.verification.declarations import FlyKnobs, read_scheme
 from cactus_decoding.verification.tree import check_relaxed_target
 
 NEEDS_BLOCKS = (
@@ -33,7 +35,7 @@ def check_scheme(
         limited: whether there is a budget, or a policy.
         paced: whether the budget is paced.
     """
-    scheme, what = read_scheme(verification)[0], f"{verification} verification"
+    (scheme, knobs), what = read_scheme(verification), f"{verification} verification"
     if tree is None and not scheme.chains:
         raise ValueError(
             f"verification={scheme.name!r} is for trees, but num_speculative_tokens is "
@@ -46,6 +48,12 @@ def check_scheme(
         raise ValueError(
             f"{what} relaxes by itself, and nobody knows what that costs: it takes the lossless rule, no budget and no "
             f"spending policy, but the rule is {rule}"
+        )
+    proposals = length.max_draft_tokens
+    if isinstance(knobs, FlyKnobs) and 0 < proposals <= knobs.window and knobs.threshold < math.inf:
+        raise ValueError(
+            f"{what} would relax nothing: {knobs.window} proposals must follow one that is kept, but "
+            f"num_speculative_tokens is {proposals}: give at least {knobs.window + 1}, or a smaller window"
         )
     if scheme.needs_rows:
         check_relaxed_target(rule, what)

@@ -104,6 +104,6 @@ def with_usual_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dic
     """
     scheme = VERIFICATIONS.get(str(settings.get("verification")).partition(":")[0])
     said = any(settings.get(name) is not None for name in settings_of(ProposalSettings) if name != "verification")
-    if not automatic or said or (scheme is not None and scheme.judges_steps):
+    if not automatic or said or (scheme is not None and (scheme.judges_steps or scheme.lossy)):
         return dict(settings)
     return {**settings, "num_speculative_tokens": AUTO}

@@ -6,13 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch, without_gradients
 from cactus_decoding.types import Proposal
 from cactus_decoding.types.proposals import path_places, tree_inputs
+
+CONFIGURED = "draft_vocabulary"
+"""The name under which a draft's configuration lists the tokens that it proposes, in ascending order."""
+ForwardName = Literal["auto", "lean", "transformers"]
+"""Which forward pass reads a model: see `CachedModel`."""
 
 
 class Forward(Protocol):
@@ -186,7 +189,7 @@ class BaseCachedModel(ABC):
             self._clear()
         return self.length
 
-    @torch.inference_mode()
+    @without_gradients
     def append(
         self,
         token_ids: list[int] | Tensor,
@@ -216,7 +219,7 @@ class BaseCachedModel(ABC):
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
-        read: list[int] = block.tolist() if isinstance(token_ids, Tensor) else token_ids
+        read: list[int] = block.tolist() if isinstance(token_ids, torch.Tensor) else token_ids
         tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
         try:
             logits = self._forward.append(block, self.length, rows, *tree)
@@ -230,7 +233,7 @@ class BaseCachedModel(ABC):
         """Forget all but the first ``length`` tokens, or more where a window or a state has lost some of those."""
         self._keep(length, [])
 
-    @torch.inference_mode()
+    @without_gradients
     def keep(self, indices: Sequence[int]) -> None:
         """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
 

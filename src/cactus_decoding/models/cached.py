@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from cactus_decoding.arguments.checks import check_choice
-from cactus_decoding.models.base import BaseCachedModel, Forward
-from cactus_decoding.models.lean import LeanForward
+from cactus_decoding.models.base import BaseCachedModel, Forward, ForwardName
 from cactus_decoding.models.recurrent import RecurrentForward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ForwardName = Literal["auto", "lean", "transformers"]
-"""Which forward pass reads a model: see `CachedModel`."""
-
+    from cactus_decoding.models.lean import LeanForward
 
 _READ_ON = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "qwen3_next", "qwen3_5", "qwen3_5_text"})
 """Kinds whose blocks read on from a state; transformers begins those of Mamba, Jamba and others anew."""
@@ -124,6 +121,8 @@ class CachedModel(BaseCachedModel):
             if self.forward == "lean":
                 raise ValueError(f"forward='lean' cannot read {type(self.model).__name__}: {weights}")
             return self._general()
+        from cactus_decoding.models.lean import LeanForward
+
         if self._lean is None or not self._lean.begin(weights):
             self._lean = LeanForward(weights)
         return self._lean

@@ -9,14 +9,10 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-import torch
-
-from cactus_decoding.models.base import BaseCachedModel
-from cactus_decoding.models.cached import CachedModel, ForwardName
-from cactus_decoding.models.layout import lay_out_for_small_products
+from cactus_decoding.arguments.later import torch
+from cactus_decoding.models.base import CONFIGURED, BaseCachedModel, ForwardName
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import is_cached
-from cactus_decoding.models.partial_head import CONFIGURED, propose_from
 from cactus_decoding.models.placement import fastest_dtype
 from cactus_decoding.models.tokenizers import Tokenizer
 
@@ -100,6 +96,9 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    from cactus_decoding.models.layout import lay_out_for_small_products
+    from cactus_decoding.models.partial_head import propose_from
+
     faster = faster_dtype(name, device, local=local) if dtype == "auto" else None
     try:
         model, about = AutoModelForCausalLM.from_pretrained(
@@ -171,6 +170,8 @@ def load_cached(
     """Load a model with an empty cache: a GGUF file with llama.cpp, all else with transformers; see `load_model`."""
     gguf = parse_gguf(name)
     if gguf is None:
+        from cactus_decoding.models.cached import CachedModel
+
         return CachedModel(load_model(role, name, dtype, device, local=local), forward)
     from cactus_decoding.models.llama_cpp.model import LlamaCppModel
 

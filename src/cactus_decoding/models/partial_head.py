@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from cactus_decoding.models.base import CONFIGURED
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-CONFIGURED = "draft_vocabulary"
-"""The name under which a configuration lists the tokens, in ascending order."""
 
 
 def widened(logits: Tensor, token_ids: Tensor, vocabulary: int) -> Tensor:

@@ -6,10 +6,9 @@ import os
 from functools import cache
 from pathlib import Path
 
-import torch
-
 from cactus_decoding.arguments.checks import shown
-from cactus_decoding.models.cached import ForwardName
+from cactus_decoding.arguments.later import torch
+from cactus_decoding.models.base import ForwardName
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 
 SMALL = 2**25
@@ -18,8 +17,8 @@ made 590 tokens a second in float32 and 350 in bfloat16, on a processor with ins
 MEMORY_SHARE = 0.5
 """Of the memory that is free, what float32 weights may take where 16 bits were asked for by nobody but the file."""
 _INSTRUCTIONS = {
-    torch.bfloat16: frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
-    torch.float16: frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
+    "torch.bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
+    "torch.float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
 }
 """Any of which multiplies matrices of that type without turning them into float32 first."""
 
@@ -92,9 +91,9 @@ def fastest_dtype(
         ...     torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e7)
         (torch.bfloat16, torch.bfloat16)
     """
-    if device.type != "cpu" or stored not in _INSTRUCTIONS:
+    if device.type != "cpu" or str(stored) not in _INSTRUCTIONS:
         return stored
-    slower = num_weights <= SMALL or not _INSTRUCTIONS[stored] & instructions()
+    slower = num_weights <= SMALL or not _INSTRUCTIONS[str(stored)] & instructions()
     room = MEMORY_SHARE * (free_memory() if memory is None else memory)
     return torch.float32 if slower and 4 * num_weights <= room else stored
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.models.base import Forward
 
 _PROMPT = 32

@@ -7,9 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.generation.request import Request
@@ -115,7 +114,7 @@ class Session:
             raise ValueError("this token cannot be asked about: the rows of those before it took all memory for them")
         done = as_object(what_if(position.rows, rule))
         ids = [candidate.token_id for candidate in position.candidates]
-        return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, Tensor)}
+        return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, torch.Tensor)}
 
     def lines(self) -> str:
         """Return the trace as JSON Lines; with both models' rows, unless they are large."""

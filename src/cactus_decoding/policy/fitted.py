@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.policy.importance import Importance
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.phases import Phases, PhaseState

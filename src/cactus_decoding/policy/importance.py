@@ -10,12 +10,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
-
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_floats, check_number, shown
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.files.tensors import Format, read_tensors, write_tensors
 from cactus_decoding.policy.vocabulary import Vocabulary
 
@@ -148,7 +145,7 @@ class Importance:
         missing = len(vocabulary.texts) - len(self.target_weights)
         if missing == 0:
             return self
-        a, b = (pad(weights, (0, missing)) for weights in (self.target_weights, self.draft_weights))
+        a, b = (functional.pad(weights, (0, missing)) for weights in (self.target_weights, self.draft_weights))
         return replace(self, target_weights=a, draft_weights=b)
 
     def save(self, path: str | Path) -> None:

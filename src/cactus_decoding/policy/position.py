@@ -6,10 +6,7 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.divergences.rows import kl_of_rows, total
 from cactus_decoding.rules import Lossless
 from cactus_decoding.rules.base import EmittedRows, JudgedOn, relaxed_target_beside
@@ -91,7 +88,7 @@ class OneHotLaw(Law):
     @cached_property
     def probs(self) -> Tensor:
         """The whole row in float64, ``[vocabulary]``."""
-        return one_hot(torch.tensor(self._token_id), self._vocabulary).double()
+        return functional.one_hot(torch.tensor(self._token_id), self._vocabulary).double()
 
     def __getitem__(self, token_id: int) -> float:
         """Return 1 for the token."""

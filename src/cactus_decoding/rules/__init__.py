@@ -6,7 +6,7 @@ Names are imported when they are asked for: until then, what there is to choose 
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Container
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -54,6 +54,8 @@ RULE_CLASSES = MappingProxyType(
 
 RULES = Contributed[type["Rule"]]({name: f"{__name__}.{name}:{each}" for each, name in RULE_CLASSES.items()})
 """Every rule by its name."""
+WAYS_TO_VERIFY = Contributed[Container[str]]({"all": "cactus_decoding.verification.declarations:VERIFICATIONS"})
+"""What a rule may be mistaken for."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
 
 
@@ -98,13 +100,11 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
     text = text.strip()
     name, _, rest = text.partition(":")
     if name in RULES:
-        if "torch" not in sys.modules:
-            from cactus_decoding.arguments.declared import check_declared
-
-            check_declared("rule", text, RULES)  # a mistake need not wait for it
         return parse("rule", text, RULES)
     registered = [each.name for each in registered_rules()]
     if name not in registered:
+        if name in WAYS_TO_VERIFY["all"]:
+            raise ValueError(f"{name!r} is no rule, but a way to verify: --verification {text}, verification={text!r}")
         if (path := _PATH.match(text)) is None:
             known = dict.fromkeys([*RULES, *registered], cast("type[Rule]", None))
             return parse("rule", text, known)  # says what there is

@@ -6,10 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import check_knobs
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.rules.family import Family
 from cactus_decoding.rules.names import name_of

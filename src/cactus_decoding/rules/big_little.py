@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
@@ -64,4 +61,4 @@ class BigLittle(Rule):
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
         """Put all the mass on the most likely token."""
-        return one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.rules.base import Preset, Rule
 from cactus_decoding.rules.family import Family, round_to
 from cactus_decoding.rules.gate import gated_rows, judge_gated, total_variation

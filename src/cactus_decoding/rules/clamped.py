@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.arguments.values import MAX_WIDTH, shown
 from cactus_decoding.divergences.f_divergences import lift_exactly
 from cactus_decoding.divergences.ratio_clamp import clamp_bounds

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.rules.base import Preset, Rule, draft_probability_of, probability_of
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.rules.base import Preset, Rule
 from cactus_decoding.rules.family import Family
 from cactus_decoding.rules.gate import gated_rows, jensen_shannon, judge_gated, kl, outside, total_variation

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.rules.base import draft_probability_of, probability_of
 from cactus_decoding.rules.ensemble import Ensemble
 from cactus_decoding.types import Verdict
@@ -22,7 +19,7 @@ def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_
     q = target_probs.double()
     if draft_probs is None:
         q = q.unsqueeze(-2)
-        return says(q, torch.where(q > 0, one_hot(token_ids, q.shape[-1]).double(), 0.0))
+        return says(q, torch.where(q > 0, functional.one_hot(token_ids, q.shape[-1]).double(), 0.0))
     return says(q, torch.where(q > 0, draft_probs.double(), 0.0))
 
 

@@ -9,10 +9,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.arguments.spelling import fill
 from cactus_decoding.arguments.values import shown, suggestion
 from cactus_decoding.rules import RULE_CLASSES

@@ -6,10 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict

@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family, round_to
 from cactus_decoding.types import Verdict
@@ -73,4 +70,4 @@ class Typical(Rule):
         """Return the target's rows, or all the mass on its most likely token."""
         if self.recovery == "sample":
             return target_probs
-        return one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

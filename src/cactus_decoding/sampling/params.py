@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
 from cactus_decoding.arguments.checks import check_floats
 from cactus_decoding.arguments.knobs import check_knobs
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.sampling.selection import at_least, cut_row, largest
 from cactus_decoding.sampling.settings import SamplingSettings
 from cactus_decoding.types import LogitsToProbs
@@ -63,7 +60,7 @@ class SamplingParams(SamplingSettings):
             return self._row_by_row(logits)
         logits = logits.float() if logits.dtype.itemsize < 4 else logits
         if self.temperature == 0:
-            return one_hot(logits.argmax(-1), vocabulary).to(logits.dtype)
+            return functional.one_hot(logits.argmax(-1), vocabulary).to(logits.dtype)
         logits = self._scale(logits)
         if 0 < self.top_k < vocabulary:
             floor = logits.topk(self.top_k, dim=-1).values[..., -1:]

@@ -6,9 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 
 _BLOCK, _FEW_BLOCKS = 256, 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from cactus_decoding.arguments.later import Tensor, torch
 
 _GROUP = 64
 """Entries a group. The maxima of the groups cost one pass that the processor does at the speed of memory."""

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
@@ -28,7 +27,7 @@ Record = TypeVar("Record")
 NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED)), "rejected", None)
 """What may have become of a node of a tree."""
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_KINDS_OF_NUMBERS = {"float32": "<f4", "float64": "<f8", "int32": "<i4"}
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -58,12 +57,12 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
     return value
 
 
-def position_from(value: object, where: str) -> TracedPosition:
+def position_from(value: object, where: str, *, rows: bool = True) -> TracedPosition:
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
     given = {"protected": False} | _object(value, where)  # version 0.1 knew of no policy
-    rows = None if given.get("rows") is None else _rows(given["rows"], where)
+    kept = None if given.get("rows") is None or not rows else _rows(given["rows"], where)
     candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
-    return build(TracedPosition, given, where, candidates=candidates, rows=rows)
+    return build(TracedPosition, given, where, candidates=candidates, rows=kept)
 
 
 def tree_to_json(tree: Sequence[TracedNode]) -> list[dict[str, Any]]:
@@ -170,8 +169,8 @@ def _rows(value: Any, where: str) -> PositionRows:
 
 
 def _row(value: dict[str, Any]) -> SparseProbs:
-    values = _from_text(value["values"], _DTYPES[value["dtype"]])
-    token_ids = None if value["token_ids"] is None else _from_text(value["token_ids"], torch.int32)
+    values = _from_text(value["values"], value["dtype"])
+    token_ids = None if value["token_ids"] is None else _from_text(value["token_ids"], "int32")
     vocabulary = int(value["vocabulary"])
     if len(values) != (vocabulary if token_ids is None else len(token_ids)):
         raise ValueError("the length is wrong")
@@ -185,9 +184,8 @@ def _to_text(tensor: Tensor) -> str:
     return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-def _from_text(text: str, dtype: torch.dtype) -> Tensor:
-    kind = {torch.float32: "<f4", torch.float64: "<f8", torch.int32: "<i4"}[dtype]
-    array = np.frombuffer(base64.b64decode(text, validate=True), dtype=kind)
+def _from_text(text: str, dtype: str) -> Tensor:
+    array = np.frombuffer(base64.b64decode(text, validate=True), dtype=_KINDS_OF_NUMBERS[dtype])
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
 
 
@@ -259,8 +257,8 @@ def _line(kind: str, value: Mapping[str, Any]) -> str:
     return as_json({"kind": kind} | dict(value)) + "\n"
 
 
-def read_trace(path: str | Path) -> Trace:
-    """Return the trace that a file holds, also of a response that was interrupted.
+def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
+    """Return the trace that a file holds, also of a response that was interrupted; ``rows`` takes torch and time.
 
     Raises:
         OSError: if the file cannot be read.
@@ -279,7 +277,7 @@ def read_trace(path: str | Path) -> Trace:
         elif end is not None:
             raise ValueError(f"{where}: there must be nothing behind the end of the trace")
         elif kind == "step":
-            steps.append(_step(value, where, steps))
+            steps.append(_step(value, where, steps, rows=rows))
         elif kind == "end":
             end = _end(value, where)
         else:
@@ -308,9 +306,9 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
     return build(TraceHeader, value, where, request=request)
 
 
-def _step(value: dict[str, Any], where: str, before: list[TracedStep]) -> TracedStep:
+def _step(value: dict[str, Any], where: str, before: list[TracedStep], *, rows: bool) -> TracedStep:
     given = enumerate(listed(value, "positions", where))
-    positions = tuple(position_from(one, f"{where}, position {place}") for place, one in given)
+    positions = tuple(position_from(one, f"{where}, position {place}", rows=rows) for place, one in given)
     tree = tree_from(listed(value, "tree", where), where) if "tree" in value else ()
     if tree and len(tree) != value.get("num_drafted"):
         raise ValueError(f"{where}: the tree must have {value.get('num_drafted')} nodes, but has {len(tree)}")

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.generation.detokenizer import UNFINISHED, IncrementalDetokenizer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.tokenizers import Tokenizer
@@ -15,6 +14,12 @@ from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
 from cactus_decoding.tracing.what_if import PositionRows, what_if
 from cactus_decoding.types import ROOT, Fate, Outcome, Visit
+
+
+def check_traced(request: Request) -> None:
+    """Raise `ValueError` for a request whose responses cannot be traced."""
+    if request.lossy:
+        raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
 
 
 class TokenNames:
@@ -63,8 +68,7 @@ class PositionReader:
         top_candidates: int = 5,
         max_rows_bytes: float = 0,
     ) -> None:
-        if request.lossy:
-            raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
+        check_traced(request)
         self._name = TokenNames(tokenizer)
         self._text: IncrementalDetokenizer[Fate] = IncrementalDetokenizer(tokenizer)
         self._request, self._top = request, top_candidates

@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
 from cactus_decoding.arguments.checks import check_integer, check_probabilities, shown
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.auditing import audit_beside, audit_rows, judge_every_token
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.policy.position import Position
@@ -64,7 +61,7 @@ class PositionRows:
     def draft_law(self) -> Tensor:
         """Return the law that n was drawn from, ``[vocabulary]`` in float64: for a deterministic draft n alone."""
         if self.draft is None or self.drafted_id in self.fixed_token_ids:
-            return one_hot(torch.tensor(self.drafted_id), self.target.vocabulary).double()
+            return functional.one_hot(torch.tensor(self.drafted_id), self.target.vocabulary).double()
         row = self.draft.dense().double()
         return without(row, torch.tensor(self.fixed_token_ids)) if self.fixed_token_ids else row
 
@@ -167,7 +164,7 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
 
 def _law_beside(draft: Tensor | None, fixed: Tensor, vocabulary: int) -> Tensor:
     """Return the law of the token that is judged in a tree: the drawn one, or the first fixed one where none is."""
-    law = one_hot(fixed[0], vocabulary).double()
+    law = functional.one_hot(fixed[0], vocabulary).double()
     if draft is None:
         return law
     rest = without(draft, fixed)

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
-
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.drafting.registry import check_names, parse_drafter
 from cactus_decoding.generation.generate import Response
 from cactus_decoding.generation.pair import Pair, load_pair
@@ -276,7 +274,7 @@ class DraftAdaptation:
             return
         for precise, gradient in zip(self._precise, gradients, strict=True):
             precise.grad = gradient.to(precise.dtype)
-        nn.utils.clip_grad_norm_(self._precise, 1.0)
+        torch.nn.utils.clip_grad_norm_(self._precise, 1.0)
         with interruptions_held(), torch.no_grad():
             self._change()
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, NamedTuple
 
-from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_folder, lock, part_of, write_atomically

@@ -9,18 +9,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.extras import needing
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_folder, part_of, replacing
+from cactus_decoding.models.base import CONFIGURED
 from cactus_decoding.models.llama_cpp.part import BESIDE
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.loading import load_tokenizer
 from cactus_decoding.models.names import check_model_name
-from cactus_decoding.models.partial_head import CONFIGURED
 from cactus_decoding.training.acceptance.data import commonest, read_documents
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -59,10 +58,13 @@ def trim_draft(draft: str, data: str, size: int, output: Path) -> int:
         raise ValueError(f"{draft!r} proposes from a part of its vocabulary already: trim the file that it was made of")
     if file is None and not os.path.isdir(draft):
         raise ValueError(f"the draft must be a folder of transformers or a GGUF file, but is {draft!r}")
+    if not configured.is_file() and Path(data).is_dir():
+        raise ValueError(f"{data!r} is a folder that holds no draft: give JSON Lines, or a folder that was trimmed")
+    documents = [] if configured.is_file() else read_documents(data)
     tokenizer = load_tokenizer("draft", draft, local=True)
     if not configured.is_file():
         ends = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
-        texts = (part for each in read_documents(data) for part in (each.prompt, each.completion) if part)
+        texts = (part for each in documents for part in (each.prompt, each.completion) if part)
         kept = commonest((i for text in texts for i in tokenizer(text, add_special_tokens=False).input_ids), size, ends)
     if file is not None:
         return trim_gguf(file.path, kept, output)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.types.proposals import LogitsToProbs, Proposal
 
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.types.proposals import Proposal, StepRows
 
 

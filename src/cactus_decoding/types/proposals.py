@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor
+from cactus_decoding.arguments.later import Tensor, torch
 
 ROOT = -1
 """The node of a tree that stands for the text itself."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.checks import (
     check_device,
     check_floats,
@@ -13,6 +10,7 @@ from cactus_decoding.arguments.checks import (
     check_probabilities,
     check_token_ids,
 )
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.rules.base import draft_probability_of, probability_of
 from cactus_decoding.sampling.rows import draw
@@ -63,7 +61,7 @@ def verify(
         Verification(num_accepted=tensor(1), next_token=tensor(1), relaxed=tensor([False]))
     """
     rule = as_rule(rule)
-    unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
+    unbatched = isinstance(draft_token_ids, torch.Tensor) and draft_token_ids.ndim == 1
     target_probs, draft_probs, draft_token_ids, used = check_arguments(
         target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator, validate=validate
     )
@@ -275,7 +273,7 @@ def verify_block(
     """
     rule = as_rule(rule)
     check_relaxed_target(rule, "block verification")
-    unbatched = isinstance(draft_token_ids, Tensor) and draft_token_ids.ndim == 1
+    unbatched = isinstance(draft_token_ids, torch.Tensor) and draft_token_ids.ndim == 1
     target, draft, ids, used = check_arguments(
         target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator, validate=validate
     )

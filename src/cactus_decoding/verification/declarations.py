@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import fill
 from cactus_decoding.arguments.values import check_choice
+from cactus_decoding.rules import RULES
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ def read_scheme(text: object) -> tuple[SchemeDeclaration, Any]:
         FlyKnobs(window=4, threshold=0.3, top_k=3)
     """
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
+    if isinstance(text, str) and name in RULES:
+        raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
     check_choice("verification", name, tuple(VERIFICATIONS))
     scheme = VERIFICATIONS[str(name)]
     return scheme, fill(scheme.name, scheme.knobs, rest, str(text))

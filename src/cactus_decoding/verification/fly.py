@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.declarations import FlyKnobs

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row

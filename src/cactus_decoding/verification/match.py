@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.sampling.rows import SparseProbs

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.policy.position import Position, target_row
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.sampling.rows import LazyRows, SparseProbs, draw_one

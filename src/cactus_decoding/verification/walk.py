@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.contributed import Contributed
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.policy.decide import Decision, Policy, PolicyState, Why
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams

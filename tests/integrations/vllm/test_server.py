@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from cactus_decoding.cli import main
+from cactus_decoding.integrations.vllm import server
 from cactus_decoding.integrations.vllm.request import request_of
 from cactus_decoding.integrations.vllm.server import memory_arguments, run_server, server_command, speculative_config
 
@@ -93,6 +94,28 @@ def test_a_server_that_is_told_to_end_has_not() -> None:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
+
+
+DEAF = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as an engine does that is starting
+if "child" not in sys.argv:
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[1], "child"])
+    print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_server_that_does_not_listen_is_ended_with_all_that_it_started(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", DEAF, DEAF]
+    run = f"import sys; import {server.__name__} as server; server.GRACE = 0.5; sys.exit(server.run_server({command}))"
+    with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+        assert process.stdout.read() == b""  # until the last of those who have it is gone
 
 
 def test_the_memory_that_is_free_is_asked_for_where_the_user_does_not_say() -> None:

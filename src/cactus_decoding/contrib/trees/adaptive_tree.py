@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.contrib.trees.best_first import PricedTree
 from cactus_decoding.contrib.trees.priced_growth import KeepChances, Placed, PricedGrowth
 from cactus_decoding.drafting.lengths.confidence import confidence

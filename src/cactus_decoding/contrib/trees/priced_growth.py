@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.drafting.lengths.base import ChildCounts
 from cactus_decoding.types import ROOT
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.drafting.automatic.chances import CopyChances, DraftChances
 from cactus_decoding.drafting.automatic.times import PassTimes
 from cactus_decoding.drafting.lengths.confidence import confidence

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic.choosing import Chooser
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.suffix import SuffixDrafter

@@ -15,8 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.lengths.base import FixedLength
 from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.files.jsonl import parse_json

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.arguments.values import check_integer, check_number
 from cactus_decoding.drafting.lengths.confidence import confidence

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.values import check_integer
 from cactus_decoding.types import Drafter, DraftLength
 

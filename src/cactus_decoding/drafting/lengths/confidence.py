@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.lengths.base import FixedLength
 

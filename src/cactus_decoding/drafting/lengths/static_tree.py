@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from torch import Tensor
-
 from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.arguments.values import shown
 from cactus_decoding.drafting.lengths.base import ChildCounts, TreeShape

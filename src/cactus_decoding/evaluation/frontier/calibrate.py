@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import RelaxationAtLength

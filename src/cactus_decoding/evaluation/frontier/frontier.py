@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.auditing import audit, audit_beside
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.evaluation.expected import expected_tokens

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.evaluation.frontier.recorded_rows import PackedRows, RecordedRows, join, pack, step_of_proposals
 from cactus_decoding.evaluation.frontier.tails import TAIL, Shortened, pack_shortened, shortened
 from cactus_decoding.generation.generate import stream
@@ -56,7 +53,7 @@ class Recording:
         self.ends.append(bool(stops))
         if drafted:
             if proposal.probs is None:
-                draft = one_hot(torch.tensor(drafted, dtype=torch.long), self.vocabulary)
+                draft = functional.one_hot(torch.tensor(drafted, dtype=torch.long), self.vocabulary)
             else:
                 draft = proposal.probs[: len(drafted)]
             target, draft = rows.target_along(len(drafted)).float().cpu(), draft.float().cpu()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.evaluation.frontier.recorded_rows import PackedRows
 
 TAIL = 1e-3

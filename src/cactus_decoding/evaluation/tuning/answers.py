@@ -8,9 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.auditing import acceptance
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.generate import stream

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
-import torch
 
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic.times import PassTimes
 from cactus_decoding.drafting.registry import LOOK_UP
 from cactus_decoding.evaluation.expected import steps_taken

@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic import times
 from cactus_decoding.models.base import BaseCachedModel
 

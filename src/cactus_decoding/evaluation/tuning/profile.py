@@ -9,8 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic.times import cache_folder, device_name
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.reading import read_bytes

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic import times
 from cactus_decoding.drafting.automatic.times import PassTimes, keep_times
 from cactus_decoding.drafting.model import ModelDrafter

@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
-
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.integrations.common.relaxed_logits import probability_from_logits
 from cactus_decoding.policy.importance import ImportanceWeights
 from cactus_decoding.policy.phases import Phases
@@ -224,7 +221,7 @@ def _importance(
     if draft is None:
         return importance(target, None, drafted[rows].long().clamp(min=0))
     probs = draft.rows(rows).double()
-    return importance(target, pad(probs, (0, target.shape[1] - probs.shape[1])), None)
+    return importance(target, functional.pad(probs, (0, target.shape[1] - probs.shape[1])), None)
 
 
 def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:

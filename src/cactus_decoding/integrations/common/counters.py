@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.integrations.common.relaxed_logits import PositionCosts
 from cactus_decoding.integrations.common.reports import REPORTED
 from cactus_decoding.rules.base import Rule

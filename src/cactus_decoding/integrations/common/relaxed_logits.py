@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.auditing import audit
 from cactus_decoding.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.divergences.rows import kl_of_rows

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from llama_cpp import LlamaGrammar
 
+from cactus_decoding.arguments.later import torch, without_gradients
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 from cactus_decoding.generation.loop import StopCheck, StoppingCriteria, decode
@@ -166,7 +166,7 @@ class Answer:
         finally:
             reservation.active = False
 
-    @torch.inference_mode()
+    @without_gradients
     def _logprobs(self, outcome: Outcome, place: int, token: int, count: int) -> TokenLogprobs:
         """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
         greedy, node = self.request.sampling.temperature == 0, place - 1

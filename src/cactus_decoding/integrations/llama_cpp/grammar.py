@@ -6,9 +6,8 @@ from typing import Any
 from weakref import finalize
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.models.llama_cpp import library
 from cactus_decoding.models.llama_cpp.weights import GgufModel
 

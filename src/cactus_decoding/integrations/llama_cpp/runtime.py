@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from cactus_decoding.arguments.checks import check_integer, check_number
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.sampling.params import SamplingParams
 
 RowProcessor = Callable[[list[int], Tensor], Tensor]

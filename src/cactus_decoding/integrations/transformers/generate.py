@@ -45,8 +45,8 @@ from cactus_decoding.integrations.transformers.request import (
     sampling_of,
     with_stop_strings,
 )
-from cactus_decoding.models.base import check_fits
-from cactus_decoding.models.cached import CachedModel, ForwardName, vocabulary_size
+from cactus_decoding.models.base import ForwardName, check_fits
+from cactus_decoding.models.cached import CachedModel, vocabulary_size
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import Drafter, LogitsToProbs
 

@@ -10,14 +10,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from cactus_decoding import zoo
 from cactus_decoding.arguments.extras import install
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.registry import DRAFTERS
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm.request import AUDIT_KEY, asked_of
@@ -25,6 +25,8 @@ from cactus_decoding.models.loading import faster_dtype, only_cached
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
+GRACE = 5.0
+"""Seconds in which vLLM may end by itself: an engine that is starting takes note that it should, and goes on."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
 """Options that say how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
@@ -162,22 +164,24 @@ def run_server(command: Sequence[str]) -> int:
     has died; nobody asked it to, so that is a failure here.
     """
     stopping = threading.Event()
-    with tempfile.TemporaryDirectory(prefix="cactus-metrics-") as folder:
-        process = subprocess.Popen(command, env={METRICS_FOLDER: folder} | os.environ)
-
-        def terminate(*_: object) -> None:
-            stopping.set()
+    # what is ignored, as by nohup or in the background, stays so
+    ours = [each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, lambda *_: stopping.set()) for each in ours}
+    try:
+        with tempfile.TemporaryDirectory(prefix="cactus-metrics-") as folder:
+            process = subprocess.Popen(command, env={METRICS_FOLDER: folder} | os.environ, start_new_session=True)
+            while process.poll() is None and not stopping.wait(0.2):
+                pass
             process.terminate()
-
-        before = signal.signal(signal.SIGTERM, terminate)
-        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and whatever it started
             code = process.wait()
-        except KeyboardInterrupt:  # the server has got it too
-            stopping.set()
-            code = process.wait()
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
     if code == 0 and not stopping.is_set():
         print("cactus: the server ended although nobody asked it to; its log says why", file=sys.stderr)
         return 1
-    return code
+    return code if code >= 0 else 128 - code  # as shells tell signals

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 

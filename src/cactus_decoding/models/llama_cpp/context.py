@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.models.llama_cpp import library
 from cactus_decoding.models.llama_cpp.settings import USUAL_CONTEXT_SIZE, LlamaCppSettings
 from cactus_decoding.models.llama_cpp.weights import GgufModel

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.models.llama_cpp.library import offloads

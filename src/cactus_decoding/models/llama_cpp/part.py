@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
-from cactus_decoding.models.partial_head import widened
+from cactus_decoding.arguments.later import Tensor
 
 BESIDE = ".vocabulary.safetensors"
 """What is added to a file's name for that of the file beside it."""
@@ -43,6 +41,8 @@ class VocabularyPart:
         if not file.exists():
             return None
         try:
+            from safetensors.torch import load_file
+
             found = load_file(file)
             part = cls(found["token_ids"], found["embeddings"])
         except (KeyError, OSError, SafetensorError) as error:
@@ -61,4 +61,6 @@ class VocabularyPart:
 
     def widen(self, logits: Tensor) -> Tensor:
         """Return rows as wide as the vocabulary, minus infinity outside the part."""
+        from cactus_decoding.models.partial_head import widened
+
         return widened(logits, self.token_ids, self.vocabulary_size)

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.evaluation.tasks.sources import SOURCES, check_not_held_out, parse_task
 from cactus_decoding.files.jsonl import read_objects, text_of
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.zoo.word_problems import format_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100
 """The label of a token that is not learned, as transformers has it."""

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
@@ -20,6 +18,7 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.training.acceptance.data import TokenSequence, collate
 from cactus_decoding.training.acceptance.losses import parse_loss
 from cactus_decoding.training.acceptance.material import Material

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-
-import torch
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from cactus_decoding import zoo
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.drafting.early_exit import EarlyExit
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.pair import Pair
@@ -20,6 +18,9 @@ from cactus_decoding.models.loading import load_model, only_cached
 from cactus_decoding.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
 from cactus_decoding.training.acceptance.sampling import answer, read_answers
 from cactus_decoding.training.acceptance.settings import Report, TrainingSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +157,8 @@ def of_shape(target: PreTrainedModel, layers: int, width: int) -> PreTrainedMode
             config.num_key_value_heads = config.num_attention_heads
     if getattr(config, "layer_types", None):
         config.layer_types = (config.layer_types * layers)[:layers]
+    from transformers import AutoModelForCausalLM
+
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
@@ -171,13 +174,15 @@ def draft_model(pair: Pair) -> PreTrainedModel:
         Traceback (most recent call last):
         ValueError: a draft that can be trained is a model of transformers, but this one is a NgramDrafter
     """
+    from transformers import PreTrainedModel
+
     model = pair.drafter.model if isinstance(pair.drafter, ModelDrafter) else pair.drafter
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
             f"a draft that can be trained is a model of transformers, but this one is a {type(model).__name__}"
         )
     target = pair.target.model
-    if isinstance(target, nn.Module):
+    if isinstance(target, torch.nn.Module):
         theirs = {_storage(each) for each in chain(target.parameters(), target.buffers())} - {0}
         if any(_storage(each) in theirs for each in model.parameters()):
             raise ValueError(

@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 from transformers import PreTrainedModel
 
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.files.writing import replacing
 from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.training.acceptance.data import IGNORED, TokenSequence, collate
@@ -132,10 +131,10 @@ def coarse(
         (tensor([[0.7500, 0.2500]]), tensor([[0.2500, 0.7500]]))
     """  # fmt: skip
     draft, target = log_rows(draft_logits[..., :vocabulary][mask]), top_log_probs
-    lacking = torch.nn.functional.pad(top_ids >= draft.shape[-1], (0, 1))
+    lacking = functional.pad(top_ids >= draft.shape[-1], (0, 1))
     if lacking.any():
         impossible = torch.finfo(draft.dtype).min / 4
-        draft = torch.nn.functional.pad(draft, (0, int(top_ids.max()) + 1 - draft.shape[-1]), value=impossible)
+        draft = functional.pad(draft, (0, int(top_ids.max()) + 1 - draft.shape[-1]), value=impossible)
         target = log_rows(target.masked_fill(lacking, impossible))
     outcomes = torch.cat([draft.gather(-1, top_ids), _others(draft, top_ids)], -1)
     floor = _floor(draft)  # what neither row has must not weigh: tiny times a hugely negative logarithm is no zero

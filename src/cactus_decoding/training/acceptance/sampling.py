@@ -8,17 +8,17 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.files.jsonl import objects_in, whole_lines
 from cactus_decoding.training.acceptance.data import TokenSequence, collate
 from cactus_decoding.training.acceptance.saving import naming
 
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
 
-@torch.no_grad()
+
 def sample(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -32,6 +32,8 @@ def sample(
     Prompts are token ids, at least one each. The seed is this batch's: torch's own random numbers are left as they
     were.
     """
+    from transformers import GenerationConfig
+
     width, device = max(map(len, prompts)), model.device
     ids = torch.tensor([[0] * (width - len(each)) + list(each) for each in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts], device=device)
@@ -46,7 +48,7 @@ def sample(
         pad_token_id=0,
         use_cache=True,
     )
-    with _plain(model, asked), torch.random.fork_rng(devices=devices):
+    with torch.no_grad(), _plain(model, asked), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         written = model.generate(input_ids=ids, attention_mask=mask)[:, width:].tolist()
     return [_until(answer, stop_token_ids) for answer in written]

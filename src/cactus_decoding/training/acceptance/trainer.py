@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, Trainer
 
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.evaluation.expected import steps_of_texts
 from cactus_decoding.training.acceptance.data import IGNORED
 from cactus_decoding.training.acceptance.losses.base import Loss, Rows

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cactus_decoding import zoo
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.auditing import audit_rows
 from cactus_decoding.divergences.rows import normalised
 from cactus_decoding.drafting.registry import check_names, parse_drafter
@@ -53,6 +51,9 @@ from cactus_decoding.training.acceptance.material import (
 from cactus_decoding.training.acceptance.row_cache import RowCache
 from cactus_decoding.training.acceptance.saving import finish, naming, occupied, unfinished_folder
 from cactus_decoding.training.acceptance.settings import Report, TrainingSettings, check_installed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _ROWS = 256
 """Audited at once."""

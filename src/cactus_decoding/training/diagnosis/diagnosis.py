@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.auditing import audit
 from cactus_decoding.evaluation.expected import steps_taken
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
-from transformers import PreTrainedModel
-
+from cactus_decoding.arguments.later import Tensor, functional, torch, without_gradients
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
@@ -18,6 +14,9 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.rules import Lossless
 from cactus_decoding.training.acceptance.losses.base import Lk, Rows
 from cactus_decoding.training.acceptance.material import draft_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +92,14 @@ def check_request(request: Request) -> None:
         raise ValueError("num_speculative_tokens must be at least 1: without proposals nothing is rejected")
 
 
-@torch.inference_mode()
+@without_gradients
 def _read(model: PreTrainedModel, token_ids: list[int], start: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """Return a draft's rows for the tokens from ``start`` on, and its last hidden states there."""
     given = torch.tensor([token_ids], device=model.device)
     output = model(given, output_hidden_states=True, use_cache=False)
     here = slice(start - 1, len(token_ids) - 1)
     logits = output.logits[0, here]
-    logits = pad(logits, (0, vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts
+    logits = functional.pad(logits, (0, vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts
     return _packed(logits), output.hidden_states[-1][0, here].float().cpu()
 
 

@@ -11,11 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
-import torch
-from torch import Tensor
-from transformers import DynamicCache
-
 from cactus_decoding.arguments.checks import check_integer
+from cactus_decoding.arguments.later import Tensor, torch, without_gradients
 from cactus_decoding.evaluation.engines.engine import Problem
 from cactus_decoding.evaluation.run_config import seed_of
 from cactus_decoding.evaluation.runs.results import Journal
@@ -42,7 +39,7 @@ class Branch:
     seed: int
 
 
-@torch.inference_mode()
+@without_gradients
 def continue_alone(
     pair: Pair,
     branches: Sequence[Branch],
@@ -128,6 +125,8 @@ class _Reader:
         self._model, self._device = pair.target.model, pair.target.device
         self._takes_positions = "position_ids" in inspect.signature(self._model.forward).parameters
         self._keeps_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        from transformers import DynamicCache
+
         self._cache = DynamicCache(config=self._model.config)
         self._mask = torch.zeros(0, 0, dtype=torch.long)
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.extras import needing
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.policy.importance import Importance

@@ -7,11 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import log_softmax
-
 from cactus_decoding.arguments.knobs import Knob, check_knobs
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.evaluation.expected import expected_kept
 
@@ -76,7 +73,7 @@ class Rows:
 
 def log_rows(logits: Tensor) -> Tensor:
     """Return logarithms of rows at temperature 1, finite, in float32 or, where the logits are, float64."""
-    logs = log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    logs = functional.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
     return logs.clamp(min=torch.finfo(logs.dtype).min / 4)
 
 
@@ -107,7 +104,7 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
     """
     laid_out = torch.zeros(mask.shape, dtype=acceptance.dtype, device=acceptance.device)
     laid_out = laid_out.masked_scatter(mask, acceptance)
-    padded = torch.nn.functional.pad(laid_out, (0, num_speculative_tokens - 1))
+    padded = functional.pad(laid_out, (0, num_speculative_tokens - 1))
     return expected_kept(padded.unfold(-1, num_speculative_tokens, 1))[..., -1][mask]
 
 

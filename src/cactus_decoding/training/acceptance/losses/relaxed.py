@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.rules import Cactus, ClampedRatio, as_rule, parse_rule
 from cactus_decoding.training.acceptance.losses.base import Loss, Rows

@@ -1,0 +1,45 @@
+"""torch, imported where it is first used: what is asked for can be read and checked without it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+if TYPE_CHECKING or "torch" in sys.modules:
+    import torch as torch
+    from torch import Tensor as Tensor
+    from torch.nn import functional as functional
+else:
+
+    class Tensor:
+        """Stands for `torch.Tensor` in annotations."""
+
+    class _Later:
+        """Imports a module for the first of its names that is used."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(import_module(self._name), name)
+            setattr(self, name, value)
+            return value
+
+    torch, functional = _Later("torch"), _Later("torch.nn.functional")
+
+
+def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Return a function that runs under `torch.inference_mode`."""
+
+    @wraps(function)
+    def run(*args: Given.args, **options: Given.kwargs) -> Made:
+        with torch.inference_mode():
+            return function(*args, **options)
+
+    return run
