@@ -42,7 +42,7 @@ def numbers(position: Position, rule: AcceptanceRule) -> tuple[float, torch.Tens
     """Return what a rule costs there, h of the drafted token, and the law of recovery."""
     law, token = position.law(position.drafted), position.token_ids[position.drafted]
     given = law.probs if position.is_drawn else None
-    judge = position.judge(rule)
+    judge = position.effective_rule(rule)
     relaxed_prob, scale = judge.judge(position.target.probs, given, torch.tensor([token]))
     start = judge.recovery_target(position.target.probs).double()
     weights = start if scale.isinf().any() else (scale * start - law.probs).clamp(min=0)

@@ -52,7 +52,7 @@ class JudgedHere:
 
     def __init__(self, positions: Sequence[Position], decisions: Sequence[Decision]) -> None:
         self.rules = [each.rule for each in decisions]
-        self._judges = [position.judge(rule) for position, rule in zip(positions, self.rules, strict=True)]
+        self._judges = [position.effective_rule(rule) for position, rule in zip(positions, self.rules, strict=True)]
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         numbers = [

@@ -67,8 +67,8 @@ class Command(TyperCommand):
         left = [each for each in lines if each.startswith("cactus ")][EXAMPLES:]
         lines = [each for each in lines if each not in left]
         if left_out := len(self.params) - len(short.params):
-            told = f"{left_out} more option{'s' * (left_out > 1)}, and more on these"
-            lines.append(f"{told}: [bold]{path} --help-all[/bold]")
+            more = f"{left_out} more option{'s' * (left_out > 1)}, and more on these"
+            lines.append(f"{more}: [bold]{path} --help-all[/bold]")
         elif left or any(_short(each).help != each.help for each in own):
             lines.append(f"More on these options: [bold]{path} --help-all[/bold]")
         short.epilog = "\n\n".join(lines).strip()

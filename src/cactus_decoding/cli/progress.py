@@ -42,11 +42,11 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
         TextColumn("ETA"),
         TimeRemainingColumn(),
     )
-    every, told = max(1, total // LINES), time.monotonic()
-    last, began, before = told, told, 0
+    every, printed = max(1, total // LINES), time.monotonic()
+    last, began, before = printed, printed, 0
 
     def line(done: int, remark: str = "") -> None:
-        nonlocal told, last, began, before
+        nonlocal printed, last, began, before
         now = time.monotonic()
         if not before or now - last < AT_ONCE:  # loading, and what an earlier command did, tell nothing of the pace
             began, before = now, done
@@ -54,8 +54,8 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
         if before < done < total:
             left = (now - began) / (done - before) * (total - done)
             remark = f"{remark}, {about(left)} left" if left >= SECONDS else remark
-        if done % every == 0 or done in (1, total) or now - told > SECONDS:
-            told = now
+        if done % every == 0 or done in (1, total) or now - printed > SECONDS:
+            printed = now
             console.print(f"{what}: {done}/{total} {remark}".rstrip(), soft_wrap=True)
 
     if not console.is_terminal:

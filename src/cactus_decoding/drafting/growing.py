@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.divergences.rows import without
 from cactus_decoding.drafting.lengths import TreeShape
-from cactus_decoding.drafting.lengths.base import Split
+from cactus_decoding.drafting.lengths.base import ChildCounts
 from cactus_decoding.drafting.lookup import LookedUp
 from cactus_decoding.sampling.rows import check_drawn, draw
 from cactus_decoding.types import ROOT, Proposal
@@ -63,7 +63,7 @@ class GrowingTree:
         nodes: Sequence[int],
         logits: Tensor,
         probs: Tensor,
-        splits: Sequence[Split],
+        splits: Sequence[ChildCounts],
         given: Sequence[Sequence[int]],
         choose: Chooser,
     ) -> list[int]:

@@ -36,7 +36,7 @@ class Decision(NamedTuple):
 
     Attributes:
         rule: what judges it.
-        cost: what the request's rule would cost there, in nats; 0 where nobody measures, or it must not judge.
+        cost: what the rule allowed there would cost, in nats; 0 where nobody measures, or none is allowed.
         why: why that rule.
     """
 
@@ -59,7 +59,7 @@ class PolicyState(NamedTuple):
         spent: nats so far; never above the limit.
         pace: where the budget is spread over the tokens expected.
         phase: of the response, for a spending policy that asks.
-        relaxed: how many tokens of this step cost something.
+        num_charged: how many tokens on the way to the position cost something in this step.
     """
 
     rule: AcceptanceRule
@@ -67,7 +67,7 @@ class PolicyState(NamedTuple):
     spent: float = 0.0
     pace: Pace | None = None
     phase: PhaseState = PhaseState()
-    relaxed: int = 0
+    num_charged: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,15 +139,15 @@ class Policy:
             return Decision(rule)
         cost = position.cost(rule)
         most = None if self.budget is None else self.budget.max_relaxed
-        if affords(state, cost) and (most is None or not cost or state.relaxed < most):
+        if affords(state, cost) and (most is None or not cost or state.num_charged < most):
             return Decision(rule, cost)
-        # where the rule costs nothing it asks for nothing
+        # a rule that costs nothing emits what lossless does: that is no falling back, though the limit is used up
         return Decision(_LOSSLESS, cost, Why.FELL_BACK if cost else Why.ALLOWED)
 
     def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
         """Return the state behind a proposed token of this step, had it been kept."""
         if nats := decision.nats:
-            state = state._replace(spent=state.spent + nats, relaxed=state.relaxed + (nats > 0))
+            state = state._replace(spent=state.spent + nats, num_charged=state.num_charged + (nats > 0))
         return state if self.fitted is None else state._replace(phase=self.fitted.after(state.phase, [token_id]))
 
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:
@@ -166,7 +166,7 @@ class Policy:
         """
         spent, pace = state.spent, state.pace
         if self.metered:
-            for decision in decisions:  # one by one, as they were afforded: the same rounding
+            for decision in decisions:  # one by one, as they were afforded: `sum` rounds otherwise
                 spent += decision.nats
         if pace is not None:
             width = pace.width(state.limit - state.spent)  # that of this step
@@ -179,6 +179,7 @@ class Policy:
 
 def affords(state: PolicyState, cost: float) -> bool:
     """Say whether a position's cost fits into what is left."""
+    # without a limit what was measured may be infinite
     return state.spent + cost <= state.limit and (state.spent < state.limit or state.limit == math.inf)
 
 
@@ -216,9 +217,9 @@ _MAX_WIDTH = 20.0
 class Pace(NamedTuple):
     """What the visited positions of a response have cost so far, and at which widths.
 
-    The cost of the positions, each divided by its width to the power 1.5, gives the cost of a position at width 1; the
-    next width is the one at which the tokens still expected cost what is left. The first width stands for the first few
-    observations. Only earlier steps are looked at, so the guarantee of the meter is untouched.
+    The positions' cost over the sum of their widths to the power 1.5 is the cost of a position at width 1; the next
+    width is the one at which the tokens still expected cost what is left. The first width stands for the first few
+    observations. Only earlier steps are looked at, so the limit holds as without a pace.
 
     Attributes:
         expected: tokens over which the budget is spread.

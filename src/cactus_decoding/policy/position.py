@@ -133,7 +133,7 @@ class Position:
     @property
     def is_drawn(self) -> bool:
         """Whether the child that a rule judges was drawn."""
-        return self.drafted >= self.num_fixed
+        return self.num_fixed < len(self.nodes)
 
     @property
     def is_plain(self) -> bool:
@@ -181,13 +181,12 @@ class Position:
                 self._laws[index] = self.draft.without(self.token_ids[:index])
         return self._laws[index]
 
-    def other_than(self, index: int, token_id: int) -> int | None:
-        """Return the child that is a token, if there is one and it is not the child of that index."""
-        if token_id not in self.token_ids or self.token_ids[index] == token_id:
-            return None
-        return self.nodes[self.token_ids.index(token_id)]
+    def child_with(self, token_id: int, *, other_than: int) -> int | None:
+        """Return the child that is a token, if there is one and it is another than a given one."""
+        child = self.nodes[self.token_ids.index(token_id)] if token_id in self.token_ids else other_than
+        return None if child == other_than else child
 
-    def relaxed(self, rule: AcceptanceRule) -> Tensor | None:
+    def relaxed_target(self, rule: AcceptanceRule) -> Tensor | None:
         """Return a rule's h, ``[vocabulary]`` in float64, where it does not depend on the drafted child; else None."""
         if self._relaxed is None or self._relaxed[0] is not rule:
             row = None
@@ -198,18 +197,18 @@ class Position:
             self._relaxed = rule, row
         return self._relaxed[1]
 
-    def judge(self, rule: AcceptanceRule) -> AcceptanceRule:
+    def effective_rule(self, rule: AcceptanceRule) -> AcceptanceRule:
         """Return what judges the drafted child for a rule, given the law of the target."""
         if judges_untempered(rule):
             return JudgedOn(rule, self.untempered)
-        relaxed = self.relaxed(rule)
+        relaxed = self.relaxed_target(rule)
         return rule if relaxed is None else EmittedRows(relaxed)
 
     def audit(self, rule: AcceptanceRule) -> Audit:
         """Return exactly what a rule emits here, by `match` or `recursive`; the acceptance is its drafted child's."""
         from cactus_decoding.auditing import audit_rows
 
-        return audit_rows(self.judge(rule), self.target.probs, self.law(self.drafted).probs)
+        return audit_rows(self.effective_rule(rule), self.target.probs, self.law(self.drafted).probs)
 
     def on_support(self, rule: AcceptanceRule) -> Position:
         """Return the position without what the target excludes, where a rule needs no more and that saves something."""
@@ -222,7 +221,7 @@ class Position:
         return _OnSupport(self)
 
     def cost(self, rule: AcceptanceRule) -> float:
-        """Return the nats of what a rule emits here, or for a rule for temperature 0 of what it gives up."""
+        """Return KL(emitted || target) here in nats; for temperature 0, the log-probability that a rule gives up."""
         if isinstance(rule, Lossless):
             return 0.0
         if (position := self.on_support(rule)) is not self:
@@ -233,7 +232,7 @@ class Position:
             token = torch.tensor([self.token_ids[self.drafted]])
             kept = rule.judge(self.untempered, None, token).relaxed_prob.item() > 0
             return given_up(self.untempered, token).item() if kept else 0.0
-        relaxed = self.relaxed(rule)
+        relaxed = self.relaxed_target(rule)
         return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()
 
     def exceeds(self, token_ids: Tensor, threshold: float, *, untempered: bool = False) -> bool:

@@ -80,7 +80,7 @@ class Visit(NamedTuple):
         node: which token of the proposal.
         token_id: the drafted token.
         rule: what judged it: the lossless rule where a budget could not afford the request's or a policy did not let
-            it, and the rule of this moment where a budget paces it.
+            it; else the request's, narrowed where a budget paces it or importance scales it.
         accepted: whether it was kept.
         relaxed: whether it was kept though the lossless test would have rejected it.
         nats: what the position cost; None where nobody measured.
@@ -113,7 +113,7 @@ class Visit(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """The rule's two numbers about the drafted token, ``[1]`` each."""
+        """The rule's two numbers about a drafted token that has no siblings, ``[1]`` each."""
         judged = self.rows.untempered_of(self.node) if judges_untempered(self.rule) else self.target_probs
         return self.rule.judge(judged, self.draft_probs, torch.tensor([self.token_id], device=judged.device))
 
@@ -167,7 +167,7 @@ class Outcome:
 
     @property
     def num_accepted(self) -> int:
-        """Proposals kept, before any cut by the end of the response."""
+        """Proposals kept, those that a recovered token matched among them, before any cut by the response's end."""
         return len(self.path)
 
     @property

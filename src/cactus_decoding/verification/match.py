@@ -46,17 +46,15 @@ def match(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
         rule, child = judge(position), position.nodes[position.drafted]
         lazily = tree.lazy and position.is_plain and not judges_untempered(rule)
         test = (_test_lazily if lazily else _test)(position, rule, chance)
-        if test.recovery is None:
-            trials.append(Trial(node, child, accepted=True, relaxed=test.relaxed))
-            node = child
-        else:
+        matched = None
+        if test.recovery is not None:
             token = chance.token(test.recovery, test.row)
-            matched = position.other_than(position.drafted, token)
-            trials.append(Trial(node, child, accepted=False, matched=matched))
-            if matched is None:
-                return Walk(path, token, trials)
-            node = matched
-        tree.leave(trials[-1].parent)
+            matched = position.child_with(token, other_than=child)
+        trials.append(Trial(node, child, test.recovery is None, test.relaxed, matched))
+        if test.recovery is not None and matched is None:
+            return Walk(path, token, trials)
+        tree.leave(node)
+        node = child if matched is None else matched
         path.append(node)
     row = tree.row(node)
     return Walk(path, chance.token(row.probs, row), trials)
@@ -85,7 +83,7 @@ def _test(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Te
     promised = isinstance(rule, Rule) and rule.never_stricter_than_lossless and not rule.needs_whole_draft_row
     if losslessly and promised:
         return _Test()
-    judge = position.judge(rule)
+    judge = position.effective_rule(rule)
     given = law.probs if position.is_drawn else None
     relaxed_prob, scale = judge.judge(target.probs, given, torch.tensor([token]))
     if chance.below(child, ratio(relaxed_prob.item(), p)):

@@ -150,7 +150,7 @@ Scheme = Callable[[Tree, Judge, RandomSource], Walk]
 
 def relaxed_row(position: Position, rule: AcceptanceRule) -> Tensor:
     """Return h at a position; raise `ValueError` where it depends on the drafted child."""
-    relaxed = position.relaxed(rule)
+    relaxed = position.relaxed_target(rule)
     if relaxed is None:
         raise ValueError(_NEEDS_H.format(how="this verification", rule=rule))
     return relaxed

@@ -60,13 +60,14 @@ def walk(
         from cactus_decoding.verification.batched import verified_at_once
 
         walked = verified_at_once(state.rule, rows, numbers)
-        judge = NodeJudge(policy, state, rows.proposal, dict.fromkeys(rows.proposal.children, Decision(state.rule)))
+        decisions = [Decision(state.rule)] * len(walked.trials)
     else:
         walked = scheme(tree, judge, numbers)
-        # which tokens are relaxed: `match` knows of each, the others by what the same numbers make of lossless
+        # which tokens are relaxed: `match` knows of each, and so does `fly`, which is for the lossless rule alone; the
+        # others by what the same numbers make of lossless
         if scheme is not match and not isinstance(state.rule, Lossless):
             walked = walked.compared_with(scheme(tree, lambda position: _LOSSLESS, numbers.again()))
-    decisions = [judge.decisions[trial.parent] for trial in walked.trials]
+        decisions = [judge.decisions[trial.parent] for trial in walked.trials]
     visits = [
         _visit(rows, trial, decision, metered=policy.metered)
         for trial, decision in zip(walked.trials, decisions, strict=True)
@@ -78,12 +79,10 @@ def walk(
 class NodeJudge:
     """Asks a policy about positions, each once, in the state that the tokens before it lead to."""
 
-    def __init__(
-        self, policy: Policy, state: PolicyState, nodes: Proposal, decisions: dict[int, Decision] | None = None
-    ) -> None:
+    def __init__(self, policy: Policy, state: PolicyState, nodes: Proposal) -> None:
         self._policy, self._nodes = policy, nodes
         self._states = {ROOT: state}
-        self.decisions: dict[int, Decision] = {} if decisions is None else decisions
+        self.decisions: dict[int, Decision] = {}
 
     def __call__(self, position: Position) -> AcceptanceRule:
         """Return what judges the position."""

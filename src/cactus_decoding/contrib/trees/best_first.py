@@ -75,7 +75,7 @@ class BestFirstTree(PricedTree):
         >>> import torch
         >>> growth = BestFirstTree(nodes=4).grow(8)
         >>> growth.split(torch.tensor([[0.97, 0.02, 0.01]]).log(), [[]])  # the draft is sure: further levels gain more
-        [Split(fixed=1, drawn=0)]
+        [ChildCounts(fixed=1, drawn=0)]
         >>> growth.promising()
         [0]
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.drafting.lengths.base import Split
+from cactus_decoding.drafting.lengths.base import ChildCounts
 from cactus_decoding.types import ROOT
 
 _STEP = 1.3
@@ -27,7 +27,7 @@ class OpenNode(NamedTuple):
     fixed: Sequence[float]
     drawn: Sequence[float]
 
-    def values(self, split: Split) -> list[float]:
+    def values(self, split: ChildCounts) -> list[float]:
         """Return how likely each of some children is reached and kept."""
         fixed = [self.reach * chance for chance in self.fixed[: split.fixed]]
         return [*fixed, self.reach * self.drawn[split.fixed]] if split.drawn else fixed
@@ -39,12 +39,12 @@ class Priced(NamedTuple):
     ``gain`` is what they and those that may follow are worth beyond it, ``total`` how many these are together.
     """
 
-    split: Split
+    split: ChildCounts
     gain: float
     total: int
 
 
-_NOTHING = Priced(Split(0, 0), 0.0, 0)
+_NOTHING = Priced(ChildCounts(0, 0), 0.0, 0)
 
 
 def worth(value: float, price: float, going_on: float, levels: int) -> tuple[float, int]:
@@ -75,9 +75,9 @@ def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) 
     Example:
         >>> candidate = OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])
         >>> best_split(candidate, 0.15, 0.9, 0).split  # the likeliest, and one of the others
-        Split(fixed=1, drawn=1)
+        ChildCounts(fixed=1, drawn=1)
         >>> best_split(candidate, 0.45, 0.9, 0).split
-        Split(fixed=0, drawn=1)
+        ChildCounts(fixed=0, drawn=1)
     """
     reach, fixed, drawn = candidate
     best, gain, count = _NOTHING, 0.0, 0
@@ -88,17 +88,17 @@ def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) 
                 break
             gain, count = gain + more, count + further
             if gain > best.gain:
-                best = Priced(Split(number, 0), gain, count)
+                best = Priced(ChildCounts(number, 0), gain, count)
         if number < len(drawn):
             more, further = worth(reach * drawn[number], price, going_on, levels)
             if gain + more > best.gain:
-                best = Priced(Split(number, 1), gain + more, count + further)
+                best = Priced(ChildCounts(number, 1), gain + more, count + further)
     return best
 
 
 def affordable(
     candidates: Sequence[OpenNode], left: int, going_on: float, levels: int, begin: float, least: float = _LEAST
-) -> tuple[float, list[Split]]:
+) -> tuple[float, list[ChildCounts]]:
     """Return the lowest price at which no more tokens are worth it than are left, and the children at that price.
 
     Of the tokens of a level these are the children; ``left`` counts what follows them too. The search begins at
@@ -107,7 +107,7 @@ def affordable(
     Example:
         >>> candidates = [OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])]
         >>> [affordable(candidates, left, 0.9, 0, 0.1)[1] for left in (1, 2, 3)]
-        [[Split(fixed=0, drawn=1)], [Split(fixed=1, drawn=1)], [Split(fixed=2, drawn=1)]]
+        [[ChildCounts(fixed=0, drawn=1)], [ChildCounts(fixed=1, drawn=1)], [ChildCounts(fixed=2, drawn=1)]]
     """
     price, low, high = max(begin, least), 0.0, 1.0
     fitting, splits = 1.0, [_NOTHING.split] * len(candidates)
@@ -194,7 +194,7 @@ class PricedGrowth:
         """Leave room for tokens that the tree has in any case."""
         self._left -= num_given
 
-    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[Split]:
+    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[ChildCounts]:
         """Say how many children the tokens get that have just been read."""
         self._levels -= 1
         self.passes += 1
@@ -241,7 +241,7 @@ class PricedGrowth:
         promising = [i for i, gain in gains.items() if gain > 0]
         return promising if sum(gains[i] for i in promising) > self._price_of_level else []
 
-    def _place(self, node: int, given: Sequence[float], row: list[float], split: Split, place: int) -> None:
+    def _place(self, node: int, given: Sequence[float], row: list[float], split: ChildCounts, place: int) -> None:
         """Take note of which children a token gets."""
         if not given and not any(split):
             return

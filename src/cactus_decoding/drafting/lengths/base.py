@@ -80,7 +80,7 @@ class PerResponse(LearnsNothing, ABC):
         """Return what chooses and what proposes in a response of up to so many tokens that begins on these models."""
 
 
-class Split(NamedTuple):
+class ChildCounts(NamedTuple):
     """How many children a token gets.
 
     Attributes:
@@ -104,7 +104,7 @@ class Growth(Protocol):
         """Hear before the first level how many tokens the tree has in any case."""
         ...
 
-    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> Sequence[Split]:
+    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
         """Say how many children the tokens get that have just been read, beside those that are given.
 
         Args:

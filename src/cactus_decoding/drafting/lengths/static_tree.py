@@ -11,7 +11,7 @@ from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.arguments.values import shown
-from cactus_decoding.drafting.lengths.base import Split, TreeShape
+from cactus_decoding.drafting.lengths.base import ChildCounts, TreeShape
 
 MAX_NODES = 1024
 """Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""
@@ -111,7 +111,7 @@ class StaticTree(TreeShape):
 
     def grow(self, limit: int) -> StaticGrowth:
         """Begin the tree of a step."""
-        return StaticGrowth([Split(max(0, n - self.drawn), min(n, self.drawn)) for n in self.branching[:limit]])
+        return StaticGrowth([ChildCounts(max(0, n - self.drawn), min(n, self.drawn)) for n in self.branching[:limit]])
 
 
 class StaticGrowth:
@@ -121,20 +121,20 @@ class StaticGrowth:
         splits: of each level.
     """
 
-    def __init__(self, splits: list[Split]) -> None:
+    def __init__(self, splits: list[ChildCounts]) -> None:
         self._ahead = splits[::-1]
         self._new = 0
 
     def reserve(self, num_given: int) -> None:
         """Leave the shape as it is: given tokens come on top."""
 
-    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[Split]:
+    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[ChildCounts]:
         """Say how many children each token gets."""
         fixed, drawn = self._ahead.pop()
         splits = []
         for each in given:
             count = min(fixed + drawn, logits.shape[-1] - len(each))  # no more than there are tokens
-            splits.append(Split(count - min(drawn, count), min(drawn, count)))
+            splits.append(ChildCounts(count - min(drawn, count), min(drawn, count)))
         self._new = sum(map(sum, splits)) + sum(map(len, given))
         return splits
 

@@ -34,15 +34,15 @@ _BESIDE = [(3, 3), (3, -8), (-13, 3), (-13, -8), (9, -3), (-19, -3), (3, 11), (3
 TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
 
 
-def score_picture(summaries: Sequence[RunSummary], band: Interval | None, told: str = "95 % interval") -> str:
+def score_picture(summaries: Sequence[RunSummary], band: Interval | None, interval: str = "95 % interval") -> str:
     """Return score against acceptance rate: all rules, with intervals.
 
-    ``band`` is the target's own score with the ends of an interval, and ``told`` says which.
+    ``band`` is the target's own score with the ends of an interval, and ``interval`` says which.
     """
     figure = new_figure()
     panel = figure.subplots()
     if band is not None:
-        panel.axhspan(band.low, band.high, color=BAND, label=f"target alone, {told}")
+        panel.axhspan(band.low, band.high, color=BAND, label=f"target alone, {interval}")
         panel.axhline(band.value, color=GREY, lw=1)
     _scatter(panel, summaries, "acceptance_rate", "score")
     panel.set(xlabel="acceptance rate: accepted ÷ drafted", ylabel="score")

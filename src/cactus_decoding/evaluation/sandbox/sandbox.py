@@ -73,8 +73,8 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
             with suppress(BlockingIOError):  # nothing was said, and somebody could still say something
                 said = os.read(reads, 1024)
             os.close(reads)
-    isolated, _, told = said.decode(errors="replace").partition("\n")
-    return Outcome(secrets.compare_digest(told, secret), tuple(isolated.split()))
+    isolated, _, proof = said.decode(errors="replace").partition("\n")
+    return Outcome(secrets.compare_digest(proof, secret), tuple(isolated.split()))
 
 
 def missing_isolation() -> str:

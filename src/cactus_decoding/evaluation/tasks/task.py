@@ -246,7 +246,7 @@ def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: t
     messages = [problem.prompt, problem.begun + answer.text]
     for turn, message in enumerate(problem.follow_ups, 1):
         asked = engine.chat_prompt([*messages, message], config.chat.system)
-        told = engine.answer(asked, replace(request, seed=seed_of(request.seed or 0, turn)))
-        messages += [message, told.text]
-        answer += told
+        reply = engine.answer(asked, replace(request, seed=seed_of(request.seed or 0, turn)))
+        messages += [message, reply.text]
+        answer += reply
     return answer

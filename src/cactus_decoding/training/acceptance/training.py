@@ -219,7 +219,7 @@ def write_model(
         measured.append(found)
     before, after = measured
     about = provenance(settings.as_dict() | {"data_sha256": material.digest})
-    told = {
+    record = {
         "provenance": about,
         "documents": {"all": len(material.documents)} | {n: len(p) for n, p in material.parts._asdict().items()},
         "before": {rule: each._asdict() for rule, each in before.items()},
@@ -229,7 +229,7 @@ def write_model(
     text = card(settings, material=material, before=before, after=after, commit=about["commit"])  # type: ignore[arg-type]
     with naming(folder):
         (folder / "README.md").write_text(text, encoding="utf-8")
-        (folder / "training.json").write_text(as_json(told, indent=2), encoding="utf-8")
+        (folder / "training.json").write_text(as_json(record, indent=2), encoding="utf-8")
         if material.answers is not None:
             shutil.copy(material.answers, folder)
     return folder
