@@ -74,7 +74,7 @@ def diagnose(
     """
     check_names(target, draft)  # first: no torch for a mistyped name
     if draft is not None and is_drafter(draft):
-        raise ValueError(f"a draft that can be probed is a model of its own, but --draft is {draft!r}")
+        raise ValueError(f"a draft that can be trained is a model of transformers, but --draft is {draft!r}")
     from cactus_decoding import Request, load_pair
     from cactus_decoding.evaluation.chat import as_settings
     from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
