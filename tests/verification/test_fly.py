@@ -13,12 +13,13 @@ from support.exact_enumeration import Law
 from support.tree_enumeration import Models, distance, product_law, respond, steps, uniform_shape
 from torch import Tensor
 
-from cactus_decoding import Request, generate, load_pair
+from cactus_decoding import Request, generate, load_pair, parse_rule
 from cactus_decoding.evaluation.engines.engine import TransformersEngine
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.generation.settings import with_usual_proposals
-from cactus_decoding.rules import ClampedRatio, Lossless, Rule
+from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing import stream_trace
+from cactus_decoding.types import AcceptanceRule
 from cactus_decoding.verification.declarations import FlyKnobs
 from cactus_decoding.verification.fly import fly
 from cactus_decoding.verification.tree import Scheme
@@ -118,7 +119,7 @@ def test_a_window_without_room_or_an_infinite_threshold_is_lossless(knobs: FlyKn
     assert distance(measured(models, knobs, 3, 4), product_law(lambda text: models(text)[0], 3, 4)) < EXACT
 
 
-def cost(scheme: Scheme, rule: Rule, models: Models, length: int = 5) -> tuple[float, float]:
+def cost(scheme: Scheme, rule: AcceptanceRule, models: Models, length: int = 5) -> tuple[float, float]:
     """Return tokens a step, and the total variation of responses to the target's."""
     law, steps_taken, unfinished = defaultdict(float), 0.0, defaultdict(float, {(): 1.0})
     while unfinished:
@@ -138,7 +139,7 @@ def test_at_equal_tokens_a_step_it_moves_responses_less_than_the_clamped_ratio_o
     look_ahead = partial(fly, knobs=FlyKnobs(1, 0.3), greedy=False)
     for seed, width, better in ((4, 0.8, True), (5, 2.5, False)):
         ours = cost(look_ahead, Lossless(), Models(3, seed))
-        theirs = cost(SCHEMES["token"], ClampedRatio(width), Models(3, seed))
+        theirs = cost(SCHEMES["token"], parse_rule(f"clamped:width={width}"), Models(3, seed))
         assert (ours[0] > theirs[0]) is better
         assert (ours[1] < theirs[1]) is better
 
