@@ -92,6 +92,8 @@ def main() -> None:
     result: dict[str, Any] = {}
 
     def write() -> None:
+        if result.get("answers"):  # an interrupted run has fewer than were asked for
+            said["prompts"] = 1 + result["answers"][-1]["prompt"]
         given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
 
     if given.starts:

@@ -3,6 +3,7 @@
 The answers are written once, by ``collect``, and ``replay`` goes through them without a model: at temperature 0 a
 proposal is kept as far as it agrees with the answer, so that the counts are exact. Prompts come from a folder with
 ``gsm8k_test.jsonl`` and ``spec_bench.jsonl`` as published, and from files of this package, which are to be edited.
+``beside`` has llama.cpp's server answer the same prompts, edits alone, with its own look-ups.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pairing import write
+from pairing import RESULTS, write
+from servers import llama_server, running
 
 import cactus_decoding
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -98,6 +100,34 @@ def replay(answer: dict[str, Any], look_up: LookUp) -> Counter[str]:
     return counts
 
 
+LLAMA_CPP: dict[str, tuple[str, ...]] = {
+    "ngram-cache": (),
+    "ngram-simple": ("--spec-ngram-simple-size-m", str(LIMIT)),
+    "ngram-simple, of 3 tokens": ("--spec-ngram-simple-size-m", str(LIMIT), "--spec-ngram-simple-size-n", "3"),
+}
+"""Look-ups of llama.cpp's server, with what they propose at most; it looks up 12 tokens where nobody says."""
+
+
+def beside(binary: Path, target: Path, answers: list[dict[str, Any]]) -> dict[str, Counter[str]]:
+    """Return the counts of llama.cpp's server, greedy, on the prompts of answers, and of `suffix` on what it writes."""
+    found = {}
+    for name, options in LLAMA_CPP.items():
+        kind = ("--spec-type", name.partition(",")[0], "--spec-draft-n-max", str(LIMIT))
+        counts = found[name] = Counter[str]()
+        with running(llama_server(binary, target, None, 1, 1024, *kind, *options)) as server:
+            for answer in answers:
+                asked = {"prompt": answer["prompt"], "n_predict": len(answer["answer"]), "temperature": 0}
+                told = server.post("/completion", asked | {"return_tokens": True})
+                timings = told["timings"]
+                accepted = timings.get("draft_n_accepted", 0)
+                counts.update(steps=timings["predicted_n"] - accepted, accepted=accepted)
+                counts.update(proposed=timings.get("draft_n", 0))
+                written = answer | {"answer": told["tokens"]}
+                counts.update({f"suffix {key}": count for key, count in replay(written, of(SuffixDrafter())).items()})
+                print(name, dict(counts), flush=True)
+    return found
+
+
 def table(results: dict[str, dict[str, Counter[str]]]) -> str:
     """Return accepted per step, and proposed per accepted in brackets, as Markdown."""
     kinds = [*next(iter(results.values()))]
@@ -123,7 +153,19 @@ def main() -> None:
     collecting.add_argument("--tokens", type=int, default=64, help="of an answer at most")
     replaying = ways.add_parser("replay", help="count what look-ups propose and what is kept")
     replaying.add_argument("answers", type=Path, nargs="+")
+    serving = ways.add_parser("beside", help="have llama.cpp's server look up, on edits")
+    serving.add_argument("answers", type=Path)
+    serving.add_argument("target", type=Path, help="the GGUF file that wrote them")
+    serving.add_argument("--llama-server", type=Path, required=True)
     arguments = parser.parse_args()
+    if arguments.way == "beside":
+        name, answers = arguments.answers.stem, map(json.loads, arguments.answers.read_text().splitlines())
+        edits = [each for each in answers if each["kind"] == "a file to be edited"]
+        kept = RESULTS / "look_ups_llama_cpp.json"
+        found = json.loads(kept.read_text())["results"] if kept.exists() else {}
+        found[name] = beside(arguments.llama_server, arguments.target, edits)
+        write("look_ups_llama_cpp", {"answers": [*found], "limit": LIMIT}, found)
+        return
     if arguments.way == "collect":
         collect(arguments.target, arguments.data, arguments.prompts, arguments.tokens, arguments.output)
         return

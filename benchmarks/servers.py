@@ -74,6 +74,15 @@ class Server:
         finally:
             connection.close()
 
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return what a request is answered as a whole."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            return dict(json.loads(connection.getresponse().read()))
+        finally:
+            connection.close()
+
     def chat(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
         """Stream a conversation's answer; go away after so many parts."""
         answer, before, began = Answer(), self.processor_seconds(), time.perf_counter()

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from cactus_decoding.evaluation.engines.engine import Problem
 from cactus_decoding.evaluation.frontier.tails import shortened
 from cactus_decoding.evaluation.run_config import seed_of
 from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.evaluation.tasks.task import in_chat
+from cactus_decoding.evaluation.tasks.task import Task, in_chat
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.tensors import write_tensors
 from cactus_decoding.models.llama_cpp.context import Context, Portion
@@ -138,8 +139,7 @@ def collect(
         for task, place, problem in todo:
             if (folder / file_of(task, place)).exists():
                 continue
-            asked = in_chat_alone(problem, tokenizer)
-            prompt = tokenizer(asked.prompt).input_ids
+            prompt = prompt_of(problem, tokenizer)
             if len(prompt) > PROMPT:
                 continue
             text = Text(task, place, problem, prompt, torch.Generator().manual_seed(seed_of(0, place)))
@@ -174,11 +174,9 @@ def collect(
             print(f"{time.strftime('%H:%M:%S')} {positions} positions, {kept:.0f} tokens kept of a row", flush=True)
 
 
-def in_chat_alone(problem: Problem, tokenizer: object) -> Problem:
-    """Return a problem as the chat template writes it."""
-    from cactus_decoding.evaluation.tasks.task import Task
-
-    return in_chat(Task("", (problem,)), tokenizer, Chat()).problems[0]
+def prompt_of(problem: Problem, tokenizer: Any) -> list[int]:
+    """Return the tokens of a problem as the chat template writes it."""
+    return list(tokenizer(in_chat(Task("", (problem,)), tokenizer, Chat()).problems[0].prompt).input_ids)
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
 """What cheap drafts cost and bring on a real pair of GGUF files, beside the draft as it came and look-up.
 
-    python -m studies.training.cheap_drafts answer WORK --target T.gguf --task gsm8k:path=gsm8k_test.jsonl ...
-    python -m studies.training.cheap_drafts measure WORK --target T.gguf --draft "0.5B=D.gguf" --draft "16,384 rows=E.gguf" ...
+    python -m studies.training.cheap_drafts ANSWERS --target T.gguf --draft "0.5B=D.gguf" --draft "16,384 rows=E.gguf"
+        --task gsm8k:path=gsm8k_test.jsonl --task humaneval:path=HumanEval.jsonl
     python -m studies.training.run --only-render
 
-``answer`` has the target write the beginnings of its answers in chat at temperature 1 and keeps its rows in WORK.
-``measure`` reads drafts along them: a position's acceptance is the sum of min(p, q), a step's tokens follow from that
-(`steps_taken`), and of look-up from what it really proposes there. Tokens per second are arithmetic on these and on
-passes timed in turn by the processor's clock, on one thread, so that other programs' load does not count as much.
-"""  # noqa: E501
+ANSWERS is the folder of `studies.real_pair.collect`: the target's own answers in chat with its rows, of which an answer
+file keeps all but a thousandth. Drafts are read along them: a position's acceptance is the sum of min(p, q), a step's
+tokens follow from that (`steps_taken`), and of look-up from what it really proposes there. Tokens per second are
+arithmetic on these and on passes timed by the processor's clock, on one thread, so that other programs' load does not
+count as much.
+"""
 
 from __future__ import annotations
 
@@ -16,157 +17,102 @@ import json
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from cactus_decoding.drafting.automatic.times import time_passes
 from cactus_decoding.drafting.suffix import SuffixDrafter
-from cactus_decoding.evaluation.chat import Chat, tokenizer_of
+from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.expected import steps_taken
 from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.evaluation.tasks.task import in_chat
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.models.llama_cpp.context import Context, Portion
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel
-from cactus_decoding.models.llama_cpp.settings import LlamaCppSettings, parse_gguf
-from cactus_decoding.models.llama_cpp.weights import GgufModel
+from cactus_decoding.models.llama_cpp.settings import GgufFile, parse_gguf
+from studies.real_pair.answers import Answers, read_answers
+from studies.real_pair.collect import prompt_of
 
 RESULT = Path("studies/training/results/cheap_drafts.json")
 LENGTHS, ROUNDS, CONTEXT = range(8), 3, 1024
 
 
-def answer(given: Namespace) -> None:
-    """Write the target's answers, all in one batch, and its rows."""
-    model = GgufModel.load("target", Path(given.target))
-    tokenizer, generator = tokenizer_of(given.target), torch.Generator().manual_seed(given.seed)
-    problems = [
-        (task.name, problem)
-        for spelled in given.task
-        for task in [in_chat(parse_task(spelled, given.problems, chat=True), tokenizer, Chat())]
-        for problem in task.problems
-    ]
-    prompts = [list(tokenizer(problem.prompt).input_ids) for _, problem in problems]
-    context = Context.make(model, LlamaCppSettings(context_size=CONTEXT, threads=1), len(prompts))
-    rows: list[list[Tensor]] = []
-    for number, prompt in enumerate(prompts):
-        rows.append([context.read([Portion(number, np.array(prompt), 0, 1)])[0].clone()])
-        print(f"read prompt {number + 1} of {len(prompts)}", flush=True)
-    answers: list[list[int]] = [[] for _ in prompts]
-    live = list(range(len(prompts)))
-    for length in range(given.tokens):
-        for number in live:
-            answers[number].append(int(rows[number][-1].softmax(-1).multinomial(1, generator=generator)))
-        live = [n for n in live if answers[n][-1] not in model.stop_token_ids and length + 1 < given.tokens]
-        portions = [Portion(n, np.array(answers[n][-1:]), len(prompts[n]) + length, 1) for n in live]
-        for number, row in zip(live, context.read(portions).clone() if live else [], strict=True):
-            rows[number].append(row)
-        print(f"wrote {length + 1} tokens of {len(live)}", flush=True)
-    given.work.mkdir(parents=True, exist_ok=True)
-    save_file({str(n): torch.stack(each) for n, each in enumerate(rows)}, given.work / "rows.safetensors")
-    about = provenance(
-        {
-            "target": Path(given.target).name,
-            "tasks": [each.partition(":")[0] for each in given.task],
-            "problems": given.problems,
-            "tokens": given.tokens,
-            "seed": given.seed,
-            "temperature": 1.0,
-        }
-    )
-    texts = [
-        {"task": name, "prompt": prompt, "answer": text}
-        for (name, _), prompt, text in zip(problems, prompts, answers, strict=True)
-    ]
-    write_atomically(given.work / "answers.json", json.dumps({"provenance": about, "texts": texts}))
-
-
-def logits_of(model: LlamaCppModel, text: Mapping[str, Any]) -> Tensor:
-    """Return a draft's logits at each position of an answer."""
-    model.reset()
-    ids = [*text["prompt"], *text["answer"]]
-    return model.append(ids[:-1], len(text["answer"])).clone()
-
-
-def acceptance(logits: Tensor, target: Tensor) -> Tensor:
+def acceptance(model: LlamaCppModel, prompt: Sequence[int], answers: Answers, number: int) -> Tensor:
     """Return the chance that lossless verification keeps a draft's proposal, at each position of an answer."""
-    rows = (each[:, : target.shape[1]].double().softmax(-1) for each in (logits, target))
-    return torch.minimum(*rows).sum(-1)
+    here = answers.problem == number
+    written, counts = answers.written[here].tolist(), answers.counts[here].tolist()
+    start = int(answers.counts[answers.problem < number].sum())
+    kept = zip(
+        *(each[start : start + sum(counts)].split(counts) for each in (answers.token_ids, answers.target)), strict=True
+    )
+    model.reset()
+    rows = model.append([*prompt, *written[:-1]], len(written))
+    found = [
+        torch.minimum(row.double().softmax(-1)[ids.long()], target.double()).sum()
+        for row, (ids, target) in zip(rows, kept, strict=True)
+    ]
+    return torch.stack(found)
 
 
-def looked_up(text: Mapping[str, Any], limit: int) -> int:
+def looked_up(prompt: Sequence[int], answer: Sequence[int], limit: int) -> int:
     """Return how many steps an answer takes whose proposals are looked up."""
     drafter, steps, place = SuffixDrafter(), 0, 0
-    answer = text["answer"]
     while place < len(answer):
-        ids = [*text["prompt"], *answer[:place]]
+        ids = [*prompt, *answer[:place]]
         found = drafter.propose(ids, limit, lambda logits, _: logits, None).token_ids if limit else []
         kept = next((i for i, token in enumerate(found) if [token] != answer[place + i : place + i + 1]), len(found))
         place, steps = place + kept + 1, steps + 1
     return steps
 
 
-def pass_times(models: Mapping[str, tuple[LlamaCppModel, Sequence[int]]], prefix: Sequence[int]) -> dict[str, Any]:
-    """Return processor seconds of passes behind a text, by model and width: medians of rounds taken in turn."""
-    found: dict[str, dict[int, list[float]]] = {name: {n: [] for n in widths} for name, (_, widths) in models.items()}
-    for model, _ in models.values():
-        model.reset()
-        model.append(list(prefix), 1)
-    for _ in range(ROUNDS):
-        for name, (model, widths) in models.items():
-            for width in widths:
-                began = time.process_time()
-                model.append([*prefix[:width]], width)
-                found[name][width].append(time.process_time() - began)
-                model.rollback(len(prefix))
-    return {name: {n: median(times) for n, times in each.items()} for name, each in found.items()}
-
-
 def measure(given: Namespace) -> None:
-    """Write the result file, again after each task; that of a draft ``FILE<NAME`` has the rows of NAME in its part."""
-    kept = json.loads((given.work / "answers.json").read_text())
-    rows, texts = load_file(given.work / "rows.safetensors"), kept["texts"]
-    drafts = {name: path.partition("<") for name, _, path in (each.partition("=") for each in given.draft)}
-    models = {name: load(path) for name, (path, _, _) in drafts.items()}
-    widths = {"target": (load(given.target), [k + 1 for k in LENGTHS])}
-    seconds = pass_times(widths | {label: (model, [1]) for label, model in models.items()}, texts[0]["prompt"])
+    """Write the result file, again after each task."""
+    problems = {spelled.partition(":")[0]: parse_task(spelled, chat=True).problems for spelled in given.task}
+    answers, tokenizer = read_answers(given.answers, list(problems)), tokenizer_of(given.target)
+    named = [("target", given.target), *(each.split("=", 1) for each in given.draft)]
+    files = {label: file for label, path in named if (file := parse_gguf(path)) is not None}
+    models = {label: load(file) for label, file in files.items()}
+    widths = {"target": (models.pop("target"), [k + 1 for k in LENGTHS])} | {
+        label: (model, [1]) for label, model in models.items()
+    }
+    seconds = {name: time_passes(model, each, time.process_time, ROUNDS) for name, (model, each) in widths.items()}
     print(seconds, flush=True)
-    files = {label: Path(path).stat().st_size for label, (path, _, _) in drafts.items()}
-    about = {"target": Path(given.target).name, "bytes": files, "threads": 1, "rounds": ROUNDS} | given.about
-    content: dict[str, Any] = {"provenance": provenance(about), "answers": kept["provenance"], "seconds": seconds}
-    content["tasks"] = {}
-    for name in dict.fromkeys(text["task"] for text in texts):
-        places = [n for n, text in enumerate(texts) if text["task"] == name]
+    sizes = {label: files[label].path.stat().st_size for label in models}
+    about = {"target": files["target"].path.name, "bytes": sizes, "threads": 1, "rounds": ROUNDS} | given.about
+    collected = json.loads((given.answers / "collected.json").read_text())
+    content: dict[str, Any] = {"provenance": provenance(about), "answers": collected, "seconds": seconds, "tasks": {}}
+    for name in problems:
+        places = [i for i, each in enumerate(answers.about) if each["task"] == name][: given.problems]
         chances: dict[str, list[Tensor]] = {label: [] for label in models}
-        for n in places:
-            read: dict[str, Tensor] = {}
+        steps, positions = [0 for _ in LENGTHS], 0
+        for i in places:
+            prompt = prompt_of(problems[name][answers.about[i]["place"]], tokenizer)
+            written = answers.written[answers.problem == i].tolist()
             for label, model in models.items():
-                part, whole = model.model.part, drafts[label][2]
-                if whole and part is not None:
-                    read[label] = part.widen(read[whole][:, part.token_ids])
-                else:
-                    read[label] = logits_of(model, texts[n])
-                chances[label].append(acceptance(read[label], rows[str(n)]))
-            print(name, n, {label: round(float(each[-1].mean()), 3) for label, each in chances.items()}, flush=True)
-        told: dict[str, Any] = {"positions": sum(len(texts[n]["answer"]) for n in places), "drafts": {}}
+                chances[label].append(acceptance(model, prompt, answers, i))
+            steps = [taken + looked_up(prompt, written, k) for k, taken in zip(LENGTHS, steps, strict=True)]
+            positions += len(written)
+            print(name, i, {label: round(float(each[-1].mean()), 3) for label, each in chances.items()}, flush=True)
+        told: dict[str, Any] = {
+            "answers": len(places),
+            "positions": positions,
+            "drafts": {},
+            "look-up": {"steps": steps},
+        }
         for label, each in chances.items():
             group, every = torch.cat([torch.full((len(one),), i) for i, one in enumerate(each)]), torch.cat(each)
-            steps = [float(steps_taken(every, group, k).sum()) if k else float(len(every)) for k in LENGTHS]
-            told["drafts"][label] = {"acceptance": float(every.mean()), "steps": steps}
-        told["look-up"] = {"steps": [sum(looked_up(texts[n], k) for n in places) for k in LENGTHS]}
+            taken = [float(steps_taken(every, group, k).sum()) if k else float(len(every)) for k in LENGTHS]
+            told["drafts"][label] = {"acceptance": float(every.mean()), "steps": taken}
         content["tasks"][name] = told
-        write_atomically(RESULT, as_json(content, indent=1) + "\n")
+        write_atomically(given.results, as_json(content, indent=1) + "\n")
 
 
-def load(path: str) -> LlamaCppModel:
-    file = parse_gguf(f"{path}:context_size={CONTEXT},threads=1")
-    assert file is not None
-    return LlamaCppModel.load("draft", file)
+def load(file: GgufFile) -> LlamaCppModel:
+    settings = replace(file.settings, context_size=CONTEXT, threads=1)
+    return LlamaCppModel.load("draft", file._replace(settings=settings))
 
 
 def best(steps: Sequence[float], positions: int, step_seconds: Callable[[int], float]) -> tuple[float, int]:
@@ -197,17 +143,14 @@ def table(content: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["answer", "measure"])
-    parser.add_argument("work", type=Path, nargs="?", default=Path("build/cheap_drafts"))
-    parser.add_argument("--target")
-    parser.add_argument("--draft", action="append", default=[], metavar="NAME=FILE")
-    parser.add_argument("--task", action="append", default=[])
-    parser.add_argument("--problems", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("answers", type=Path, help="the folder of studies.real_pair.collect")
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft", action="append", required=True, metavar="NAME=FILE")
+    parser.add_argument("--task", action="append", required=True, help="as it was collected")
+    parser.add_argument("--problems", type=int, default=8, help="answers of each task at most")
     parser.add_argument("--about", type=json.loads, default={}, help="what else the provenance says, in JSON")
-    given = parser.parse_args(arguments)
-    {"answer": answer, "measure": measure}[given.stage](given)
+    parser.add_argument("--results", type=Path, default=RESULT)
+    measure(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

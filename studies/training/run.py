@@ -39,7 +39,7 @@ from cactus_decoding.training.acceptance.sampling import sample
 from cactus_decoding.training.acceptance.settings import TrainingSettings
 from cactus_decoding.training.acceptance.training import train_draft
 from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.importance.collecting import Branch, continue_alone
+from cactus_decoding.training.importance.continuing import Branch, continue_alone
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.constraints.stories import ANSWERABLE, constrained_stories
 from studies.relaxing.run import SAMPLINGS, answer, longest

@@ -50,10 +50,20 @@ def test_chat_asks_by_the_template_of_the_file(run, models):
     assert (code, err) == (2, "cactus: --raw and --chat exclude each other: give one of them\n")
 
 
-def test_importance_is_not_learned_from_a_file(run, models):
-    code, _, err = run("learn-importance", *models, "--problems", "10", "--out", "new.safetensors")
+@pytest.mark.slow
+def test_importance_is_learned_from_a_pair_of_files_and_heeded_by_it(run, models):
+    asked = ("--problems", "12", "--continuations", "1", "--out", "i.safetensors")
+    code, out, err = run("learn-importance", *models, *asked)
+    assert code == 0, err
+    assert "wrote i.safetensors" in out
+    given = (PROMPT, *models, "--rule", "clamped:width=3", "--importance", "i.safetensors", "--json")
+    assert run("generate", *given)[0] == 0
+
+
+def test_a_file_is_not_diagnosed_and_is_refused_before_it_is_read(run, models):
+    code, _, err = run("diagnose", *models)
     assert code == 2
-    assert "importance is learned from a target of transformers" in err
+    assert err.startswith("cactus: diagnose trains a probe of a draft of transformers, but this one is a GGUF file: ")
 
 
 @pytest.mark.slow

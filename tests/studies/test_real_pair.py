@@ -15,6 +15,7 @@ from cactus_decoding import zoo
 from cactus_decoding.auditing import audit
 from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
+from cactus_decoding.evaluation.runs.results import read_results
 from cactus_decoding.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.policy.vocabulary import Vocabulary
@@ -27,8 +28,10 @@ from studies.real_pair.run import TASKS, kinds_of
 PAGE = ROOT / "docs" / "studies" / "real_pair.md"
 QUESTION = "Ann has 3 apples and buys {} more. How many apples does Ann have?"
 PRECISE = ":cache=float32"
+ask = partial(run_script, "studies.real_pair.ask")
 collect = partial(run_script, "studies.real_pair.collect")
 run = partial(run_script, "studies.real_pair.run")
+cheap_drafts = partial(run_script, "studies.training.cheap_drafts")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,42 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     rows = tmp_path / "rows.safetensors"
     assert run(*given, "--rows", rows).returncode == 0
     assert read_rows(rows).positions == sum(each["positions"] for each in result["rejections"][:-1])
+
+
+@pytest.mark.slow
+def test_answers_of_every_setting_are_to_the_same_problems_wherever_it_was_stopped(asked, tmp_path: Path) -> None:
+    folder, target, draft = asked
+    file, task = tmp_path / "answers.jsonl", f"gsm8k:path={folder / 'gsm8k.jsonl'}"
+    given = (file, "--target", f"{target}{PRECISE}", "--draft", f"{draft}{PRECISE}", "--task", task, "--problems", 3)
+    stopped = ask(*given, "--minutes", 0)
+    assert stopped.returncode == 1
+    assert "no problem is answered under every setting yet: clamped:width=2.0 ×3 is missing" in stopped.stderr
+    first = (tmp_path / "answers.jsonl.working.partial").read_text()
+    assert ask(*given).returncode == 0
+    results = read_results(file)
+    assert [each.config.label for each in results] == [
+        "lossless ×3", "clamped:width=2.0 ×3", "clamped:width=2.0 protecting digits ×3", "cactus:delta=1.0 ×3",
+        "cactus:delta=1.0 ≤1 nats ×3",
+    ]  # fmt: skip
+    assert {tuple(each.answers["id"]) for each in results} == {("1", "2", "3")}
+    assert json.loads(first)["row"]["text"] == results[0].answers["text"][0], "what was answered is kept"
+
+
+@pytest.mark.slow
+def test_drafts_are_read_along_the_collected_answers(asked, tmp_path: Path) -> None:
+    folder, target, draft = asked
+    results, task = tmp_path / "cheap.json", f"gsm8k:path={folder / 'gsm8k.jsonl'}"
+    named = ("--draft", f"same={target}{PRECISE}", "--draft", f"worded={draft}{PRECISE}")
+    done = cheap_drafts(folder / "answers", "--target", target, *named, "--task", task, "--results", results)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(results.read_text())["tasks"]["gsm8k"]
+    answers = read_answers(folder / "answers", TASKS)
+    assert told["positions"] == len(answers.problem)
+    assert told["drafts"]["same"]["acceptance"] == pytest.approx(1, abs=2e-3)
+    kept = sum(
+        float(audit("lossless", each.target, each.draft).acceptance.sum()) for each in answers.chunks(SamplingParams())
+    )
+    assert told["drafts"]["worded"]["acceptance"] == pytest.approx(kept / len(answers.problem), abs=2e-3)
 
 
 def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def diagnose(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.generation.generate import check_prompt
+    from cactus_decoding.models.llama_cpp.settings import parse_gguf
     from cactus_decoding.policy.spending import SpendingPolicy
     from cactus_decoding.rules import Lossless
     from cactus_decoding.training.acceptance.material import draft_model
@@ -90,6 +91,8 @@ def diagnose(
     from cactus_decoding.training.diagnosis.probe import FOLDS, Probe, check_request, record
     from cactus_decoding.zoo import full_name
 
+    if draft is not None and parse_gguf(draft) is not None:
+        raise ValueError(f"diagnose trains a probe of a draft of transformers, but this one is a GGUF file: {draft!r}")
     relaxed = Request.from_dict(settings | {"seed": seed})
     request = replace(relaxed, rule=Lossless(), spending=SpendingPolicy())
     check_request(request)

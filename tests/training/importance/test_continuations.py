@@ -8,7 +8,7 @@ from support.chi_square import rejects
 from support.tiny_pair import tiny_pair
 
 from cactus_decoding import Pair, SamplingParams, generate, load_pair
-from cactus_decoding.training.importance.collecting import Branch, continue_alone, race
+from cactus_decoding.training.importance.continuing import Branch, continue_alone, race
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -32,6 +32,15 @@ def test_greedy_continuations_are_those_of_the_loop(pair: Pair, batch: int) -> N
     texts = continue_alone(pair, branches(pair), GREEDY, max_new_tokens=60, batch=batch)
     settings = {"temperature": 0.0, "num_speculative_tokens": 0, "max_new_tokens": 60}
     assert texts == [generate(pair, example.prompt, **settings).text for example in EXAMPLES[:6]]
+
+
+def test_a_file_s_continuations_are_those_of_the_same_weights_in_transformers(pair: Pair, gguf) -> None:
+    of_file = load_pair(f"{gguf('target')}:cache=float32", "suffix")
+    ours, theirs = (
+        continue_alone(each, branches(each) * 2, SamplingParams(), max_new_tokens=30) for each in (of_file, pair)
+    )
+    assert ours[:6] == ours[6:], "a seed draws the same again"
+    assert sum(a == b for a, b in zip(ours[:6], theirs[:6], strict=True)) >= 5, "rows round differently"
 
 
 def test_they_go_on_behind_a_part_of_the_answer_and_count_it(pair: Pair) -> None:

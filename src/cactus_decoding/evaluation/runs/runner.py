@@ -115,7 +115,7 @@ def run(
         for engine in engines.values():
             engine.close()
         unfinished = pending(todo, file.results)
-        journal.finish(_name(config, tasks, provenance) for config in todo if config not in unfinished)
+        journal.finish(journal_name(config, tasks, provenance) for config in todo if config not in unfinished)
 
 
 def _groups(configs: Sequence[RunConfig], interleaved: bool) -> list[list[RunConfig]]:
@@ -131,7 +131,7 @@ def _side_by_side(config: RunConfig) -> tuple[object, ...]:
     return config.draft, config.task, config.seed, length
 
 
-def _name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
+def journal_name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
     """Return what the journal files a run's answers under: other problems or other code are another matter."""
     return f"{provenance.get('commit')} {tasks[config.task].digest_of(config.problems)} {config.key}"
 
@@ -147,7 +147,7 @@ def _answer(
     token_ids: bool,
 ) -> None:
     """Answer runs side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
-    names = {config: _name(config, tasks, provenance) for config in configs}
+    names = {config: journal_name(config, tasks, provenance) for config in configs}
     entries = {config: journal.entries(names[config]) for config in configs}
     for config in configs:
         for _ in entries[config]:
