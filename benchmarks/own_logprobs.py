@@ -23,14 +23,16 @@ from cactus_decoding.integrations.llama_cpp.request import read_completion
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.types import Outcome
 
-QUESTION = "Count from 1 to 60 in words, then say the same numbers again backwards, each on a line of its own."
+QUESTION = "Write a long story about a ship, in many chapters."
 SIZE = 1024
 
 
-def told(path: Path, tokens: int, proposals: int, threads: int) -> tuple[list[int], list[int], list[float], int]:
+def told(
+    path: Path, question: str, tokens: int, proposals: int, threads: int
+) -> tuple[list[int], list[int], list[float], int]:
     """Return a prompt, its answer, what a client is told of that, and how many of its tokens were proposed."""
     pair = load_gguf_pair(GgufFile(path, LlamaCppSettings(SIZE, threads=threads)), "suffix", kept_prompts=0)
-    body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": tokens, "temperature": 1, "seed": 1}
+    body = {"messages": [{"role": "user", "content": question}], "max_tokens": tokens, "temperature": 1, "seed": 1}
     usual = {"num_speculative_tokens": proposals}
     asked = read_completion(body | {"logprobs": True}, usual, chat=True)
     prompt_ids, outcomes = prompts_of(pair, asked)[0], list[Outcome]()
@@ -62,14 +64,16 @@ def main() -> None:
     """Print what is found as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--proposals", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    asked = given.question, given.tokens, given.proposals, given.threads
     for path in given.files:
-        prompt_ids, answer, logprobs, accepted = told(path, given.tokens, given.proposals, given.threads)
+        prompt_ids, answer, logprobs, accepted = told(path, *asked)
         theirs = own(path, prompt_ids, answer, given.threads)
         apart = np.abs(np.array(logprobs) - np.array(theirs))
         counts = {"file": path.name, "tokens": len(answer), "accepted": accepted}
@@ -77,6 +81,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     said = {
         "files": [path.name for path in given.files],
+        "question": given.question,
         "tokens": given.tokens,
         "proposals": given.proposals,
         "threads": given.threads,
