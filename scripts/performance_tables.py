@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md, its long ones, those of docs/proposals.md and docs/laptop_benchmarks.md.
+"""Writes the tables of docs/performance.md and docs/laptop_benchmarks.md, and the long ones, those of proposals too.
 
 python scripts/performance_tables.py
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
     ROOT / "docs" / f"{folder}{name}.md"
-    for folder, names in (("", "performance laptop_benchmarks"), ("studies/tables/", "performance proposals"))
+    for folder, names in (("", "performance laptop_benchmarks"), ("studies/tables/", "performance proposals laptop"))
     for name in names.split()
 )
 OURS = "ours|lossless"
@@ -207,12 +207,42 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
 
 def _first_token() -> str:
     """Return processor seconds until the first token, by turn."""
-    rows = _read("first_token", "rows")
+    models = {"Qwen2.5-Coder 1.5B": "first_token", "SmolLM2 135M": "first_token_smollm2"}
+    rows = [(model, row) for model, name in models.items() for row in _read(name, "rows")]
     shown = [
-        [f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
-        for row in rows
+        [model, f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
+        for model, row in rows
     ]
-    return _table(["tokens", "turn", *rows[0]["processor"]], shown)
+    return _table(["model", "tokens", "turn", *rows[0][1]["processor"]], shown)
+
+
+def _passes() -> str:
+    """Return milliseconds of passes over some tokens of each of some texts."""
+    taken = _read("at_once", "passes")
+    return _table(["tokens", *taken], [["ms", *(f"{1000 * seconds:.0f}" for seconds in taken.values())]])
+
+
+def _at_once() -> str:
+    """Return tokens per processor second of requests at once and in turn."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in _read("at_once", "rounds"):
+        found.setdefault(each["proposals"], []).append(each)
+    shown = [
+        [proposals, *(_rate(rounds, way) for way in ("at once", "in turn")), ", ".join(str(r["ratio"]) for r in rounds)]
+        for proposals, rounds in found.items()
+    ]
+    return _table(["proposals", "tokens/s at once", "in turn", "ratio of each pair of rounds"], shown)
+
+
+def _rate(rounds: Sequence[dict[str, Any]], way: str) -> str:
+    return f"{sum(each[way]['tokens'] for each in rounds) / sum(each[way]['processor'] for each in rounds):.2f}"
+
+
+def _own_logprobs() -> str:
+    """Return how far log-probabilities are from llama.cpp's own."""
+    rows = [row for name in ("own_logprobs", "own_logprobs_code") for row in _read(name, "rows")]
+    shown = [[str(value) for value in row.values()] for row in rows]
+    return _table(["file", "tokens", "of them proposed", "largest difference", "mean"], shown)
 
 
 def _beside_server() -> str:
@@ -252,6 +282,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "auto": _auto,
     "fixed": _fixed,
     "first_token": _first_token,
+    "passes": _passes,
+    "at_once": _at_once,
+    "own_logprobs": _own_logprobs,
     "beside_server": _beside_server,
 }
 

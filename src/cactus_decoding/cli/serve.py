@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import pass_times_text
 from cactus_decoding.cli.options import RUNNING, option
-from cactus_decoding.drafting.registry import check_names
+from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import check_model_name
-
-if TYPE_CHECKING:
-    from cactus_decoding.integrations.llama_cpp.seats import Seats
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -134,18 +132,8 @@ def serve(
         if budget is not None:
             spending["budget"] = budget
         keys = api_key or [each for each in os.environ.get(KEY, "").split(",") if each]
-        address = host or "127.0.0.1", port
-        return _serve_llama_cpp(
-            target,
-            draft,
-            spending,
-            address,
-            keys,
-            alias,
-            max_waiting,
-            (parallel, kept_prompts, shared_prompts),
-            threads,
-        )
+        place = Place(host or "127.0.0.1", PORT if port is None else port, keys, alias, max_waiting, shared_prompts)
+        return _serve_llama_cpp(target, draft, spending, parallel, kept_prompts, threads, place)
     for name, value in (("--host", host), ("--port", port)):
         given += [] if value is None else [name, str(value)]
     given += ["--api-key", *api_key] if api_key else []
@@ -227,63 +215,39 @@ def _serve_vllm(
     return server.run_server(command)
 
 
+class Place(NamedTuple):
+    """Where a server of GGUF files is found, by whom, and what for."""
+
+    host: str
+    port: int
+    keys: list[str]
+    alias: str | None
+    max_waiting: int
+    shared_prompts: bool
+
+
 def _serve_llama_cpp(
     target: str | None,
     draft: str | None,
     spending: dict[str, Any],
-    address: tuple[str, int | None],
-    keys: list[str],
-    alias: str | None,
-    max_waiting: int,
-    seats: tuple[int, int, bool],
+    parallel: int,
+    kept_prompts: int,
     threads: int | None,
+    place: Place,
 ) -> int:
     from cactus_decoding.arguments.extras import needing
+    from cactus_decoding.models.llama_cpp.ahead import begin_to_load
     from cactus_decoding.models.llama_cpp.library import library
-
-    host, port = address
 
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.serving.guards import is_loopback
         from cactus_decoding.serving.starting import listen
-    if not is_loopback(host) and not keys:
+    if not is_loopback(place.host) and not place.keys:
         raise ValueError(
-            f"whoever reaches {host} could use the server: give --api-key, or a key in {KEY}, or listen on 127.0.0.1"
+            f"whoever reaches {place.host} could use the server: give --api-key, or a key in {KEY}, or listen on "
+            "127.0.0.1"
         )
     library()  # says how to install it
-    from cactus_decoding.drafting.automatic import AutoLength
-    from cactus_decoding.generation.request import Request
-    from cactus_decoding.generation.settings import AUTO
-    from cactus_decoding.integrations.llama_cpp.server import LlamaServer
-    from cactus_decoding.integrations.llama_cpp.server import serve as run
-
-    options.prepare(threads, small=False)
-    Request.from_dict(spending | {"temperature": 0.0})
-    with listen(host, PORT if port is None else port) as listening:  # before the models are loaded
-        *room, shared = seats
-        loaded, times = _load(target, draft, *room), None
-        pair = loaded.pairs[0]
-        if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
-            pair.prepare(AutoLength())  # no client is to wait for that
-            times = pair.pass_times(AutoLength())
-        name = alias or pair.target.model.metadata("general.name") or "model"
-        server = LlamaServer(loaded, name, spending, max_waiting, shared=shared)
-
-        def announce(address: str) -> None:
-            guarded = "with a key" if keys else "without a key"
-            typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
-            if times is not None:
-                notes.say(f"proposes what pays by {pass_times_text(times)}")
-
-        run(server, host, listening, keys, announce)
-    return 0
-
-
-def _load(target: str | None, draft: str | None, parallel: int, kept_prompts: int) -> Seats:
-    """Load a pair by name, as everywhere else."""
-    from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing
-    from cactus_decoding.integrations.llama_cpp.seats import Seats
-
     file = None if target is None else parse_gguf(target)
     if file is None:
         raise ValueError("--engine llama-cpp serves GGUF files: give TARGET.gguf")
@@ -291,4 +255,37 @@ def _load(target: str | None, draft: str | None, parallel: int, kept_prompts: in
         notes.say_looked_up()
         draft = LOOK_UP
     check_keeps_nothing(draft)
-    return Seats.load(file, draft, parallel, kept_prompts)
+    files = [each for each in (file, parse_gguf(draft)) if each is not None]
+    from cactus_decoding.generation.request import Request
+
+    Request.from_dict(spending | {"temperature": 0.0})
+    with listen(place.host, place.port) as listening:  # before the models are loaded
+        gc.disable()  # what is imported stays, and is looked through again and again for what does not
+        try:
+            for each in files:
+                begin_to_load(each)  # while torch is imported
+            from cactus_decoding.drafting.automatic import AutoLength
+            from cactus_decoding.generation.settings import AUTO
+            from cactus_decoding.integrations.llama_cpp.seats import Seats
+            from cactus_decoding.integrations.llama_cpp.server import LlamaServer
+            from cactus_decoding.integrations.llama_cpp.server import serve as run
+
+            options.prepare(threads, small=False, transformers=len(files) < 2 and not is_drafter(draft))
+            loaded, times = Seats.load(file, draft, parallel, kept_prompts), None
+        finally:
+            gc.enable()
+        pair = loaded.pairs[0]
+        if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
+            pair.prepare(AutoLength())  # no client is to wait for that
+            times = pair.pass_times(AutoLength())
+        name = place.alias or pair.target.model.metadata("general.name") or "model"
+        server = LlamaServer(loaded, name, spending, place.max_waiting, shared=place.shared_prompts)
+
+        def announce(address: str) -> None:
+            guarded = "with a key" if place.keys else "without a key"
+            typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
+            if times is not None:
+                notes.say(f"proposes what pays by {pass_times_text(times)}")
+
+        run(server, place.host, listening, place.keys, announce)
+    return 0

@@ -91,11 +91,11 @@ def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str,
 
     A draft may have a part of the tokens, if it says so.
     """
-    from transformers import PreTrainedTokenizerBase
-
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs or (getattr(draft, "is_partial", False) and theirs.items() <= ours.items()):
         return
+    from transformers import PreTrainedTokenizerBase
+
     named, drafted = ({token_id: token for token, token_id in tokens.items()} for tokens in (ours, theirs))
     differing = sorted(i for i in named.keys() | drafted.keys() if named.get(i) != drafted.get(i))
     first = differing[0] if differing else 0

@@ -80,6 +80,13 @@ CHATS = {
     },
     "litellm, stream": {"messages": [USER], "model": "x", "max_tokens": 8} | USAGE,
     "litellm, schema": {"messages": [USER], "model": "x", "max_tokens": 60, "response_format": STRICT},
+    "litellm, tools": {
+        "messages": [USER], "model": "x", "max_tokens": 60, "seed": 1, "tool_choice": "required", "tools": TOOLS,
+    } | USAGE,
+    "litellm, a tool's result": {
+        "messages": [USER, {"role": "assistant", "tool_calls": [CALLED]}, RESULT], "model": "x", "max_tokens": 8,
+        "seed": 1, "tools": TOOLS,
+    },
     "litellm, hosted_vllm": {"model": "x", "messages": [USER], "max_tokens": 6, "acceptance_rule": "clamped:width=1"},
     "llama-index, chat": {
         "messages": [{"role": "system", "content": "Be brief"}, USER], "model": "x", "max_tokens": 8,

@@ -8,7 +8,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.gguf_files import header_only
 from support.llama_server import events_of, serving
 
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -183,12 +182,13 @@ def test_files_that_cannot_be_served_end_the_command_in_one_line(run, gguf, tmp_
     target, draft = str(gguf("target", "q8_0")), str(gguf("worded", "q8_0"))
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(gguf("target", "q8_0").read_bytes()[:300_000])
-    other = str(header_only(tmp_path / "other.gguf", "llama", ["a", "b"]))
+    other = tmp_path / "other.gguf"
+    other.write_bytes(gguf("worded", "q8_0").read_bytes().replace(b"apples", b"zebras", 1))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for files, port, said in (
             ((str(cut), "--draft", draft), 0, "cannot load the target"),
             ((target, "--draft", str(cut)), 0, "cannot load the draft"),
-            ((target, "--draft", other), 0, "differ in"),
+            ((target, "--draft", str(other)), 0, "apples' and '"),
             ((str(tmp_path / "none.gguf"), "--draft", draft), 0, "there is no file"),
             ((target, "--draft", draft), taken.getsockname()[1], "cannot listen"),
         ):

@@ -30,12 +30,13 @@ def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: 
     if named is not None:
         return named.drafter(target.model)
     check_model_name("draft", draft, DRAFTERS)
-    check_same_vocabulary(tokenizer, load_tokenizer("draft", draft), target.name, str(draft))
     file = parse_gguf(draft)
     if file is None:
+        check_same_vocabulary(tokenizer, load_tokenizer("draft", draft), target.name, str(draft))
         return ModelDrafter(load_cached("draft", draft, "auto", target.device), target.vocabulary_size)
     settings = file.settings
     weights = GgufModel.load("draft", file.path, gpu_layers=settings.gpu_layers)
+    check_same_vocabulary(tokenizer, GgufTokenizer(weights), target.name, str(draft))
     size = settings.context_size or min(weights.trained_length, target.max_length)
     settings = replace(settings, context_size=size, threads=settings.threads or target.threads)
     return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size)

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from anyio import CancelScope
@@ -188,6 +189,8 @@ def serve(
         announce: takes the server's address.
     """
     announce(address_of(host, listening))
+    # what writes conversations as prompts takes a second to import, which need not be of the first one's time
+    threading.Thread(target=import_module, args=("transformers.utils.chat_template_utils",), daemon=True).start()
     try:
         server_of(server.application(names_of(host), keys)).run(sockets=[listening])
     finally:

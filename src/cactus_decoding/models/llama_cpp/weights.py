@@ -7,6 +7,7 @@ from pathlib import Path
 from weakref import finalize
 
 from cactus_decoding.models.llama_cpp import library
+from cactus_decoding.models.llama_cpp.ahead import load_weights
 from cactus_decoding.models.llama_cpp.part import VocabularyPart
 
 
@@ -58,7 +59,7 @@ class GgufModel:
             ValueError: for a file that is none or not whole, and for a model without a cache that can be rolled back.
         """
         try:
-            handle = library.load_model(str(path), gpu_layers, vocab_only)
+            handle = library.load_model(str(path), 0, True) if vocab_only else load_weights(str(path), gpu_layers)
         except ValueError as error:
             raise ValueError(f"cannot load the {role} {str(path)!r}: {error}") from None
         try:

@@ -1,0 +1,97 @@
+"""Four requests at once beside the same ones after another, of one server: what reading them together brings.
+
+    python at_once.py TARGET.gguf --draft DRAFT.gguf --output FILE
+
+The server has a place for each and has read their prompts before; every pair of rounds asks all at once and one after
+another. Processor time is that of the serving process. What a pass costs by what it reads is measured beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from servers import Answer, Server, cactus, running
+
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.models.llama_cpp.context import Context, Portion
+from cactus_decoding.models.llama_cpp.settings import LlamaCppSettings
+from cactus_decoding.models.llama_cpp.weights import GgufModel
+
+ASKED = (
+    "Write a long story about a ship.", "Explain in detail how bread is made.", "Describe the city of Rome.",
+    "Write an essay about the history of trains.",
+)  # fmt: skip
+SHAPES = ((1,), (1, 1, 1, 1), (4,), (7,), (16,), (4, 4, 4), (4, 4, 4, 4), (4, 2, 3, 1))
+"""Tokens of each text that a pass reads."""
+
+
+def passes(path: Path, threads: int, filled: int = 300, repeats: int = 5) -> dict[str, float]:
+    """Return the processor seconds of passes over some tokens of each of some texts."""
+    context = Context.make(GgufModel.load("target", path), LlamaCppSettings(1024, threads=threads), len(ASKED))
+    ids, taken = np.arange(1000, 1000 + filled, dtype=np.int32), dict[str, list[float]]()
+    for sequence in range(len(ASKED)):
+        for start in range(0, filled, 100):
+            context.read([Portion(sequence, ids[start : start + 100], start, 1)])
+    for _ in range(repeats):
+        for shape in SHAPES:
+            began = time.process_time()
+            context.read([Portion(place, ids[:count], filled, count) for place, count in enumerate(shape)])
+            taken.setdefault("+".join(map(str, shape)), []).append(time.process_time() - began)
+            for sequence in range(len(shape)):
+                context.forget_from(sequence, filled)
+    return {shape: round(median(seconds), 4) for shape, seconds in taken.items()}
+
+
+def ask_all(server: Server, tokens: int, at_once: bool) -> dict[str, float]:
+    """Return how many tokens came, and in what time."""
+
+    def ask(question: str) -> Answer:
+        body = {"messages": [{"role": "user", "content": question}], "max_tokens": tokens, "temperature": 0}
+        return server.chat(body)
+
+    before, began = server.processor_seconds(), time.perf_counter()
+    with ThreadPoolExecutor(len(ASKED) if at_once else 1) as pool:
+        count = sum(answer.tokens for answer in pool.map(ask, ASKED))
+    taken = {"seconds": time.perf_counter() - began, "processor": server.processor_seconds() - before}
+    return {"tokens": count} | {clock: round(value, 3) for clock, value in taken.items()}
+
+
+def main() -> None:
+    """Print what is found as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--draft", default="suffix")
+    parser.add_argument("--proposals", default="0,3", help="per step; auto is allowed")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+
+    said = {name: str(getattr(value, "name", value)) for name, value in vars(given).items()}
+    said["draft"] = Path(given.draft).name
+    result: dict[str, Any] = {"passes": passes(given.target, given.threads), "rounds": []}
+    print(result["passes"], flush=True)
+    for proposals in given.proposals.split(","):
+        options = ["--threads", str(given.threads), "--num-speculative-tokens", proposals, "--kept-prompts", "8"]
+        command = cactus(f"{given.target}:context_size=1024", given.draft, *options, "--parallel", str(len(ASKED)))
+        with running(command) as server:
+            ask_all(server, 8, at_once=True)
+            for _ in range(given.rounds):
+                found = {name: ask_all(server, given.tokens, name == "at once") for name in ("at once", "in turn")}
+                rates = {name: each["tokens"] / each["processor"] for name, each in found.items()}
+                ratio = round(rates["at once"] / rates["in turn"], 3)
+                result["rounds"].append({"proposals": proposals, "ratio": ratio} | found)
+                print(result["rounds"][-1], flush=True)
+        given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
