@@ -91,6 +91,11 @@ def test_mistakes_are_said_in_a_line(run, tmp_path, monkeypatch, arguments, said
 def test_an_existing_folder_goes_on_with_its_own_draft_only(run, tmp_path):
     folder = tmp_path / "mine"
     DraftAdaptation.load(folder).close()
-    for draft, said in (("nonsense/none", "and not of 'nonsense/none'"), ("ngram", "a draft that can be trained")):
+    other = str(zoo.path("worded"))
+    for draft, said in (
+        (other, f"and not of {other!r}"),
+        ("nonsense/none", "'nonsense/none' was not fetched before"),
+        ("ngram", "a draft that can be trained"),
+    ):
         code, _, err = run("generate", QUESTION, "--adapt", str(folder), "--draft", draft)
         assert (code, said in err) == (2, True), err
