@@ -44,7 +44,9 @@ def as_transformers(file: Path, folder: Path) -> str:
     """Write a GGUF file's weights and tokenizer as transformers reads them; return the folder."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
     read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     if hasattr(read.config, "quantization_config"):  # its weights are floats by now, but would not be saved

@@ -3,7 +3,7 @@
     python -m studies.real_pair.ask FILE --target T.gguf --draft D.gguf --task gsm8k:path=gsm8k_test.jsonl
 
 Every problem is answered under each setting of `ASKED` before the next, by the evaluation that `cactus eval` runs, so
-that stopping the command (it goes on where it was) leaves whole pairs. FILE then holds, as results of `cactus eval`,
+that stopping the command (it goes on where it was) leaves whole pairs. FILE.gz then holds, as results of `cactus eval`,
 the problems that every setting has answered.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from cactus_decoding.cli.evaluation_files import check_may_run
 from cactus_decoding.evaluation.chat import Chat
 from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
@@ -28,14 +29,15 @@ from cactus_decoding.evaluation.runs.runner import about, journal_name, run
 from cactus_decoding.evaluation.tasks.sources import parse_task
 from cactus_decoding.evaluation.tasks.task import Task
 from cactus_decoding.files.provenance import provenance, with_engines
-from cactus_decoding.files.writing import write_atomically
 from cactus_decoding.generation.request import Request
+from studies.stored import write_packed
 
 CLAMPED, CACTUS = {"rule": "clamped:width=2.0"}, {"rule": "cactus:delta=1.0"}
 PAPER = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 ASKED: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "gsm8k": ({}, CLAMPED, CLAMPED | {"protect": "digits"}, CACTUS, CACTUS | {"budget_nats": 1.0}),
     "gsm8k, truncated": (PAPER, PAPER | CACTUS),
+    "humaneval": ({}, CLAMPED, CACTUS),
     "ifeval": ({}, CACTUS, CACTUS | {"budget_nats": 1.0}),
 }
 """Settings that are compared; the first of each is lossless."""
@@ -71,10 +73,12 @@ def main() -> None:
     parser.add_argument("--task", required=True)
     parser.add_argument("--settings", choices=ASKED, help="those of the task, if not given")
     parser.add_argument("--problems", type=int, default=120)
+    parser.add_argument("--allow-code-execution", action="store_true", help="humaneval runs what the target wrote")
     parser.add_argument("--minutes", type=float, default=1e9, help="of processor time, after which none is begun")
     given = parser.parse_args()
     torch.set_num_threads(1)
     task, until = asked(given.task, given.problems), time.process_time() + 60 * given.minutes
+    check_may_run([task], given.allow_code_execution)
     count = len(task.problems)
     shared = {"num_speculative_tokens": PROPOSALS, "max_new_tokens": TOKENS}
     configs = [
@@ -107,7 +111,7 @@ def main() -> None:
         cut = replace(config, problems=answered)
         first = {name: column[:answered] for name, column in mine.items()}
         lines.append(RunResult(cut, first, made_by | about(task, cut)).line())
-    write_atomically(given.file, "".join(lines))
+    write_packed(given.file, "".join(lines))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from cactus_decoding.evaluation.intervals import Interval
+from cactus_decoding.evaluation.runs.results import RunResult
+from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 from studies.pages import StudyPage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +29,8 @@ SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper
 Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 
 
-def render(result: Mapping[str, Any], page: Path) -> None:
-    """Replace the tables of the page."""
+def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], page: Path) -> None:
+    """Replace the tables of the page; what was ``answered`` are the files of `studies.real_pair.ask`."""
     points = {
         (sampling, each["rule"], each["protect"], each["task"]): each
         for sampling, found in result["samplings"].items()
@@ -44,6 +46,7 @@ def render(result: Mapping[str, Any], page: Path) -> None:
     pages.insert("time", _time(points))
     pages.insert("categories", _categories(result["categories"]))
     pages.insert("checks", _checks(result))
+    pages.insert("answers", _answers(summary for results in answered for summary in summarise(results)))
     for sampling in SAMPLINGS:
         pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
     pages.write()
@@ -101,6 +104,20 @@ def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
         counts = f"{each['answers']}, {each['positions']:,}"
         rows.append([TASKS[each["task"]], counts, shown(of[0]["acceptance"], 3), digits, *tokens])
     head = ["", "answers, positions", "lossless accepts", "rejects at digits", *(SHORT[rule] for rule in TIMED)]
+    return table(head, rows)
+
+
+def _answers(summaries: Iterable[RunSummary]) -> str:
+    head = ["", "rule", "answers", "right, %", "against lossless, points", "tokens", "cut, %", "tokens a step"]
+    rows = []
+    for each in summaries:
+        sampling = each.config.request.sampling
+        task = TASKS[each.config.task] + (f", {SAMPLINGS['paper']}" if sampling.truncates else "")
+        shares = (each.known(name).shown(0, scale=100) for name in ("score", "score_difference"))
+        cut = each.known("truncated").shown(0, scale=100)
+        tokens, steps = each.known("tokens_per_answer").shown(0), each.known("acceptance_length").shown(2)
+        rule = each.config.label.partition(" ×")[0]
+        rows.append([task, f"`{rule}`", str(len(each.group.ids)), *shares, tokens, cut, steps])
     return table(head, rows)
 
 

@@ -32,6 +32,7 @@ from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
 from studies.real_pair.answers import PROTECTED, Answers, read_answers
 from studies.real_pair.page import render
+from studies.stored import read_results
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json", ROOT / "docs" / "studies" / "real_pair.md"
@@ -277,7 +278,8 @@ def main() -> None:
         result = measure(answers, given.target) | {"collected": collected, "provenance": provenance(arguments)}
         given.results.parent.mkdir(exist_ok=True)
         write_atomically(given.results, as_json(result) + "\n")
-    render(json.loads(given.results.read_text()), given.page)
+    answered = [read_results(each.with_suffix("")) for each in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
+    render(json.loads(given.results.read_text()), answered, given.page)
 
 
 if __name__ == "__main__":

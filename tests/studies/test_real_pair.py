@@ -15,7 +15,6 @@ from cactus_decoding import zoo
 from cactus_decoding.auditing import audit
 from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-from cactus_decoding.evaluation.runs.results import read_results
 from cactus_decoding.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.policy.vocabulary import Vocabulary
@@ -24,6 +23,7 @@ from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
 from studies.real_pair.page import curves, shown
 from studies.real_pair.run import TASKS, kinds_of
+from studies.stored import read_results
 
 PAGE = ROOT / "docs" / "studies" / "real_pair.md"
 QUESTION = "Ann has 3 apples and buys {} more. How many apples does Ann have?"

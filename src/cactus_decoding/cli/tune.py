@@ -201,7 +201,9 @@ def _line(profile: Profile, asked: Request) -> str:
 def _about(found: Tuned) -> list[str]:
     """Say what each draft costs and brings."""
     tokens = sum(len(each.token_ids) for each in found.answers)
-    lines = [f"{tokens} tokens of {len(found.answers)} answers; the target reads with {_threads(found.threads)}"]
+    lines = [
+        f"{tokens} tokens of {_counted(len(found.answers), 'answer')}; the target reads with {_threads(found.threads)}"
+    ]
     for name, draft in found.drafts.items():
         kept = ", ".join(f"{found.acceptance(name, rule):.3f} by {rule}" for rule in found.rules)
         lines.append(f"{name}: {1000 * draft.seconds:.1f} ms a proposal with {_threads(draft.threads)}; kept: {kept}")
@@ -209,7 +211,11 @@ def _about(found: Tuned) -> list[str]:
 
 
 def _threads(count: int) -> str:
-    return f"{count} thread{'s' * (count > 1)}"
+    return _counted(count, "thread")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _table(found: Tuned) -> Table:

@@ -12,7 +12,7 @@ from cactus_decoding.conformance.asking import CLEARANCE, LETTERS, Sampling
 Rows = NDArray[np.float64]
 
 
-class Law(NamedTuple):
+class ProcessedRows(NamedTuple):
     """Rows of probabilities, ``[rows, vocabulary]``, and whether no cut hangs on rounding, ``[rows]``."""
 
     probs: Rows
@@ -25,7 +25,7 @@ def softmax(logits: Rows) -> Rows:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> Law:
+def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> ProcessedRows:
     """Return what a row's token is drawn from: temperature, top-k, top-p and min-p, in this order or temperature last.
 
     Args:
@@ -40,7 +40,7 @@ def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> 
     clear = np.ones(len(logits), bool)
     if sampling.temperature == 0:
         following, best = np.sort(logits, -1)[:, -2:].T
-        return Law(np.eye(logits.shape[-1])[logits.argmax(-1)], best - following > CLEARANCE)
+        return ProcessedRows(np.eye(logits.shape[-1])[logits.argmax(-1)], best - following > CLEARANCE)
     scaled = logits if temperature_last else logits / sampling.temperature
     kept = np.ones(logits.shape, bool)
     order = np.argsort(-scaled, -1, kind="stable")
@@ -60,7 +60,7 @@ def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> 
         clear &= (np.abs(ratios - sampling.min_p) > CLEARANCE).all(-1)
         kept &= ratios >= sampling.min_p
     final = scaled / sampling.temperature if temperature_last else scaled
-    return Law(softmax(np.where(kept, final, -np.inf)), clear)
+    return ProcessedRows(softmax(np.where(kept, final, -np.inf)), clear)
 
 
 def counts_before(sequence: list[int], start: int, vocabulary: int) -> Rows:
