@@ -242,6 +242,8 @@ def _own_logprobs() -> str:
     """Return how far log-probabilities are from llama.cpp's own."""
     rows = [row for name in ("own_logprobs", "own_logprobs_code") for row in _read(name, "rows")]
     shown = [[str(value) for value in row.values()] for row in rows]
+    for row in shown:  # a narrow screen would break the whole name of a file
+        row[0] = " ".join(row[0].partition("-instruct")[0].split("-"))
     return _table(["file", "tokens", "of them proposed", "largest difference", "mean"], shown)
 
 
