@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.generation.loop import StopConditions, decode
+from cactus_decoding.generation.loop import StoppingCriteria, decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request, Settings
 from cactus_decoding.generation.settings import with_usual_proposals
@@ -39,7 +39,7 @@ class Response(Iterator[Outcome]):
         request: Request,
         prompt_token_ids: list[int],
         outcomes: Generator[Outcome],
-        stopping_criteria: StopConditions,
+        stopping_criteria: StoppingCriteria,
     ) -> None:
         self.request, self.prompt_token_ids = request, prompt_token_ids
         self.token_ids: list[int] = []
@@ -112,7 +112,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         generator.seed()
     else:
         generator.manual_seed(request.seed)
-    stopping_criteria = StopConditions(pair.stop_token_ids, request.stop, pair.tokenizer, len(prompt_ids))
+    stopping_criteria = StoppingCriteria(pair.stop_token_ids, request.stop, pair.tokenizer, len(prompt_ids))
     outcomes = decode(
         pair.target,
         pair.drafter,

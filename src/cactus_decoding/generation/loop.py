@@ -21,7 +21,7 @@ StopCheck = Callable[[list[int]], bool]
 """Says, given all the tokens so far, whether the last one ends the response."""
 
 
-class StopConditions:
+class StoppingCriteria:
     """Ends a response at a stop token, or as soon as its text holds a stop string.
 
     Args:

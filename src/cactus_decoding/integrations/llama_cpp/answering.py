@@ -11,7 +11,7 @@ from llama_cpp import LlamaGrammar
 from cactus_decoding.arguments.later import torch, without_gradients
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
-from cactus_decoding.generation.loop import StopCheck, StopConditions, decode
+from cactus_decoding.generation.loop import StopCheck, StoppingCriteria, decode
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
 from cactus_decoding.generation.settings import with_usual_proposals
@@ -138,7 +138,7 @@ class Answer:
         limit = pair.target.max_length or start + (asked.max_tokens or 0)
         if asked.max_tokens is not None:
             limit = min(limit, start + asked.max_tokens)
-        stops = StopConditions([*self._ends], asked.stop, pair.tokenizer, start)
+        stops = StoppingCriteria([*self._ends], asked.stop, pair.tokenizer, start)
         detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(pair.tokenizer, asked.stop)
         known, sent = list[TokenLogprobs](), 0
         reservation = pair.reserve()

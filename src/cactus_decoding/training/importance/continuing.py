@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cactus_decoding.arguments.later import Tensor, torch, without_gradients
-from cactus_decoding.generation.loop import StopConditions
+from cactus_decoding.generation.loop import StoppingCriteria
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.models.cached import CachedModel
@@ -69,7 +69,7 @@ def _continue(
     window = pair.target.max_length
     limits = [branch.prompt_length + max_new_tokens for branch in branches]
     limits = [limit if window is None else min(limit, window) for limit in limits]
-    criteria = [StopConditions(pair.stop_token_ids, stop, pair.tokenizer, each.prompt_length) for each in branches]
+    criteria = [StoppingCriteria(pair.stop_token_ids, stop, pair.tokenizer, each.prompt_length) for each in branches]
     noise = [torch.Generator().manual_seed(branch.seed) for branch in branches]
 
     def goes_on(i: int) -> bool:
