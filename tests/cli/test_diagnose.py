@@ -10,7 +10,7 @@ import pytest
 
 def test_it_says_where_rejections_are_and_what_each_way_promises(run, tmp_path):
     out = tmp_path / "found.json"
-    code, said, err = run("diagnose", "--problems", "8", "--draft-cost", "0.25", "--threads", "1", "--json", str(out))
+    code, said, err = run("diagnose", "--problems", "8", "--draft-cost", "0.25", "--threads", "1", "--output", str(out))
     assert code == 0, err
     assert "Answering: 8/8" in err
     (total,) = re.findall(r"^Probing: (\d+)/\1$", err, re.MULTILINE)
@@ -30,7 +30,7 @@ def test_it_says_where_rejections_are_and_what_each_way_promises(run, tmp_path):
         (("--draft", "ngram"), "a draft that can be trained is a model of transformers"),
         (("--temperature", "0"), "the temperature must be above 0"),
         (("--problems", "1"), "Input should be greater than or equal to 2, but is '1'"),
-        (("--json", "/dev/null"), "it is a device"),
+        (("--output", "/dev/null"), "it is a device"),
         (("--rule", "cactos"), "did you mean 'cactus'?"),
         (("--draft-cost", "-1"), "Input should be greater than or equal to 0"),
         (("--num-speculative-tokens", "0"), "num_speculative_tokens must be at least 1"),

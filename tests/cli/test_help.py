@@ -12,11 +12,10 @@ from cactus_decoding.cli.help import FURTHER, Application
 
 GROUP: Any = typer.main.get_command(app)
 LINES = 72
-pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 
 
 @pytest.fixture(autouse=True)
-def hundred_columns(monkeypatch):
+def hundred_columns(monkeypatch, settings_of_the_libraries):
     monkeypatch.setenv("COLUMNS", "100")
 
 

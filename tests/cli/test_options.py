@@ -112,8 +112,5 @@ def test_what_is_written_goes_by_one_name_and_the_older_ones_still_do():
     assert {name: opts[1:] for name, opts in spelled.items() if opts[1:]} == {
         "eval": ["--out"],
         "learn-importance": ["--out"],
-        "diagnose": ["--json"],
-        "conform": ["--json"],
-        "plan": ["--json"],
     }
     assert {"frontier", "calibrate", "report", "trace", "train-draft"} < spelled.keys()

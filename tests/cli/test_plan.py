@@ -13,7 +13,7 @@ def test_the_command_writes_tables_picture_and_json(run, tmp_path):
     results = write(tmp_path / "a.jsonl", several())
     picture, found = tmp_path / "plan.svg", tmp_path / "plan.json"
     code, out, err = run("plan", str(results), "--costs", PAPER, "--rate", "20", "--rate", "2000", "--latency", "0.2",
-                         "--picture", str(picture), "--json", str(found))  # fmt: skip
+                         "--picture", str(picture), "--output", str(found))  # fmt: skip
     assert code == 0
     assert "Simulating" in err
     assert "2000 requests a second, 95 % within 0.2 s" in out
@@ -40,7 +40,7 @@ def test_the_costs_are_not_overwritten_whatever_their_name(run, tmp_path, monkey
     results = write(tmp_path / "a.jsonl", several())
     content = json.dumps({"steps": {"4": {"1": 0.01, "8": 0.02}}})
     (tmp_path / "papers.json").write_text(content)
-    given = ("--rate", "5", "--latency", "1", "--replicas", "3", "--json", "papers.json")
+    given = ("--rate", "5", "--latency", "1", "--replicas", "3", "--output", "papers.json")
     code, _, err = run("plan", str(results), "--costs", "papers.json", *given)
     assert code == 2
     assert "papers.json" in err

@@ -70,6 +70,18 @@ def test_a_part_is_protected_where_it_can_be_one_of_a_protected_character() -> N
     assert Protection("é").mask(words).tolist() == [False] * 9 + [True]
 
 
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@pytest.mark.parametrize(("pattern", "text"), [("negation", "n’t"), ("不是", "不是"), (r"n\u2019t", "n’t")])
+def test_characters_that_a_pattern_writes_out_are_protected_among_others(kind: str, pattern: str, text: str) -> None:
+    tokenizer = tiny_tokenizer(kind)
+    words = Vocabulary.of(tokenizer, len(tokenizer))
+    inside = [token for token in tokenizer(f"a{text}", add_special_tokens=False).input_ids if token in words.fragments]
+    assert len(inside) == len(text.replace("n", "").replace("t", "").encode())
+    mask = Protection(pattern).mask(words)
+    assert mask[inside].all()
+    assert not mask.all()
+
+
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_digits_are_found_in_tokenizers_of_each_kind(kind: str) -> None:
     tokenizer = tiny_tokenizer(kind)

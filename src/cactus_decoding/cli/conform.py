@@ -45,8 +45,8 @@ def conform(
     seed: Annotated[int, option("Of the first response.", "S", CHECKS, min=0)] = 0,
     self_test: Annotated[bool, option(
         "Check that engines which are wrong in one way each are caught.", panel=CHECKS, flag="--self-test")] = False,
-    json_file: Annotated[Path | None, option(
-        "Write what was found, with its provenance, here.", "FILE", flag="--output --json")] = None,
+    output: Annotated[Path | None, option(
+        "Write what was found, with its provenance, here.", "FILE")] = None,
 ) -> int:  # fmt: skip
     """Say whether an engine's speculation is lossless: whether tokens have the law of the target alone.
 
@@ -62,7 +62,7 @@ def conform(
     if engine is None and models is None and not self_test:
         raise ValueError("give an ENGINE such as cactus, --models FOLDER, or --self-test (see 'cactus conform --help')")
     given = dict(_setting(each) for each in settings or ())
-    check_writable(json_file)
+    check_writable(output)
     from cactus_decoding.arguments.values import check_number
 
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
@@ -83,11 +83,11 @@ def conform(
     elif engine is not None:
         conforms, result["report"] = _conform(engine, given, **drawn)
         right = right and conforms
-    if json_file is not None and result:
+    if output is not None and result:
         from cactus_decoding.files.provenance import provenance
 
         arguments = {"engine": engine, "set": given} | drawn
-        write_atomically(json_file, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
+        write_atomically(output, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
     return 0 if right else WRONG
 
 

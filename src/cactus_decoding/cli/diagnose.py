@@ -59,8 +59,8 @@ def diagnose(
     memory: Annotated[int, option(
         "No further problem is answered once rows take so much.", "MIB", RUNNING, min=1)] = 4096,
     seed: Annotated[int, option("Of answers.", "S", RUNNING, min=0)] = 0,
-    json_file: Annotated[Path | None, option(
-        "Write the result, with its provenance, here.", "FILE", OUTPUT, flag="--output --json")] = None,
+    output: Annotated[Path | None, option(
+        "Write the result, with its provenance, here.", "FILE", OUTPUT)] = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.
@@ -96,7 +96,7 @@ def diagnose(
     relaxed = Request.from_dict(settings | {"seed": seed})
     request = replace(relaxed, rule=Lossless(), spending=SpendingPolicy())
     check_request(request)
-    check_writable(json_file, inputs=[file_of(task)])
+    check_writable(output, inputs=[file_of(task)])
     asked_by = options.chat_of(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)
     options.prepare(threads, target, draft, small=target == "bundled")
@@ -113,11 +113,11 @@ def diagnose(
     probe = Probe()
     with counting("Probing", FOLDS * probe.steps + len(rows.problem)) as report:
         found = diagnosed(rows, pair, request, relaxed, draft_cost=draft_cost, probe=probe, report=report)
-    if json_file is not None:
+    if output is not None:
         names = {"target": target, "draft": full_name(draft or "bundled"), "task": task, "problems": problems}
         names |= as_settings(asked_by)
         result = found.as_dict() | {"advice": advice(found), "provenance": provenance(names | relaxed.as_dict())}
-        write_atomically(json_file, as_json(result, indent=1) + "\n")
+        write_atomically(output, as_json(result, indent=1) + "\n")
     out = Console(highlight=False)
     out.print(_classes(found))
     out.print(_promises(found))

@@ -23,7 +23,7 @@ FURTHER = (SETTINGS.keys() - COMMON) | {
     "rounds", "draft_sampling", "children", "points",  # calibrate, frontier
     "alias", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
     "width", "first_layers", "refresh_every", "filter", "gradient_accumulation", "evaluate_every", "max_length",
-    "bfloat16", "cache",  # train-draft
+    "bfloat16", "cache", "on_policy", "held_out",  # train-draft
     "continuations", "max_positions", "batch",  # learn-importance
 }  # fmt: skip
 """What ``--help`` leaves out, unless a command requires it."""

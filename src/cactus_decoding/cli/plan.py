@@ -43,8 +43,8 @@ def plan(
     seed: Annotated[int, option("Of arrivals.", "S", RUNNING, min=0)] = 0,
     picture: Annotated[Path | None, option(
         "Draw replicas, or latencies, by rate.", "FILE.svg", OUTPUT, shown="none")] = None,
-    json_file: Annotated[Path | None, option(
-        "Write the result, with its provenance, here.", "FILE", OUTPUT, flag="--output --json", shown="none")] = None,
+    output: Annotated[Path | None, option(
+        "Write the result, with its provenance, here.", "FILE", OUTPUT, shown="none")] = None,
 ) -> None:  # fmt: skip
     """Say how many replicas recorded runs would take, with which rule and draft length, and how long users wait.
 
@@ -65,7 +65,7 @@ def plan(
     from cactus_decoding.files.provenance import provenance
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
 
-    check_writable(picture, json_file, inputs=[*results, costs_file(costs)])
+    check_writable(picture, output, inputs=[*results, costs_file(costs)])
     options.check_suffix("--picture", picture, ".svg")
     for each in rate:
         check_number("rate", each, 0, math.inf, low_open=True, high_open=True)
@@ -78,11 +78,11 @@ def plan(
     runs, others = planned_runs(summaries, known)
     with counting("Simulating", len(runs) * len(rates)) as report:
         found = planned(runs, Fleet(known, max_batch, seed), rates, goal, replicas=replicas, report=report)
-    if json_file is not None:
+    if output is not None:
         asked = {"results": [str(path) for path in results], "costs": costs, "rates": rates, "latency": latency,
                  "share": share, "max_batch": max_batch, "replicas": replicas, "seed": seed}  # fmt: skip
         content = {"plan": [each.as_dict() for each in found], "provenance": provenance(asked)}
-        write_atomically(json_file, as_json(content, indent=1) + "\n")
+        write_atomically(output, as_json(content, indent=1) + "\n")
     if picture is not None:
         write_atomically(picture, plan_picture(found, goal, fixed=replicas is not None))
     out = Console(highlight=False)

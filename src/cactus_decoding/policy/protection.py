@@ -50,9 +50,10 @@ class Protection:
     It looks at the target's row only and never at the drafted token, so a protected rule still has its relaxed target,
     and every guarantee of the rule and of a budget holds. The text of a token is the one it adds behind another one,
     its leading space included; control tokens, such as the end of a text, have none. A token that holds a part of a
-    character, as byte-level tokens may, matches where any character that it can be a part of matches by itself: it is
-    not known which of them follows, so that ``≠`` is protected at each of its tokens, and more than it. A pattern is
-    searched for in one token at a time: texts of several characters that are spread over tokens are not found.
+    character, as byte-level tokens may, matches where any character that it can be a part of matches by itself, or
+    is written in the pattern: it is not known which of them follows, so that ``≠`` is protected at each of its tokens,
+    and more than it. A pattern is searched for in one token at a time: of texts that are spread over tokens no more
+    than such parts is found.
 
     Attributes:
         pattern: a name out of `PATTERNS`, a regular expression that is searched for in the text of each token, or
@@ -151,11 +152,13 @@ def _mask(protection: Protection, vocabulary: Vocabulary) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _parts(regular_expression: str) -> frozenset[bytes]:
-    """Return all proper parts of the UTF-8 bytes of those characters that an expression is found in by themselves."""
+    """Return all proper parts of the UTF-8 bytes of characters that an expression finds by themselves, or writes."""
     search = re.compile(regular_expression).search
+    escaped = re.findall(r"\\(?:x([\da-f]{2})|u([\da-f]{4})|U([\da-f]{8}))", regular_expression, re.IGNORECASE)
+    written = {*map(ord, regular_expression), *(int("".join(digits), 16) for digits in escaped)}
     parts = set()
     for number in (*range(0x80, 0xD800), *range(0xE000, sys.maxunicode + 1)):  # what has several bytes
-        if search(chr(number)):
+        if number in written or search(chr(number)):
             spelled = chr(number).encode()
             ends = range(1, len(spelled) + 1)
             parts |= {spelled[start:end] for end in ends for start in range(end) if end - start < len(spelled)}

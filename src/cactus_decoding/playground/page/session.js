@@ -5,7 +5,7 @@ import { traceAddress } from "./api.js";
 import { make, nats, short } from "./dom.js";
 
 const METRICS = [
-  ["acceptance_length", "acceptance length", "tokens per target round"],
+  ["acceptance_length", "acceptance length", "tokens per pass of the target"],
   ["relaxed", "relaxed tokens", "kept by the rule where the lossless test would have rejected them"],
   ["protected", "protected", "positions where the rule was kept away, and the lossless rule decided"],
   ["spent", "nats spent", "exact divergence to the target, summed over the answer"],
