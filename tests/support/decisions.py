@@ -28,8 +28,13 @@ def chain_rows(target: Tensor, draft: Tensor | None, drafted: Sequence[int]) -> 
     return StepRows(rows, list(drafted), Proposal(list(drafted), draft), as_given, as_given)
 
 
+def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
+    """Return what rows ``[..., vocabulary]`` give some tokens together, ``[...]`` in float64."""
+    return rows.index_select(-1, token_ids).double().sum(-1)
+
+
 class Allowed:
-    """A spending policy that says beforehand where a rule may judge."""
+    """A policy that says beforehand where a rule may judge."""
 
     def __init__(self, where: Tensor) -> None:
         self._where = where.tolist()
