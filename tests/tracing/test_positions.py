@@ -159,8 +159,8 @@ def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
         assert probability == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("tree", ["static=1.1.1,drawn=1"])
-def test_a_tree_that_does_not_branch_says_what_a_chain_does(pair, tree):
+def test_a_tree_that_does_not_branch_says_what_a_chain_does(pair):
+    tree = "static=1.1.1,drawn=1"
     asked = {"rule": "clamped:width=1", "seed": 3, "max_new_tokens": 30}
     told = {
         name: [
