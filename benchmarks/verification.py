@@ -18,7 +18,7 @@ from torch import Tensor
 from cactus_decoding.policy.fitted import FittedPolicy
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.position import Position
-from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.protection import Protection, may_relax
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling.params import SamplingParams
@@ -173,8 +173,8 @@ def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[
     return paired(
         {
             "logsumexp": lambda: logits.logsumexp(-1),
-            "masked sum, rows known": lambda: [position.exceeds(token_ids, threshold) for position in known],
-            "masked sum of probabilities": lambda: protected_mass(probs, token_ids),
+            "masked sum, rows known": lambda: [may_relax(position.mass(token_ids), threshold) for position in known],
+            "masked sum of probabilities": lambda: probs.index_select(-1, token_ids).double().sum(-1),
             "product with a whole mask": lambda: probs @ mask.float(),
         },
         rounds,

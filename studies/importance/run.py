@@ -34,7 +34,7 @@ from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.policy.importance import Importance, read_importance
 from cactus_decoding.policy.importance_limit import ImportanceLimit
-from cactus_decoding.policy.protection import PATTERNS, Protection
+from cactus_decoding.policy.protection import PATTERNS, Protection, may_relax
 from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from scripts.marked_page import insert
@@ -121,8 +121,7 @@ def matched_limits(draft: str, importance: Importance, problems: int) -> dict[st
     target, drafted = rows_of_lossless_answers(pair, problems)
     words = Vocabulary.of(pair.tokenizer, vocabulary_size(pair.target.model))
     values = importance.fit(words)(target, drafted, [])
-    policy = SpendingPolicy(DIGITS).fit_vocabulary(words)
-    allowed = policy.relaxable(policy.begin([]), target, drafted, [0] * len(target))
+    allowed = may_relax(target[:, DIGITS.mask(words)].sum(-1), DIGITS.threshold)
     lossless = audit(Lossless(), target, drafted).acceptance
     limits = {}
     for rule in RULES:

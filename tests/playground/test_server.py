@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from support.playground_server import asked, tokens
 
+from cactus_decoding.playground.server import PAGE
 from cactus_decoding.tracing import read_trace
+from cactus_decoding.tracing.page import PAGE as SHARED
 
 
 def test_a_seed_that_was_drawn_is_told(server):
@@ -49,3 +51,8 @@ def test_the_trace_can_be_taken_along(server, pair, tmp_path):
     assert b"CactusAnswer" in body
     assert server.ask("GET", f"/api/runs/{run}/1/trace.html")[0] == 422
     assert server.ask("GET", f"/api/runs/{run}/0/trace.exe")[0] == 404
+
+
+def test_no_asset_hides_another_of_the_same_name() -> None:
+    both = [path.name for folder in (PAGE, SHARED) for path in folder.iterdir()]
+    assert len(both) == len(set(both))

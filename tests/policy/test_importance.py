@@ -87,6 +87,12 @@ def test_a_deterministic_draft_counts_as_a_row_on_its_proposal():
     assert torch.equal(IMPORTANCE(TARGET, None, tokens.tolist()), IMPORTANCE(TARGET, rows, tokens.tolist()))
 
 
+def test_weights_are_cast_once_for_all_positions():
+    once, again = (IMPORTANCE.weights(torch.device("cpu"), torch.float64) for _ in range(2))
+    assert once is again
+    assert torch.equal(once.target, IMPORTANCE.target_weights.double())
+
+
 @pytest.mark.parametrize("spelling", SAMPLED)
 @pytest.mark.parametrize("metered", [False, True])
 def test_the_law_is_the_targets_where_it_is_important_and_the_rules_elsewhere(spelling: str, metered: bool) -> None:

@@ -1,5 +1,6 @@
 """Which tokens a pattern protects, in vocabularies of several kinds, and what is refused."""
 
+import math
 import re
 import sys
 
@@ -7,12 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.decisions import chain_rows
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from cactus_decoding import load_pair
-from cactus_decoding.policy.protection import PATTERNS, Protection, protected_mass
+from cactus_decoding import Lossless, load_pair
+from cactus_decoding.policy.position import Position
+from cactus_decoding.policy.protection import PATTERNS, Protection, may_relax
 from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.types import ROOT
 from tests.support.tiny_tokenizers import TOKENIZERS, tiny_tokenizer
 
 SAID = {
@@ -127,15 +131,6 @@ def test_the_texts_are_made_once() -> None:
     assert Protection("digits").mask(words) is Protection("digits").mask(words)
 
 
-@given(st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda row: sum(row) > 0), st.integers(1, 6))
-def test_the_mass_is_the_sum_over_protected_tokens(row: list[float], bits: int) -> None:
-    probs = torch.tensor(row, dtype=torch.float64)
-    probs /= probs.sum()
-    mask = torch.tensor([bool(bits >> i & 1) for i in range(3)])
-    expected = sum(p for p, chosen in zip(probs.tolist(), mask.tolist(), strict=True) if chosen)
-    assert protected_mass(probs, mask.nonzero().squeeze(1)).item() == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
@@ -167,9 +162,25 @@ def test_bad_input_is_refused(given: dict, error: type[Exception], said: str) ->
         spending_policy(**given)
 
 
-def test_a_mass_that_was_rounded_up_is_no_more_than_all() -> None:
-    rows = torch.full((1, 3), 1 / 3) * (1 + 1e-6)
-    assert not protected_mass(rows, torch.arange(3)) > 1.0
+@given(st.floats(0, 1.001), st.floats(0, 1))
+def test_rules_may_judge_up_to_the_threshold_and_anything_at_1(mass: float, threshold: float) -> None:
+    expected = min(mass, 1.0) <= threshold
+    masses, thresholds = (torch.tensor([each, math.nan], dtype=torch.float64) for each in (mass, threshold))
+    assert may_relax(mass, threshold) is expected
+    assert may_relax(masses, threshold).tolist() == [expected, threshold == 1]
+    assert may_relax(masses, thresholds).tolist() == [expected, False]
+
+
+def test_a_row_that_was_rounded_up_is_not_protected_at_a_threshold_of_1() -> None:
+    row = torch.tensor([[0.0, *[1 / 3 * (1 + 1e-6)] * 3]])
+    position = chain_rows(row, None, [0])
+    words = Vocabulary(("a", "1", "2", "3"))
+    for threshold, relaxes in ((1.0, True), (math.nextafter(1.0, 0.0), False)):
+        policy = SpendingPolicy(Protection("digits", threshold)).fit_vocabulary(words)
+        assert policy.token_ids is not None
+        at = Position(position, ROOT)
+        assert at.mass(policy.token_ids) > 1
+        assert (policy.rule_at(Lossless(), policy.begin([]), at) is not None) == relaxes
 
 
 @pytest.mark.parametrize(("pattern", "said"), [("zebra", "none of the 2"), (".", "all 2 tokens")])

@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
-from support.decisions import plan
+from support.decisions import plan, protected_mass
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.rules_under_test import SPELLINGS
 
 from cactus_decoding import Lossless, Pair, audit, load_pair, parse_rule, stream
-from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.types import AcceptanceRule, Verdict, judges_untempered
@@ -30,8 +30,7 @@ def fitted():
 
 
 def relaxable() -> torch.Tensor:
-    policy = fitted()
-    return policy.relaxable(policy.begin([]), TARGET, DRAFT, [0] * ROWS)
+    return TARGET[:, [0, 3]].sum(-1) <= 0.3
 
 
 class ByToken:
@@ -50,8 +49,8 @@ class ByToken:
 
 
 def test_protection_is_by_the_mass_of_the_targets_row() -> None:
-    mass = TARGET[:, [0, 3]].sum(-1)
-    assert relaxable().tolist() == (mass <= 0.3).tolist()
+    made = plan(Lossless(), TARGET, DRAFT, torch.zeros(ROWS).long(), spending=fitted())
+    assert made.protected == (~relaxable()).tolist()
     assert 5 < relaxable().sum() < ROWS - 5
 
 

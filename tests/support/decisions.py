@@ -28,8 +28,13 @@ def chain_rows(target: Tensor, draft: Tensor | None, drafted: Sequence[int]) -> 
     return StepRows(rows, list(drafted), Proposal(list(drafted), draft), as_given, as_given)
 
 
+def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
+    """Return what rows ``[..., vocabulary]`` give some tokens together, ``[...]`` in float64."""
+    return rows.index_select(-1, token_ids).double().sum(-1)
+
+
 class Allowed:
-    """A spending policy that says beforehand where a rule may judge."""
+    """A policy that says beforehand where a rule may judge."""
 
     def __init__(self, where: Tensor) -> None:
         self._where = where.tolist()
@@ -95,11 +100,14 @@ def plan(
     spent: float = 0.0,
     relaxable: Tensor | None = None,
     spending=None,
+    text: Sequence[int] = (),
 ) -> Plan:
-    """Ask about the positions of a chain; without a limit nobody measures."""
+    """Ask about the positions of a chain behind a response's text; without a limit nobody measures."""
     spending = Allowed(relaxable) if relaxable is not None else spending
     policy = Policy(rule, None if limit is None else Budget(nats=limit), spending)
     state = policy.begin()._replace(spent=spent)
+    if spending is not None:
+        state = state._replace(phase=spending.after(state.phase, text))
     rows, tokens = chain_rows(target, draft, drafted.tolist()), drafted.tolist()
     positions, decisions = [Position(rows, node - 1) for node in range(len(tokens))], list[Decision]()
     for position, token in zip(positions, tokens, strict=True):

@@ -159,6 +159,25 @@ def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
         assert probability == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_tree_that_does_not_branch_says_what_a_chain_does(pair):
+    tree = "static=1.1.1,drawn=1"
+    asked = {"rule": "clamped:width=1", "seed": 3, "max_new_tokens": 30}
+    told = {
+        name: [
+            position.acceptance_prob
+            for position in trace_response(pair, PROMPT, verification=name, **asked, **more).positions
+        ]
+        for name, more in {
+            "block": {"num_speculative_tokens": 3},
+            "joint": {"tree": tree},
+            "traversal": {"tree": tree},
+        }.items()
+    }
+    assert any(each is not None and 0 < each < 1 for each in told["block"])
+    for name in ("joint", "traversal"):
+        assert told[name] == pytest.approx(told["block"], abs=1e-6), name
+
+
 def test_relaxed_greedy_in_a_response(pair):
     trace = trace_response(pair, PROMPT, rule="relaxed_greedy:margin=1.5", temperature=0, max_new_tokens=40)
     relaxed = [position for position in trace.positions if position.fate is Fate.RELAXED]

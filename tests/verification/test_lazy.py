@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.decisions import protected_mass
 from support.exact_enumeration import hand_made_rows
 from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Altered
 from torch import Tensor
@@ -20,7 +21,7 @@ from cactus_decoding.policy.decide import Policy
 from cactus_decoding.policy.fitted import FittedPolicy
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.position import Position
-from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import Cactus, ClampedRatio, Lossless, as_rule, parse_rule
 from cactus_decoding.sampling import rows as sampled
@@ -328,7 +329,11 @@ def both_confined(
 ) -> tuple[Verification, list[bool], Verification, list[bool]]:
     """Return what the fast path decides, and where the rule judged there; and what whole rows say of the same."""
     outcome, rows = walked(rule, logits, sampling, draft, drafted, seed, policy), sampling(logits)
-    where = policy.relaxable(policy.begin([]), rows[:-1], None, drafted.tolist())
+    assert policy.token_ids is not None
+    assert policy.protection is not None
+    where = protected_mass(rows[:-1], policy.token_ids) <= policy.protection.threshold
+    where |= torch.tensor(policy.protection.threshold >= 1)
+    where[: policy.phases.lossless_tokens] = False
     judge = Confined(as_rule(rule), where)
     plain = verify(judge, rows, draft, drafted, torch.Generator().manual_seed(seed), validate=False)
     said = [not visit.protected for visit in outcome.visits]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-from cactus_decoding.arguments.later import Tensor, torch
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.policy.importance import Importance
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.phases import Phases, PhaseState
 from cactus_decoding.policy.position import Position
-from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.protection import Protection, may_relax
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES, Lossless
 from cactus_decoding.rules.base import Rule
@@ -107,8 +107,8 @@ class FittedPolicy:
             return None
         untempered, protection, limit = judges_untempered(rule), self.protection, self.limit
         if protection is not None and self.token_ids is not None:
-            protected = position.exceeds(self.token_ids, protection.threshold, untempered=untempered)
-            if protected:
+            mass = position.mass(self.token_ids, untempered=untempered)
+            if not may_relax(mass, protection.threshold):
                 return None
         if self.importance is None or limit is None:
             return rule
@@ -118,28 +118,3 @@ class FittedPolicy:
         if importance > limit.max_importance:
             return None
         return scaled(rule, 1 - importance) if limit.scale and not isinstance(rule, Lossless) else rule
-
-    def relaxable(
-        self, state: PhaseState, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Sequence[int]
-    ) -> Tensor:
-        """Return which of many positions may be relaxed, ``[k]``: `rule_at` for rows that follow each other.
-
-        Args:
-            state: behind the tokens before the first.
-            target_probs: the target's rows at these positions, ``[k, vocabulary]``.
-            draft_probs: the draft's rows likewise; None for a deterministic draft.
-            draft_token_ids: drafted tokens, ``[k]``: each is looked at for the positions behind it, and, as all that a
-                deterministic draft could propose, for its own.
-        """
-        allowed = torch.tensor(
-            self.phases.relaxable(state, draft_token_ids, self.vocabulary),
-            dtype=torch.bool,
-            device=target_probs.device,
-        )
-        if self.token_ids is not None and self.protection is not None:
-            mass = protected_mass(target_probs, self.token_ids.to(target_probs.device))
-            allowed &= mass <= self.protection.threshold
-        if self.importance is not None and self.limit is not None:
-            importance = self.importance(target_probs, draft_probs, draft_token_ids)
-            allowed &= importance <= self.limit.max_importance
-        return allowed

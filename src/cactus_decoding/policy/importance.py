@@ -109,9 +109,7 @@ class Importance:
 
     def weights(self, device: torch.device, dtype: torch.dtype) -> ImportanceWeights:
         """Return the numbers for rows of a dtype on a device."""
-        return ImportanceWeights(
-            self.target_weights.to(device, dtype), self.draft_weights.to(device, dtype), self.intercept
-        )
+        return _weights(self, device, dtype)
 
     def __eq__(self, other: object) -> bool:
         """Say whether the other gives the same numbers to the same tokens."""
@@ -157,6 +155,12 @@ class Importance:
         }
         about = {"vocabulary": self.vocabulary, "about": dict(self.about)}
         write_tensors(Path(path).expanduser(), FORMAT, tensors, about)
+
+
+@lru_cache(maxsize=8)  # they are as long as a vocabulary, and asked for at every visited position
+def _weights(importance: Importance, device: torch.device, dtype: torch.dtype) -> ImportanceWeights:
+    a, b = (each.to(device, dtype) for each in (importance.target_weights, importance.draft_weights))
+    return ImportanceWeights(a, b, importance.intercept)
 
 
 def read_importance(path: str | Path) -> Importance:

@@ -235,19 +235,13 @@ class Position:
         relaxed = self.relaxed_target(rule)
         return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()
 
-    def exceeds(self, token_ids: Tensor, threshold: float, *, untempered: bool = False) -> bool:
-        """Say whether the target puts more than a threshold on some tokens.
+    def mass(self, token_ids: Tensor, *, untempered: bool = False) -> float:
+        """Return what the target gives some tokens together, also before temperature and truncation.
 
-        Args:
-            token_ids: the tokens, ascending int64, ``[tokens]``; at least one.
-            threshold: in [0, 1].
-            untempered: ask the row before temperature and truncation.
+        The tokens ascend, int64, ``[tokens]``; there is at least one.
         """
-        if threshold >= 1:  # rounded rows may hold more than everything
-            return False
-        if untempered:
-            return not SparseProbs(len(self.untempered), self.untempered).mass(token_ids) <= threshold
-        return not self.row.mass(token_ids) <= threshold  # NaN exceeds everything
+        row = SparseProbs(len(self.untempered), self.untempered) if untempered else self.row
+        return row.mass(token_ids)
 
     def _checked(self, law: Law, role: str) -> Law:
         if not math.isfinite(law.total):

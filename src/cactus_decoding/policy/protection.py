@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, overload
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.values import shown, suggestion
@@ -177,16 +177,17 @@ def broken(spelled: bytes) -> list[bytes]:
     return [each.encode(errors="surrogateescape") for each in found]
 
 
-def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
-    """Return the probability that rows put on protected tokens, ``[...]`` in float64.
+@overload
+def may_relax(mass: float, threshold: float) -> bool: ...
+@overload
+def may_relax(mass: Tensor, threshold: Tensor | float) -> Tensor: ...
+def may_relax(mass: float | Tensor, threshold: float | Tensor) -> bool | Tensor:
+    """Say whether a rule may judge where the target puts a mass on protected tokens: the one place that decides it.
 
-    Args:
-        rows: ``[..., vocabulary]``.
-        token_ids: the protected tokens, ``[tokens]``: few of a vocabulary, so they are gathered.
+    A threshold of 1 or more protects nothing: rounded rows may hold more than everything. Below it, NaN is protected.
 
     Example:
-        >>> import torch
-        >>> protected_mass(torch.tensor([[0.25, 0.5, 0.25]]), torch.tensor([0, 2]))
-        tensor([0.5000], dtype=torch.float64)
+        >>> may_relax(0.01, 0.01), may_relax(1.0000001, 1.0), may_relax(float("nan"), 0.5)
+        (True, True, False)
     """
-    return rows.index_select(-1, token_ids).double().sum(-1).clamp(max=1)  # however rows were rounded
+    return (mass <= threshold) | (threshold >= 1)

@@ -19,8 +19,9 @@ from cactus_decoding.tracing.trace import Trace, TraceHeader
 from cactus_decoding.types import judges_untempered
 
 PAGE = Path(__file__).parent / "page"
-"""Where template, style and scripts are: ``tree.js``, ``answer.js`` and ``answer.css`` are a component that other pages
-can use."""
+"""Where template, style and scripts are: `SCRIPTS` and ``answer.css`` are a component that other pages can use."""
+SCRIPTS = ("writing.js", "tree.js", "pictures.js", "card.js", "answer.js")
+"""In the order in which they are loaded."""
 
 _START = """
 "use strict";
@@ -35,7 +36,7 @@ _START = """
 
 def to_html(trace: Trace) -> str:
     """Return the page: the text with its tokens, a card for each of them, pictures, settings and metrics."""
-    script = "".join((PAGE / name).read_text(encoding="utf-8") for name in ("tree.js", "answer.js")) + _START
+    script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS) + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         page_templates(PAGE)

@@ -10,10 +10,12 @@ from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.generation.detokenizer import UNFINISHED, IncrementalDetokenizer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.tokenizers import Tokenizer
+from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
-from cactus_decoding.tracing.what_if import PositionRows, what_if
+from cactus_decoding.tracing.what_if import PositionRows, consequences
 from cactus_decoding.types import ROOT, Fate, Outcome, Visit
+from cactus_decoding.verification.declarations import VERIFICATIONS
 
 
 def check_traced(request: Request) -> None:
@@ -78,7 +80,6 @@ class PositionReader:
     def read(self, outcome: Outcome) -> tuple[TracedPosition, ...]:
         """Return the positions of the next step."""
         token_ids = outcome.all_token_ids
-        target, untempered = _rows_on_path(outcome)
         weight, positions = 1.0, list[TracedPosition]()
         for i, (token_id, fate) in enumerate(zip(token_ids, outcome.all_fates, strict=True)):
             position = TracedPosition(
@@ -92,11 +93,13 @@ class PositionReader:
                 rule=str(Lossless()),
             )
             if i < len(outcome.visits):
-                position = self._judged(position, outcome.visits[i], untempered[i], weight)
+                position = self._judged(position, outcome.visits[i], weight)
                 weight = position.acceptance_prob or 0.0
             else:  # the target's own row is drawn from
-                row = target[i].double().cpu()
-                candidates = self._candidates([token_id], untempered[i], row, row, None, None)
+                node = outcome.path[-1] if outcome.path else ROOT
+                row = outcome.rows.target_behind(node).double().cpu()
+                untempered = outcome.rows.untempered_behind(node).cpu()
+                candidates = self._candidates([token_id], untempered, row, row, None, None)
                 position = replace(position, budget_left=self._budget_left(), candidates=candidates)
             positions.append(position)
         self._steps, self._positions = self._steps + 1, self._positions + len(positions)
@@ -139,23 +142,21 @@ class PositionReader:
             parts += self._text.finish()
         return "".join(part.text for part in parts)
 
-    def _judged(self, position: TracedPosition, visit: Visit, untempered: Tensor, weight: float) -> TracedPosition:
+    def _judged(self, traced: TracedPosition, visit: Visit, weight: float) -> TracedPosition:
         """Add what is known where there was a proposal; ``weight`` is that of those before it, judged jointly."""
-        rows = PositionRows.keep(visit, untempered if self._request.sampling.temperature == 0 else None)
-        seen = what_if(rows, visit.rule)
+        position = Position(visit.rows, visit.rows.proposal.parents[visit.node])
+        seen = consequences(position, visit.token_id, visit.rule)
         nats = seen.emitted_nats if visit.nats is None else visit.nats  # as it was charged, to the last bit
         self._spent += nats
-        target, draft = rows.target.dense().double(), rows.draft_law()
-        draft_prob = draft[visit.token_id].item()
-        how = self._request.verification
+        draft_prob, how = seen.draft[visit.token_id].item(), self._request.verification
         acceptance_prob: float | None = seen.acceptance_prob
-        if how == "block":
-            acceptance_prob = min(weight * seen.relaxed[visit.token_id].item() / (draft_prob or 1.0), 1.0)
-        elif how != "token":
+        if how != "token" and visit.rows.proposal.branches:
             acceptance_prob = None
-        drafted = [visit.token_id, position.token_id]
+        elif VERIFICATIONS[how].judges_steps:
+            acceptance_prob = min(weight * seen.relaxed[visit.token_id].item() / (draft_prob or 1.0), 1.0)
+        drafted = [visit.token_id, traced.token_id]
         return replace(
-            position,
+            traced,
             rule=seen.rule,
             drafted_id=visit.token_id,
             drafted=self._name(visit.token_id),
@@ -171,12 +172,17 @@ class PositionReader:
             fell_back=visit.fell_back,
             protected=visit.protected,
             budget_left=self._budget_left(),
-            candidates=self._candidates(drafted, untempered, target, seen.emitted, draft, seen.relaxed),
-            rows=self._kept(rows),
+            candidates=self._candidates(
+                drafted, position.untempered, position.row.dense().double(), seen.emitted, seen.draft, seen.relaxed
+            ),
+            rows=self._kept(position, visit.token_id),
         )
 
-    def _kept(self, rows: PositionRows) -> PositionRows | None:
+    def _kept(self, position: Position, token_id: int) -> PositionRows | None:
         """Return the rows if there is room for them, and for none after them if there is not."""
+        if not self._max_rows_bytes:
+            return None
+        rows = PositionRows.keep(position, token_id, untempered=self._request.sampling.temperature == 0)
         if self.rows_bytes + rows.nbytes > self._max_rows_bytes:
             self._max_rows_bytes = 0
             return None
@@ -216,9 +222,3 @@ class PositionReader:
             )
             for token_id in in_order
         )
-
-
-def _rows_on_path(outcome: Outcome) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the target's rows that the accepted tokens and the next one stand in, and those before temperature."""
-    rows, behind = outcome.rows, [ROOT, *outcome.path]
-    return [rows.target_behind(node) for node in behind], [rows.untempered_behind(node) for node in behind]

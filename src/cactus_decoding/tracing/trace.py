@@ -58,7 +58,7 @@ class TracedPosition:
         relaxed_prob: h(n), the first of the rule's two numbers.
         residual_scale: s, the second one; may be infinite.
         acceptance_prob: probability that n, once drafted, was accepted; with block verification, that it was kept
-            together with all the proposals before it in its step. None in trees that are not verified by `match`.
+            together with all the proposals before it in its step. None where a step branches, but with `match`.
         acceptance: the same before n was drawn, averaged over the draft's row, in a tree that a child is kept; None
             where proposals are judged together.
         conditional_nats: KL(h || q) given n; None where h is no distribution.

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from cactus_decoding.arguments.checks import check_integer, check_probabilities, shown
-from cactus_decoding.arguments.later import Tensor, functional, torch
-from cactus_decoding.auditing import audit_beside, audit_rows, judge_every_token
-from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
+from cactus_decoding.arguments.later import Tensor, torch
+from cactus_decoding.auditing import audit_beside, judge_every_token
+from cactus_decoding.divergences.rows import kl_of_rows
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless, as_rule
-from cactus_decoding.rules.base import EmittedRows, JudgedOn, relaxed_target_beside
 from cactus_decoding.rules.relaxed_greedy import given_up
 from cactus_decoding.sampling.rows import SparseProbs
-from cactus_decoding.types import AcceptanceRule, Visit, judges_untempered
+from cactus_decoding.types import ROOT, AcceptanceRule, Proposal, StepRows, judges_untempered
 
 _SOLVED, _UNIT = 1e-12, 2.0**-53
 """How far from 1 a solver may leave the sum of h, and what adding up a token's probability in float64 may add."""
@@ -43,27 +41,34 @@ class PositionRows:
     drawn: bool = True
 
     @classmethod
-    def keep(cls, visit: Visit, untempered: Tensor | None = None) -> PositionRows:
-        """Keep the rows of a visited position, and the one before temperature if it is given."""
-        position, beside = Position(visit.rows, visit.rows.proposal.parents[visit.node]), dict[str, Any]()
-        if not position.is_plain:
-            beside = {"fixed_token_ids": tuple(position.fixed_token_ids.tolist()), "drawn": position.is_drawn}
-        kept = [visit.target_probs, position.draft_row, untempered]
-        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in kept)
+    def keep(cls, position: Position, token_id: int, *, untempered: bool) -> PositionRows:
+        """Keep the rows of a position at which a token was judged, with the one before temperature if that is asked."""
+        beside = {"fixed_token_ids": tuple(position.fixed_token_ids.tolist()), "drawn": position.is_drawn}
+        rows = [position.row.dense(), position.draft_row, position.untempered if untempered else None]
+        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in rows)
         assert target is not None
-        return cls(visit.token_id, target, draft, before, **beside)
+        return cls(token_id, target, draft, before, **({} if position.is_plain else beside))  # type: ignore[arg-type]
 
     @property
     def nbytes(self) -> int:
         """Bytes that the rows take in memory."""
         return sum(row.nbytes for row in (self.target, self.draft, self.untempered) if row is not None)
 
-    def draft_law(self) -> Tensor:
-        """Return the law that n was drawn from, ``[vocabulary]`` in float64: for a deterministic draft n alone."""
-        if self.draft is None or self.drafted_id in self.fixed_token_ids:
-            return functional.one_hot(torch.tensor(self.drafted_id), self.target.vocabulary).double()
-        row = self.draft.dense().double()
-        return without(row, torch.tensor(self.fixed_token_ids)) if self.fixed_token_ids else row
+    def position(self) -> Position:
+        """Return the position; where n is a fixed token any other stands for the drawn one, whose law is known."""
+        target = check_probabilities("rows.target", self.target.dense())[None]
+        token = check_integer("rows.drafted_id", self.drafted_id, 0, target.shape[-1] - 1)
+        draft = None if self.draft is None else check_probabilities("rows.draft", self.draft.dense())
+        fixed = list(self.fixed_token_ids)
+        left = None if draft is None else (draft > 0).index_fill(0, torch.tensor(fixed, dtype=torch.long), 0)
+        drawn = self.drawn and left is not None and bool(left.any())
+        if drawn and token in fixed:
+            token = next(each for each in range(target.shape[-1]) if each not in fixed)
+        other = [] if token in fixed else [token]
+        token_ids, flags = [*fixed, *other], [False for _ in fixed] + [drawn for _ in other]
+        proposal = Proposal(token_ids, None if draft is None else draft[None], [ROOT] * len(token_ids), flags)
+        before = target if self.untempered is None else self.untempered.dense()[None]
+        return Position(StepRows(target, token_ids, proposal, lambda *_: target, lambda *_: before), ROOT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,7 @@ class Consequences:
         acceptance_prob: probability that n, once drafted, is accepted: min(h(n) / p(n), 1).
         acceptance: probability that whatever the draft proposes here is accepted, averaged over its row; in a tree,
             that one of the fixed tokens and the first drawn one is kept by `match`.
+        draft: the law that n was drawn from, ``[vocabulary]``: for a deterministic draft n alone.
         relaxed: the relaxed target h given n, ``[vocabulary]``; for rules whose h is emitted whatever is drafted, that
             one.
         emitted: the law of the emitted token, averaged over the draft, ``[vocabulary]``.
@@ -91,6 +97,7 @@ class Consequences:
     residual_scale: float
     acceptance_prob: float
     acceptance: float
+    draft: Tensor
     relaxed: Tensor
     emitted: Tensor
     conditional_nats: float
@@ -118,41 +125,43 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     rule = as_rule(rule)
     if not isinstance(rows, PositionRows):
         raise TypeError(f"rows must be PositionRows, but is {shown(rows)}")
-    target = normalised(check_probabilities("rows.target", rows.target.dense()))
-    drafted = torch.tensor([check_integer("rows.drafted_id", rows.drafted_id, 0, len(target) - 1)])
-    law = normalised(check_probabilities("rows.draft", rows.draft_law()))
-    judge = rule
-    if judges_untempered(rule):
-        if rows.untempered is None:
-            name = str(rule).partition(":")[0]
-            raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")
-        judge = JudgedOn(rule, rows.untempered.dense().double())
-    draft, fixed = None if rows.draft is None else law, torch.tensor(rows.fixed_token_ids, dtype=torch.long)
-    averaged = law
-    if len(fixed):  # beside the drawn token, whichever was kept
-        whole = None if rows.draft is None else normalised(rows.draft.dense().double())
-        averaged = _law_beside(whole if rows.drawn else None, fixed, len(target))
-        audited = audit_beside(judge, target, whole, averaged, fixed)
-        emitted = relaxed_target_beside(judge, target, whole, averaged, fixed)
-        judge = judge if emitted is None else EmittedRows(emitted)
-        draft = None if rows.drafted_id in rows.fixed_token_ids else law
-    else:
-        audited = audit_rows(judge, target, law)
-    relaxed_prob, scale = (number.item() for number in judge.judge(target, draft, drafted))
-    relaxed = _relaxed_row(judge, target, law, rows.drafted_id, relaxed_prob, scale)
+    if judges_untempered(rule) and rows.untempered is None:
+        name = str(rule).partition(":")[0]
+        raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")
+    return consequences(rows.position(), rows.drafted_id, rule)
+
+
+def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Consequences:
+    """Return what a rule does at a position where a token is judged."""
+    target, law, greedy = position.target.probs, position.law(position.drafted).probs, judges_untempered(rule)
+    index, whole = position.token_ids.index(token_id), None if position.draft is None else position.draft.probs
+    effective = position.effective_rule(rule)
+    audited = audit_beside(effective, target, whole, law, position.fixed_token_ids)
+    judge = rule if position.is_plain and not greedy else effective
+    own = position.law(index)
+    given = None if index < position.num_fixed else own.probs
+    relaxed_prob, scale = (number.item() for number in judge.judge(target, given, torch.tensor([token_id])))
+    relaxed = position.relaxed_target(rule)
+    if relaxed is None:  # where recovery ignores the draft, it may return to n
+        anything = math.isinf(scale)
+        relaxed = (1 - relaxed_prob if anything else scale) * judge.recovery_target(target).double()
+        relaxed[token_id] = relaxed_prob + (relaxed[token_id] if anything else 0)
     is_law = abs(relaxed.sum().item() - 1) <= _SOLVED + len(relaxed) * _UNIT
     conditional = kl_of_rows(relaxed, target).item() if is_law else math.nan
     # rounding leaves a KL of zero a little above it
     emitted_nats = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
-    if isinstance(judge, JudgedOn):
-        conditional, emitted_nats = _given_up(rule, judge.rows, averaged, rows.drafted_id)
-    draft_prob = law[rows.drafted_id].item()
+    if greedy:
+        kept = judge_every_token(rule, position.untempered, law).relaxed_prob > 0
+        costs = torch.where(kept, given_up(position.untempered, torch.arange(len(law))), 0.0)
+        conditional, emitted_nats = costs[token_id].item(), (law * costs).sum().item()
+    draft_prob = own[token_id]
     return Consequences(
         rule=str(rule),
         relaxed_prob=relaxed_prob,
         residual_scale=scale,
         acceptance_prob=min(relaxed_prob / draft_prob, 1.0) if draft_prob > 0 else float(relaxed_prob > 0),
         acceptance=audited.acceptance.item(),
+        draft=own.probs,
         relaxed=relaxed,
         emitted=audited.output_probs,
         conditional_nats=conditional,
@@ -160,36 +169,3 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         tv=audited.tv.item(),
         max_log_ratio=audited.max_log_ratio.item(),
     )
-
-
-def _law_beside(draft: Tensor | None, fixed: Tensor, vocabulary: int) -> Tensor:
-    """Return the law of the token that is judged in a tree: the drawn one, or the first fixed one where none is."""
-    law = functional.one_hot(fixed[0], vocabulary).double()
-    if draft is None:
-        return law
-    rest = without(draft, fixed)
-    return rest if rest.sum() > 0 else law
-
-
-def _relaxed_row(
-    rule: AcceptanceRule, target: Tensor, draft: Tensor, drafted: int, relaxed_prob: float, scale: float
-) -> Tensor:
-    """Return h given the drafted token."""
-    whatever_is_drafted = rule.relaxed_target(target, draft)
-    if whatever_is_drafted is not None:
-        return whatever_is_drafted
-    recovery = rule.recovery_target(target).double()
-    if math.isinf(scale):  # recovery ignores the draft, and may return to n
-        row = (1 - relaxed_prob) * recovery
-        row[drafted] += relaxed_prob
-        return row
-    row = scale * recovery
-    row[drafted] = relaxed_prob
-    return row
-
-
-def _given_up(rule: AcceptanceRule, untempered: Tensor, draft: Tensor, drafted: int) -> tuple[float, float]:
-    """Return the log-probability given up if n is drafted, and on average over the draft."""
-    kept = judge_every_token(rule, untempered, draft).relaxed_prob > 0
-    costs = torch.where(kept, given_up(untempered, torch.arange(len(untempered))), 0.0)
-    return costs[drafted].item(), (draft * costs).sum().item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from support.recorded_rows import (
     enumerated,
     enumerated_tokens,
     float64_rows,
+    hand_made,
     one_sparse_step,
     some_rows,
 )
@@ -140,7 +142,8 @@ def test_a_protected_rule_accepts_and_costs_what_the_plan_of_a_verifier_does(spe
     rule, known = parse_rule(spelling), vocabulary(rows.target.vocabulary)
     measured = Frontier(rows, memory=20_000, vocabulary=known)
     fitted = DIGITS.fit_vocabulary(known)
-    where = fitted.relaxable(fitted.begin([]), rows.target.dense(0, len(rows.target)), None, rows.drafted.tolist())
+    probs = rows.target.dense(0, len(rows.target))
+    where = ~torch.tensor(plan(rule, probs, None, rows.drafted.long(), spending=fitted).protected)
     assert torch.equal(measured.relaxable(DIGITS), where)
     assert 0 < int(where[rows.visited].sum()) < int(rows.visited.sum())
     point = measured.measure(rule, spending=DIGITS)
@@ -162,6 +165,15 @@ def test_protection_by_the_drafted_token_would_be_told_apart():
     digits = torch.tensor([text == "1" for text in known.texts])
     wrong = ~digits[rows.drafted.long()]
     assert not torch.equal(Frontier(rows, vocabulary=known).relaxable(DIGITS), wrong)
+
+
+def test_a_threshold_of_1_protects_no_row_however_it_was_rounded():
+    target = torch.zeros(4, 7).index_fill_(1, torch.tensor([0, 3, 6]), 1 / 3 * (1 + 1e-6))
+    rows = hand_made(target, torch.full((4, 7), 1 / 7), counts=[4], problem=[0], ends=[False])
+    measured = Frontier(rows, vocabulary=vocabulary(7))
+    assert rows.target.masses(torch.tensor([0, 3, 6])).gt(1).all()
+    assert measured.relaxable(spending_policy("digits", 1.0)).all()
+    assert not measured.relaxable(spending_policy("digits", math.nextafter(1, 0))).any()
 
 
 def test_protecting_less_and_less_leads_from_lossless_to_the_rule():

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.decisions import budget_state, charge, plan
+from support.decisions import budget_state, charge, plan, protected_mass
 from support.engine_rules import SPELLINGS
 
 from cactus_decoding import audit, parse_rule
@@ -20,7 +20,6 @@ from cactus_decoding.integrations.common.reports import REPORTED
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.v1 import DraftProbs
 from cactus_decoding.policy.importance import Importance
-from cactus_decoding.policy.protection import protected_mass
 
 CPU = torch.device("cpu")
 REQUESTS, DEPTH, VOCABULARY = 5, 3, 7

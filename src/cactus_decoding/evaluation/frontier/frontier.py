@@ -24,6 +24,7 @@ from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampl
 from cactus_decoding.files.jsonl import number_of, parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import plain
+from cactus_decoding.policy.protection import may_relax
 from cactus_decoding.policy.spending import SpendingPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import Lossless, parse_rule
@@ -160,7 +161,7 @@ class Frontier:
                 raise ValueError(f"what the tokens say must be known to protect {protection.pattern}")
             mask = protection.mask(self.vocabulary)
             self._masses[protection.pattern] = self.rows.target.masses(mask.nonzero().squeeze(1))
-        return self._masses[protection.pattern] <= protection.threshold
+        return may_relax(self._masses[protection.pattern], protection.threshold)
 
     def _judged(
         self, rule: AcceptanceRule, spending: SpendingPolicy

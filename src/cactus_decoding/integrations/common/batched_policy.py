@@ -14,6 +14,7 @@ from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.integrations.common.relaxed_logits import probability_from_logits
 from cactus_decoding.policy.importance import ImportanceWeights
 from cactus_decoding.policy.phases import Phases
+from cactus_decoding.policy.protection import may_relax
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules.base import Rule
 
@@ -195,7 +196,7 @@ def allowed(
     for rows, token_ids, thresholds in layout.protected:
         some = rows.split(max(1, MAX_ELEMENTS // len(token_ids)))
         mass = torch.cat([_mass(logits, part, token_ids, totals()) for part in some])
-        free.append((rows, (mass <= thresholds) | (thresholds >= 1)))  # rounded rows may hold more than everything
+        free.append((rows, may_relax(mass, thresholds)))
     if layout.weighed is not None:
         rows, importance, limits = layout.weighed
         parts = rows.split(max(1, MAX_ELEMENTS // logits.shape[1]))

@@ -25,6 +25,8 @@
  *   answer.positions             those appended so far.   answer.selected   the selected place or null.
  *   answer.card                  the card's element: below its contents there is an empty `.ca-extra` for whoever embeds it.
  *
+ * Needs what stands in writing.js, tree.js, pictures.js and card.js, loaded before it.
+ *
  * Keyboard: the text is one stop of the Tab key; arrows move from token to token (up and down by a line), Home and End go to
  * the ends, Escape closes the card. Everything is written as text, never as HTML, whatever the tokens are.
  */
@@ -38,113 +40,8 @@
     bonus: "drawn from the target, as no proposal was rejected",
     matched: "drawn after a rejection, and proposed too: only in trees",
   };
-  const SVG = "http://www.w3.org/2000/svg";
 
-  /* --- small helpers --- */
-
-  function make(tag, className, ...children) {
-    const element = document.createElement(tag);
-    if (className) element.className = className;
-    element.append(...children.filter((child) => child !== null && child !== undefined));
-    return element;
-  }
-
-  function draw(parent, tag, attributes, text) {
-    const element = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    if (text !== undefined) element.textContent = text;
-    parent.append(element);
-    return element;
-  }
-
-  function numberOf(value) {
-    if (value === "inf") return Infinity;
-    if (value === "-inf") return -Infinity;
-    return value === null || value === undefined || value === "nan" ? NaN : Number(value);
-  }
-
-  /* Control characters as pictures, so that a token can neither hide nor command anything. */
-  function visible(text) {
-    return text.replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
-      .replace(/[\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
-  }
-
-  function quoted(text) {
-    return "“" + visible(text).replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ | $/g, "␣") + "”";
-  }
-
-  function percent(value) {
-    const number = numberOf(value);
-    if (Number.isNaN(number)) return "–";
-    const part = 100 * number;
-    if (part === 0 || part >= 99.995) return Math.round(part) + "\u00a0%";
-    if (part < 0.01) return part.toExponential(0).replace(/e-(\d+)/, (_, power) => "·10⁻" + superscript(power)) + "\u00a0%";
-    return (part < 1 ? part.toFixed(2) : part.toFixed(1)) + "\u00a0%";
-  }
-
-  function share(value) {
-    const number = numberOf(value);
-    return number > 0 && number < 0.0001 ? "< 0.01\u00a0%" : percent(number);
-  }
-
-  function superscript(text) {
-    return text.replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
-  }
-
-  function nats(value) {
-    const number = numberOf(value);
-    if (Number.isNaN(number)) return "–";
-    if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
-    if (number === 0) return "0";
-    if (Math.abs(number) < 0.0001) return number < 0 ? "−0.0001" : "< 0.0001";
-    return number.toFixed(Math.abs(number) < 10 ? 4 : 2);
-  }
-
-  /* --- pictures --- */
-
-  const HEIGHT = 132, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 20;
-
-  /* Draws one picture: lines are [{points: [[x, y], …], className, step}], bars [{from, to, y}], levels [{y, text}]. */
-  function plot(figure, { title, summary, xMax, yMax, whole, lines, bars, levels, at, xLabel }) {
-    figure.replaceChildren(make("figcaption", "", title));
-    const width = Math.max(figure.clientWidth, 160);
-    const svg = draw(figure, "svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": summary });
-    const x = (value) => LEFT + (xMax > 0 ? value / xMax : 0) * (width - LEFT - RIGHT);
-    const y = (value) => HEIGHT - BOTTOM - (yMax > 0 ? Math.min(value / yMax, 1) : 0) * (HEIGHT - TOP - BOTTOM);
-    for (const tick of whole && yMax % 2 ? [0, yMax] : [0, yMax / 2, yMax]) {
-      draw(svg, "line", { x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick), class: tick ? "ca-grid" : "ca-axis" });
-      draw(svg, "text", { x: LEFT - 5, y: y(tick) + 3.5, "text-anchor": "end" }, tick ? tick.toFixed(whole ? 0 : digitsOf(yMax)) : "0");
-    }
-    draw(svg, "text", { x: width - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, `${xMax} ${xLabel}`);
-    for (const bar of bars || []) {
-      const left = x(bar.from), right = x(bar.to);
-      draw(svg, "rect", { x: left, width: Math.max(right - left - 1, 0.5), y: y(bar.y), height: y(0) - y(bar.y), class: "ca-bar" });
-    }
-    if (at !== null) draw(svg, "line", { x1: x(at + 0.5), x2: x(at + 0.5), y1: TOP, y2: y(0), class: "ca-here" });
-    for (const level of levels || []) {
-      draw(svg, "line", { x1: LEFT, x2: width - RIGHT, y1: y(level.y), y2: y(level.y), class: "ca-level" });
-      draw(svg, "text", { x: LEFT + 4, y: y(level.y) + 12, class: "ca-strong" }, level.text);
-    }
-    for (const line of lines) {
-      let path = "";
-      line.points.forEach(([px, py], i) => {
-        path += i === 0 ? `M${x(px)} ${y(py)}` : line.step ? `H${x(px)}V${y(py)}` : `L${x(px)} ${y(py)}`;
-      });
-      if (path) draw(svg, "path", { d: path, class: line.className });
-    }
-  }
-
-  function niceTop(value) {
-    if (!(value > 0)) return 1;
-    const power = 10 ** Math.floor(Math.log10(value));
-    return [1, 2, 3, 4, 5, 6, 8, 10].map((n) => n * power).find((top) => top >= value * 0.9999);
-  }
-
-  function digitsOf(top) {
-    return Math.max(0, Math.min(6, 1 - Math.floor(Math.log10(top / 2))));
-  }
-
-  /* --- the component --- */
+  const { make, numberOf, quoted, visible } = scope.CactusWriting;
 
   class CactusAnswer {
     constructor(element, options = {}) {
@@ -406,115 +303,12 @@
       const heading = make("h3", "", make("span", "ca-quoted", quoted(position.token)), " ",
         make("span", `ca-token ca-${position.fate}`, position.fate), close);
       const where = make("p", "ca-where", `token ${position.place + 1}, step ${position.step + 1}`);
-      this.card.replaceChildren(heading, where, make("p", "ca-story", this._story(position)),
-        this._table(position), this._numbers(position), ...this._tree(position), make("div", "ca-extra"));
+      const step = this.positions.filter((other) => other.step === position.step);
+      const known = scope.cactusCard(position, { step, nodes: this._trees.get(position.step), rule: this.options.rule });
+      this.card.replaceChildren(heading, where, ...known, make("div", "ca-extra"));
       // a card that shrank would move what stands below it, and at the end of a page what stands above it
       const least = Number.parseFloat(this.card.style.minHeight) || 0;
       this.card.style.minHeight = `${Math.max(least, this.card.offsetHeight)}px`;
-    }
-
-    _story(position) {
-      if (position.fate === "bonus") {
-        const alone = this.positions.filter((other) => other.step === position.step).length === 1;
-        return alone
-          ? "The draft proposed nothing here; the target drew this token itself."
-          : "All proposals of this step were kept, so the target drew one more token itself. That costs nothing.";
-      }
-      const drafted = (position.candidates || []).find((one) => one.token_id === position.drafted_id);
-      const lossless = drafted && position.draft_prob > 0 ? Math.min(1, drafted.target / position.draft_prob) : NaN;
-      const kept = percent(position.acceptance_prob), strictly = percent(lossless);
-      const jointly = position.acceptance === null || position.acceptance === undefined;
-      const untold = position.acceptance_prob === null || position.acceptance_prob === undefined;
-      const chance = untold ? "It was judged together with the other proposals of its tree." : jointly
-        ? `Judged together with the proposals before it, it is kept with probability ${kept}.`
-        : `The rule keeps it with probability ${kept}` + (kept === strictly ? "." : `, lossless with ${strictly}.`);
-      let story = `The draft proposed ${quoted(position.drafted || "")}. ${chance}`;
-      if (position.fate === "relaxed") story += " It was kept; with the same random number, lossless would have rejected it.";
-      if (position.fate === "matched")
-        story += " It was rejected, and the token that was drawn instead was proposed too: the step went on behind it.";
-      if (position.fate === "recovered") story += " It was rejected, and this token was drawn instead.";
-      if (position.fell_back) story += " The budget could not afford the rule here, so the lossless rule decided.";
-      if (position.protected) story += " This position is protected: the lossless rule decided.";
-      return story;
-    }
-
-    _table(position) {
-      const columns = [["target", "target"]];
-      if (position.fate !== "bonus") columns.push(["draft", "draft"], ["relaxed", "relaxed"], ["emitted", "emitted"]);
-      const candidates = position.candidates || [];
-      const cut = candidates.some((one) => Math.abs(one.untempered - one.target) > 1e-6);
-      if (cut) columns.unshift(["untempered", "model"]);
-      const head = make("tr", "", make("th", "", "token"));
-      const titles = {
-        untempered: "the target before temperature and truncation",
-        target: "q: the target, as it is sampled from",
-        draft: "p: the draft",
-        relaxed: "h: the relaxed target, given the drafted token",
-        emitted: "what comes out here, averaged over what the draft may propose",
-      };
-      for (const [name, title] of columns) {
-        const cell = make("th", `ca-cell-${name}`, title);
-        cell.title = titles[name];
-        cell.scope = "col";
-        head.append(cell);
-      }
-      const body = make("tbody");
-      for (const one of candidates) {
-        const name = make("th", "", make("span", "ca-quoted", quoted(one.token)));
-        name.scope = "row";
-        if (one.token_id === position.drafted_id) name.append(make("span", "ca-tag", "drafted"));
-        if (one.token_id === position.token_id) name.append(make("span", "ca-tag ca-chosen", "chosen"));
-        const row = make("tr", "", name);
-        for (const [key] of columns) {
-          const bar = make("span", `ca-fill ca-of-${key}`), part = Math.min(1, numberOf(one[key]) || 0);
-          bar.style.width = part > 0 ? `max(1px, ${100 * part}%)` : "0";
-          row.append(make("td", `ca-cell-${key}`, bar, make("span", "ca-value", percent(one[key]))));
-        }
-        body.append(row);
-      }
-      const table = make("table", "", make("thead", "", head), body);
-      return make("div", "ca-scroll", table);
-    }
-
-    _numbers(position) {
-      const list = make("dl", "ca-numbers");
-      const add = (term, value, meaning) => {
-        const name = make("dt", "", term);
-        name.title = meaning;
-        list.append(make("div", "", name, make("dd", "", value)));
-      };
-      if (position.fate !== "bonus") {
-        if (position.acceptance_prob !== null && position.acceptance_prob !== undefined)
-          add("acceptance, given draft", share(position.acceptance_prob), "probability that the drafted token is kept");
-        if (position.acceptance !== null && position.acceptance !== undefined)
-          add("acceptance, on average", share(position.acceptance), "the same, averaged over what the draft may propose");
-        add("nats, given draft", nats(position.conditional_nats), "KL of the relaxed target to the target, given the drafted token");
-        add("nats, on average", nats(position.emitted_nats), "KL of what is emitted to the target: what a budget is charged");
-        add("total variation", share(position.tv), "largest change of any event's probability here");
-        add("recovery scale s", nats(position.residual_scale), "recovery draws in proportion to the positive part of s·q − p");
-      }
-      const left = position.budget_left;
-      if (left !== null && left !== undefined && Number.isFinite(numberOf(left)))
-        add("budget left", `${nats(left)} nats`, "behind this token");
-      if (position.rule && position.rule !== this.options.rule && position.fate !== "bonus")
-        add("rule here", position.rule, "the rule that decided at this token");
-      return list;
-    }
-
-    /* The tree of the position's step, if it proposed one. */
-    _tree(position) {
-      const nodes = this._trees.get(position.step);
-      if (!nodes) return [];
-      const step = this.positions.filter((other) => other.step === position.step), last = step[step.length - 1];
-      const figure = make("figure", "ca-tree-figure", make("figcaption", "", `proposals of step ${position.step + 1}: ${nodes.length}`));
-      const frame = make("div", "ca-scroll ca-tree-scroll");
-      frame.tabIndex = 0;
-      frame.setAttribute("role", "group");
-      frame.setAttribute("aria-label", "The tree of this step's proposals");
-      const ends = last && (last.fate === "recovered" || last.fate === "bonus");
-      scope.drawCactusTree(frame, nodes, { next: ends ? last : null, selected: step.indexOf(position), visible });
-      figure.append(frame, make("p", "ca-hint", "Round: drawn from the draft. With corners: its likeliest tokens. Dashed: drawn by the target."));
-      return [figure];
     }
 
     /* --- pictures --- */
@@ -533,44 +327,7 @@
         this._figures = [make("figure"), make("figure"), make("figure")];
         this.charts.append(...this._figures);
       }
-      const all = this.positions, at = this._selected === null ? null : all.findIndex((one) => one.place === this._selected);
-      const spent = [[0, 0]], steps = [], running = [[0, 0]], rounds = [[0, 0]];
-      let total = 0;
-      all.forEach((position, i) => {
-        total += numberOf(position.emitted_nats) || 0;
-        spent.push([i + 1, total]);
-        const last = steps[steps.length - 1];
-        if (last && last.step === position.step) [last.to, last.y] = [i + 1, last.y + 1];
-        else steps.push({ step: position.step, from: i, to: i + 1, y: 1 });
-      });
-      steps.forEach((step, i) => {
-        running.push([step.to, step.to / (i + 1)]);
-        rounds.push([step.from, i + 1], [step.to, i + 1]);
-      });
-      if (running.length > 1) running[0] = [0, running[1][1]];
-      const count = all.length, emitted = this._shown.length, budget = numberOf(this.options.budget), limited = Number.isFinite(budget);
-      const mean = steps.length ? count / steps.length : 0;
-      const top = niceTop(Math.max(total, limited ? budget : 0, 0.1));
-      plot(this._figures[0], {
-        title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
-        summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
-        xMax: count, yMax: top, xLabel: "positions", at,
-        lines: [{ points: spent, className: "ca-line", step: true }],
-        levels: limited ? [{ y: budget, text: "budget" }] : [],
-      });
-      const most = Math.max(2, ...steps.map((step) => step.y));
-      plot(this._figures[1], {
-        title: `tokens per step: ${mean.toFixed(2)}`,
-        summary: `Acceptance length over the answer; on average ${mean.toFixed(2)} tokens per step`,
-        xMax: count, yMax: niceTop(most), whole: true, xLabel: "positions", at,
-        bars: steps, lines: [{ points: running, className: "ca-line" }],
-      });
-      plot(this._figures[2], {
-        title: `steps: ${steps.length} for ${emitted} tokens`,
-        summary: `Steps: ${steps.length}, each a forward pass of the target; plain decoding takes ${emitted}`,
-        xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "positions", at,
-        lines: [{ points: [[0, 0], [emitted, emitted]], className: "ca-plain" }, { points: rounds, className: "ca-line" }],
-      });
+      scope.drawCactusCharts(this._figures, this.positions, { selected: this._selected, budget: numberOf(this.options.budget) });
     }
   }
 

@@ -4,7 +4,6 @@
  *     nodes     the step's proposals, parents before their children: objects with the fields of TracedNode
  *     options   next      {token, fate} that was drawn behind the path, or null
  *               selected  how many kept tokens stand before the one that is looked at, or null
- *               visible   writes a token as text that can do no harm
  *
  * Time runs from left to right; what was drawn from the draft's row has a round end, what is fixed has corners. Everything
  * is written as text, never as markup, whatever the tokens are.
@@ -12,17 +11,9 @@
 "use strict";
 
 (function (scope) {
-  const SVG = "http://www.w3.org/2000/svg";
+  const { draw, visible } = scope.CactusWriting;
   const COLUMN = 92, ROW = 22, BOX = 72, HIGH = 17, EDGE = 8, LETTERS = 9;
   const KEPT = new Set(["accepted", "relaxed", "matched"]);
-
-  function draw(parent, tag, attributes, text) {
-    const element = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    if (text !== undefined) element.textContent = text;
-    parent.append(element);
-    return element;
-  }
 
   /* Where each node stands: leaves one below the other, and the others in the middle of their children. */
   function places(nodes) {
@@ -51,7 +42,7 @@
     return kind + draft + (node.fate ? `, ${node.fate} by ${node.rule}${nats}` : ", not judged");
   }
 
-  function drawCactusTree(parent, nodes, { next = null, selected = null, visible = String } = {}) {
+  function drawCactusTree(parent, nodes, { next = null, selected = null } = {}) {
     const { root, found, rows } = places(nodes);
     const depthOf = (i) => found[i].x;
     const kept = nodes.map((node, i) => i).filter((i) => KEPT.has(nodes[i].fate)).sort((a, b) => depthOf(a) - depthOf(b));

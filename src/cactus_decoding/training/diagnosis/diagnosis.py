@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding.arguments.later import Tensor, torch
-from cactus_decoding.auditing import audit
 from cactus_decoding.evaluation.expected import steps_taken
 from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.policy.fitted import FittedPolicy
+from cactus_decoding.policy.position import Position
 from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import as_logits_to_probs
 from cactus_decoding.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, Recorded, change
+from cactus_decoding.types import ROOT, AcceptanceRule, Proposal, StepRows
 
 CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
@@ -161,16 +164,23 @@ def _chances(
                 for each in (rows.target[some].float(), logits, logits + change(rows.hidden[some], *weights))
             )
             target, draft, trained = (each / each.sum(-1, keepdim=True) for each in (target, draft, trained))
-            lossless = torch.minimum(target, draft).sum(-1)
-            allowed = policy.relaxable(policy.begin([]), target, draft, [0] * len(some))
-            chances["lossless"][some] = lossless
+            pairs = zip(target.split(1), draft.split(1), strict=True)
+            accepted = [_acceptance(policy, relaxed.rule, *each) for each in pairs]
+            chances["lossless"][some] = torch.minimum(target, draft).sum(-1)
             chances["trained"][some] = torch.minimum(target, trained).sum(-1)
-            chances["relaxed"][some] = torch.where(allowed, audit(relaxed.rule, target, draft).acceptance, lossless)
+            chances["relaxed"][some] = torch.tensor(accepted, dtype=torch.float64)
             likeliest = draft.topk(min(BRANCHES, draft.shape[1])).indices
             chances["tree"][some] = target.gather(-1, likeliest).sum(-1)
             confidence[some] = draft.amax(-1)
             report(done := done + len(some))
     return chances, confidence
+
+
+def _acceptance(policy: FittedPolicy, rule: AcceptanceRule, target: Tensor, draft: Tensor) -> float:
+    """Return what a rule accepts at a position, ``[1, vocabulary]`` each, or lossless where the policy forbids it."""
+    position = Position(StepRows(target, [0], Proposal([0], draft), *[lambda rows, _: rows] * 2), ROOT)
+    judge = policy.rule_at(rule, policy.begin([]), position)
+    return position.audit(judge or Lossless()).acceptance.item()
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import pytest
 import torch
 from engine_run import run_jobs
 from support.chi_square import rejects
+from support.decisions import protected_mass
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import audit, zoo
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
-from cactus_decoding.policy.protection import protected_mass
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.engine
