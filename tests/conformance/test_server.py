@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 
+import numpy as np
 import pytest
 from support.tiny_server import tiny_server
 
@@ -15,7 +17,7 @@ from cactus_decoding.conformance.mutants import MUTANTS
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.suite import conform
 from cactus_decoding.conformance.truth import Truth
-from cactus_decoding.conformance.two_sample import compare, said
+from cactus_decoding.conformance.two_sample import compare, largest_difference, said
 
 RecoveryFromDraft = next(each for each in MUTANTS if each.__name__ == "RecoveryFromDraft")
 CHECK = Check("temperature 1, bad draft", Sampling(draft="bad"))
@@ -109,7 +111,20 @@ def test_two_servers_of_one_law_and_of_two(truth):
             found = compare(*servers, ["abc"], samples=300, max_tokens=6)
             assert found.right is right
             assert said(found)[0].startswith("right" if right else "WRONG")
+            assert ("excluded: differences above 0." in said(found)[0]) is right
             assert found.greedy[0] == 1
+
+
+def test_differences_are_bounded_and_bounds_hold():
+    """Of 200 bounds each fails with probability 0.05 at most: 25 failures or more have probability 1e-4."""
+    draw, same = np.random.default_rng(0), []
+    for _ in range(200):
+        first, second = draw.binomial(5, 0.5, 300), draw.binomial(5, 0.6, 300)
+        same.append(largest_difference(first.tolist(), second.tolist(), 0.05))
+    laws = ([math.comb(5, k) * p**k * (1 - p) ** (5 - k) for k in range(6)] for p in (0.5, 0.6))
+    true = abs(np.subtract(*map(np.cumsum, laws))).max()
+    assert sum(bound < true for bound in same) < 25
+    assert np.mean(same) < true + 0.2
 
 
 def test_texts_that_part_at_near_ties_are_told_from_others():

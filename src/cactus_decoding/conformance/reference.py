@@ -45,7 +45,7 @@ class Reference(Engine):
     """
 
     name = "reference"
-    supports = frozenset({*OPTIONAL, "batch", "logprobs", "repeats", "proposes"})
+    supports = frozenset({*OPTIONAL, "batch", "logprobs", "repeats"})
 
     def __init__(self, truth: Truth | None = None) -> None:
         self.truth = truth or Truth()
@@ -75,7 +75,7 @@ class Reference(Engine):
         """Propose and verify until the response ends."""
         sampling, start = query.sampling, len(query.prompt)
         text, output, logprobs = self.read(query), list[int](), list[float]()
-        proposed = accepted = 0
+        accepted = 0
         while True:
             drafted, draft_rows = list[int](), list[Rows]()
             for _ in range(self.room(sampling, len(output))):
@@ -85,7 +85,6 @@ class Reference(Engine):
                     break
                 drafted.append(token)
                 draft_rows.append((yield Wanted(sampling.draft, (*text, *drafted[:-1]), start, self.tested(sampling))))
-            proposed += len(drafted)
             emitted, recovered, rejected = list[int](), None, None
             for place in range(len(drafted) + 1):
                 target = yield self.target(text, drafted[:place], start, sampling)
@@ -110,9 +109,9 @@ class Reference(Engine):
             for place, token in enumerate([*emitted, recovered]):
                 output.append(token)
                 if token in sampling.ends and self.stops(output, place < len(emitted)):
-                    return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
+                    return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
             if len(output) >= sampling.max_tokens:
-                return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
+                return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
 
     def read(self, query: Query) -> tuple[int, ...]:
         """Return what is in the cache when a response begins."""
