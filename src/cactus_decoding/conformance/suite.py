@@ -156,7 +156,7 @@ def conform(
         report(finding)
         if first_only and finding.right is False:
             break
-    if result:
+    if not first_only:
         result.acceptance = run.acceptance()
     result.seconds = time.perf_counter() - began
     return result
