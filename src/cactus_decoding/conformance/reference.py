@@ -39,9 +39,8 @@ class Reference(Engine):
 
     Example:
         >>> engine = Reference()
-        >>> query = Query((1, 2, 3), Sampling(temperature=0.0), seed=0)
-        >>> engine.answer([query])[0].token_ids == Truth().greedy(query.prompt, query.sampling)
-        True
+        >>> engine.answer([Query((1, 2, 3), Sampling(temperature=0.0, max_tokens=2), seed=0)])[0].token_ids
+        (2, 7)
     """
 
     name = "reference"
@@ -120,10 +119,6 @@ class Reference(Engine):
     def room(self, sampling: Sampling, length: int) -> int:
         """Return how many tokens a step may propose."""
         return min(sampling.num_speculative_tokens, sampling.max_tokens - length - 1)
-
-    def limit(self, sampling: Sampling) -> int:
-        """Return the length at which a response ends."""
-        return sampling.max_tokens
 
     def proposes(self, row: Rows, token: int) -> bool:
         """Return whether a drawn token is proposed."""
