@@ -46,6 +46,7 @@ PAGE, PICTURE = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/studies/p
 INDEX = ROOT / "docs/rules/index.md"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
+DRAWN_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GREEDY_SHARES = (0.25, 0.5, 0.75)
 AT_ONCE = 2**20
 """Probabilities of either model that are looked at together."""
@@ -144,6 +145,8 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
                 row |= costs(rule)
                 beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
                 row["clamped"] = costs(beside or LOOSEST)
+            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless)) for at in DRAWN_SHARES)
+            row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
     found = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
@@ -221,9 +224,14 @@ def _factor(row: Mapping[str, Any]) -> float:
 
 
 def drawn(table: list[dict[str, Any]]) -> str:
-    """Return what the rules of a table cost, as SVG; all accept as much, so that lower and further left is better."""
-    figure = new_figure((9.5, 5.6))
-    panels = figure.subplots(1, 3)
+    """Return what the rules of a table accept and cost, as SVG: behind the first panel all accept as much."""
+    figure = new_figure((12.5, 5.6))
+    curves, *panels = figure.subplots(1, 4)
+    for row in table:
+        if row["rule"] and row.get("curve"):
+            curves.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
+    curves.set(xlabel="KL, nats per position", ylabel="acceptance")
+    curves.grid(alpha=0.3)
     for panel, name in zip(panels, ("tv", "max_log_ratio", "regret"), strict=True):
         for row in table:
             if row["rule"] is not None:
