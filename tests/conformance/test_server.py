@@ -95,6 +95,13 @@ def test_log_probabilities_come_in_two_forms(given, found):
     assert answer_of({"choices": [choice]}).logprobs == found
 
 
+def test_accepted_proposals_are_read_where_a_server_tells_them():
+    said = {"choices": [{"text": "ab", "finish_reason": "length"}]}
+    assert answer_of(said).accepted is None
+    assert answer_of(said | {"timings": {"predicted_n": 2}}).accepted is None  # nothing was proposed
+    assert answer_of(said | {"timings": {"draft_n": 3, "draft_n_accepted": 1}}).accepted == 1
+
+
 def test_settings_of_servers_are_checked():
     with pytest.raises(ValueError, match="no setting 'modle'; did you mean 'model'"):
         open_engine("http://127.0.0.1:1", {"modle": "x"})

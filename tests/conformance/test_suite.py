@@ -117,6 +117,7 @@ def test_engines_forget_a_cancelled_request_and_report_the_target_s_log_probabil
         plain, cancelled = (Query((1, 2, 3), replace(sampling, cancels=each), 5) for each in (False, True))
         answer = engine.one(plain)
         assert answer.token_ids == engine.one(cancelled).token_ids
+        assert (answer.accepted is None) is not bool(settings)
         rows = truth.score((1, 2, 3), [answer.token_ids], sampling)
         expected = np.log(np.take_along_axis(rows.raw_target, rows.tokens[:, None], -1)[:, 0])
         given = answer.logprobs or ()
