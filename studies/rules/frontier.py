@@ -187,7 +187,8 @@ def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
 def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return cells of what a rule costs beside nats, and in what the clamped ratio is no worse."""
     ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
-    better = [name for name in COLUMNS if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
+    others = COLUMNS if row["family"] != "clamped" else ()  # than itself it is no worse
+    better = [name for name in others if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
     said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
     return "".join(f" {theirs[name]:.{digits}f} |" for name, digits in COLUMNS.items() if name != "kl"), said
 
