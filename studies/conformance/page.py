@@ -9,42 +9,81 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.conformance.suite import SAMPLES
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
 RESULTS = ROOT / "docs" / "results" / "conformance"
 
 
+LLAMA = "llama-server -m tiny/target.gguf -c 64 -np 1 -ctk f32 -ctv f32 -fa off --top-k 0 --top-p 1 --min-p 0 --port {}"
 SERVERS = {
-    "engine_server_cactus": "`cactus serve`",
-    "engine_server_llama_plain": "llama.cpp 0c1e570, server",
-    "engine_server_llama_draft": "llama.cpp 0c1e570, server, `-md bad.gguf --spec-type draft-simple "
-    "--spec-draft-n-max 3`",
-    "engine_server_llama_ngram": "llama.cpp 0c1e570, server, `--spec-type ngram-simple --spec-ngram-simple-size-n 1 "
-    "--spec-ngram-simple-size-m 3`",
+    "engine_server_cactus": (
+        "`cactus serve`",
+        "cactus serve --engine llama-cpp tiny/target.gguf:cache=float32 --draft tiny/bad.gguf:cache=float32 "
+        "--num-speculative-tokens 3 --port 18804",
+    ),
+    "engine_server_llama_plain": ("llama.cpp 0c1e570, server", LLAMA.format(18801)),
+    "engine_server_llama_draft": (
+        "llama.cpp 0c1e570, server, draft model",
+        LLAMA.format(18802) + " -md tiny/bad.gguf --spec-type draft-simple --spec-draft-n-max 3 -ctkd f32 -ctvd f32",
+    ),
+    "engine_server_llama_ngram": (
+        "llama.cpp 0c1e570, server, n-gram",
+        LLAMA.format(18803) + " --spec-type ngram-simple --spec-ngram-simple-size-n 1 --spec-ngram-simple-size-m 3",
+    ),
 }
-"""What was behind an address."""
+"""What was behind an address, and how it was started."""
 
 
 def engines() -> str:
-    rows = ["| engine | verdict | deviation excluded |", "|---|---|--:|"]
-    rows += [f"| {server} | {_verdict(report)} | {_excluded(report)} |" for server, report, _ in _measured()]
+    rows = ["| engine | verdict | excluded |", "|---|---|--:|"]
+    for name, _, report, provenance in _measured():
+        samples = provenance["arguments"]["samples"]
+        said = "" if samples == SAMPLES else f", {samples} samples"
+        rows.append(f"| {name}{said} | {_verdict(report)} | {_excluded(report)} |")
     return "\n".join(rows)
 
 
 def commands() -> str:
     rows = ["| engine | command | responses | date |", "|---|---|--:|---|"]
-    for server, report, provenance in _measured():
+    for name, start, report, provenance in _measured():
         date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
-        rows.append(f"| {server} | `{_command(provenance['arguments'])}` | {report['samples']:,} | {date} |")
+        command = f"`{_command(provenance['arguments'])}`" + (f", of `{start}`" if start else "")
+        rows.append(f"| {name} | {command} | {report['samples']:,} | {date} |")
     return "\n".join(rows)
 
 
-def _measured() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def acceptance() -> str:
+    rows = ["| engine | draft | accepted | possible | standard error of the difference |", "|---|---|--:|--:|--:|"]
+    rows += [
+        f"| {name} | {draft} | {found:.3f} | {possible:.3f} | {error:.3f} |"
+        for name, _, report, _ in _measured()
+        for draft, (found, possible, error) in report["acceptance"].items()
+    ]
+    return "\n".join(rows)
+
+
+def second_token() -> str:
+    found = json.loads((RESULTS / "vllm_second_token.json").read_text())
+    given, tokens = found["provenance"]["arguments"], range(len(found["laws"]["seen"]))
+    rows = [
+        f"Prompt 1 2 3, draft model `{given['draft']}`, 3 proposals, temperature {given['temperature']}, "
+        f"{given['samples']:,} seeds: token {found['first']} came first {found['times']:,} times, and next",
+        "",
+        f"| token | {' | '.join(map(str, tokens))} |",
+        f"|---|{'--:|' * len(tokens)}",
+    ]
+    rows += [f"| {name} | {' | '.join(f'{each:.3f}' for each in law)} |" for name, law in found["laws"].items()]
+    return "\n".join(rows)
+
+
+def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     for path in sorted(RESULTS.glob("engine_*.json")):
         result = json.loads(path.read_text())
         drafts = result["provenance"]["arguments"]["set"].get("drafts")
         name = result["report"]["engine"] + (f", {drafts} draft" if drafts else "")
-        yield SERVERS.get(path.stem, name), result["report"], result["provenance"]
+        yield *SERVERS.get(path.stem, (name, "")), result["report"], result["provenance"]
 
 
 def _command(given: dict[str, Any]) -> str:
@@ -56,30 +95,38 @@ def _command(given: dict[str, Any]) -> str:
 
 
 def _verdict(report: dict[str, Any]) -> str:
-    wrong = [each for each in report["findings"] if each["right"] is False]
-    said = next((name for name, _ in Counter(each["said"].partition(" (")[0] for each in wrong).most_common(1)), "")
-    where = wrong[0]["check"] if len(wrong) == 1 else f"{len(wrong)} of {len(report['findings'])} checks, mostly"
-    return "right" if report["right"] else f"**wrong**: {where}: {said}"
+    wrong = [each["said"].partition(" (")[0] for each in report["findings"] if each["right"] is False]
+    several = f"{len(wrong)} of {len(report['findings'])} checks, mostly: " if len(wrong) > 1 else ""
+    return f"**wrong**: {several}{Counter(wrong).most_common(1)[0][0]}" if wrong else "right"
 
 
 def _excluded(report: dict[str, Any]) -> str:
     deviations = [each["deviation"] or 0 for each in report["findings"]]
-    return f"{min(filter(None, deviations)):.2f} to {max(deviations):.2f}" if any(deviations) else ""
+    return f"{min(filter(None, deviations)):.2f}–{max(deviations):.2f}" if any(deviations) else ""
+
+
+def _mutants(few: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"mutants{few}.json").read_text())["mutants"]
+    return found
 
 
 def mutants() -> str:
     rows = ["| mistake | responses | what the report says |", "|---|--:|---|"]
-    for each in json.loads((RESULTS / "mutants.json").read_text())["mutants"]:
-        rows.append(f"| {each['mistake'].rstrip('.')} | {each['samples']} | {each['said']} |")
+    rows += [f"| {_mistake(each)} | {each['samples']} | {each['said']} |" for each in _mutants()]
     return "\n".join(rows)
 
 
+def _mistake(mutant: dict[str, Any]) -> str:
+    return f"`{mutant['name']}`: {mutant['mistake'].rstrip('.')}"
+
+
 def caught() -> str:
-    found = json.loads((RESULTS / "mutants.json").read_text())["mutants"]
+    found = _mutants()
     taken = sorted(each["samples"] for each in found if each["caught"])
+    missed = [each["name"] for each in _mutants("_25") if not each["caught"]]
     return (
         f"Of {len(found)} it catches {len(taken)}, half of them within {taken[len(taken) // 2]} responses of the check "
-        f"that does, all within {taken[-1]}."
+        f"that does, all within {taken[-1]}. With `--samples 25` it misses {', '.join(missed)}."
     )
 
 
@@ -94,7 +141,7 @@ def false_alarms() -> str:
 
 def rendered(text: str) -> str:
     """Return a page with its tables written anew."""
-    for make in (engines, commands, mutants, caught, false_alarms):
+    for make in (engines, commands, acceptance, second_token, mutants, caught, false_alarms):
         name = make.__name__
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",

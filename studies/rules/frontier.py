@@ -46,6 +46,7 @@ PAGE, PICTURE = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/studies/p
 INDEX = ROOT / "docs/rules/index.md"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
+DRAWN_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GREEDY_SHARES = (0.25, 0.5, 0.75)
 AT_ONCE = 2**20
 """Probabilities of either model that are looked at together."""
@@ -144,6 +145,8 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
                 row |= costs(rule)
                 beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
                 row["clamped"] = costs(beside or LOOSEST)
+            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless)) for at in DRAWN_SHARES)
+            row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
     found = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
@@ -172,12 +175,8 @@ def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
         if row["rule"] is None:
             lines.append(f"| {row['label']} | never as much | | | | | | |")
             continue
-        ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
-        better = [name for name in COLUMNS if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
-        said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
-        numbers = [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items()]
-        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {numbers[0]} | {_factor(row):.2f} | "
-                     f"{' | '.join(numbers[1:])} | {said} |")  # fmt: skip
+        numbers, (costs, said) = f"{row['acceptance']:.3f} | {row['kl']:.4f} | {_factor(row):.2f}", _costs(row)
+        lines.append(f"| `{row['rule']}` | {numbers} |{costs} {said} |")
     text = insert(page.read_text(), f"{kind}frontier", "\n".join(lines))
     lines = ["| rule | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
     for row in result["greedy"]:
@@ -185,15 +184,39 @@ def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
     write_atomically(page, insert(text, f"{kind}greedy frontier", "\n".join(lines)))
 
 
+def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return cells of what a rule costs beside nats, and in what the clamped ratio is no worse."""
+    ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
+    others = COLUMNS if row["family"] != "clamped" else ()  # than itself it is no worse
+    better = [name for name in others if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
+    said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
+    return "".join(f" {theirs[name]:.{digits}f} |" for name, digits in COLUMNS.items() if name != "kl"), said
+
+
 def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
-    """Return each rule's nats over those of the clamped ratio on each pair, of its best family there."""
-    pairs: list[dict[str, float]] = []
+    """Return what each rule's best family on the first pair costs there, and its nats on the second."""
+    pairs: list[dict[str, dict[str, Any]]] = []
     for result in results:
         rows = sorted((row for row in result["table"] if row["rule"]), key=_factor, reverse=True)
-        pairs.append({row["rule"].partition(":")[0]: _factor(row) for row in rows})
-    lines = ["| rule | bundled pair | real pair |", "|---|---:|---:|"]
-    for name in sorted(pairs[0].keys() - {"clamped"}, key=pairs[0].__getitem__):
-        lines.append(f"| [{RULES[name].title}]({name}.md) | {' | '.join(f'{pair[name]:.2f}' for pair in pairs)} |")
+        pairs.append({row["rule"].partition(":")[0]: row for row in rows})
+    first, second = pairs
+    head = "| rule | accepts | KL | × clamped | real pair | TV | ratio | regret | dominated |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---|"]
+    for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
+        numbers = f"{row['acceptance']:.3f} | {row['kl']:.3f} | {_factor(row):.2f} | {_factor(second[name]):.2f}"
+        costs, said = _costs(row)
+        lines.append(f"| [{RULES[name].title}]({name}.md) | {numbers} |{costs} {'yes' * (said == 'all')} |")
+    return "\n".join(lines)
+
+
+def greedy_beside_each_other(result: dict[str, Any]) -> str:
+    """Return what rules for temperature 0 give up, each where all of them keep as much."""
+    lines = ["| temperature 0 | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
+    for row in result["greedy"]:
+        if row["wanted"] == min(each["wanted"] for each in result["greedy"]):
+            name = row["rule"].partition(":")[0]
+            numbers = f"{row['acceptance']:.3f} | {row['regret']:.4f} | {row['most']:.2f}"
+            lines.append(f"| [{RULES[name].title}]({name}.md) | {numbers} |")
     return "\n".join(lines)
 
 
@@ -202,9 +225,14 @@ def _factor(row: Mapping[str, Any]) -> float:
 
 
 def drawn(table: list[dict[str, Any]]) -> str:
-    """Return what the rules of a table cost, as SVG; all accept as much, so that lower and further left is better."""
-    figure = new_figure((9.5, 5.6))
-    panels = figure.subplots(1, 3)
+    """Return what the rules of a table accept and cost, as SVG: behind the first panel all accept as much."""
+    figure = new_figure((12.5, 5.6))
+    curves, *panels = figure.subplots(1, 4)
+    for row in table:
+        if row["rule"] and row.get("curve"):
+            curves.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
+    curves.set(xlabel="KL, nats per position", ylabel="acceptance")
+    curves.grid(alpha=0.3)
     for panel, name in zip(panels, ("tv", "max_log_ratio", "regret"), strict=True):
         for row in table:
             if row["rule"] is not None:
@@ -238,7 +266,8 @@ def main() -> None:
     for kind, result in results.items():
         render(result, PAGE, kind)
     write_atomically(PICTURE, drawn(results[""]["table"]))
-    write_atomically(INDEX, insert(INDEX.read_text(), "frontier", beside_each_other(results.values())))
+    text = insert(INDEX.read_text(), "frontier", beside_each_other(results.values()))
+    write_atomically(INDEX, insert(text, "greedy frontier", greedy_beside_each_other(results[""])))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,10 @@ def test_an_engine_that_fails_is_one_line(run):
     code, _, err = run("conform", "json:dumps")
     assert (code, err.count("\n")) == (2, 1)
     assert "failed" in err
+
+
+def test_an_engine_that_is_half_installed_is_one_line_and_not_wrong(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    code, _, err = run("conform", "transformers")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "engine 'transformers' cannot be imported" in err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 
+import numpy as np
 import pytest
 from support.tiny_server import tiny_server
 
@@ -15,7 +17,7 @@ from cactus_decoding.conformance.mutants import MUTANTS
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.suite import conform
 from cactus_decoding.conformance.truth import Truth
-from cactus_decoding.conformance.two_sample import compare, said
+from cactus_decoding.conformance.two_sample import compare, largest_difference, said
 
 RecoveryFromDraft = next(each for each in MUTANTS if each.__name__ == "RecoveryFromDraft")
 CHECK = Check("temperature 1, bad draft", Sampling(draft="bad"))
@@ -93,6 +95,13 @@ def test_log_probabilities_come_in_two_forms(given, found):
     assert answer_of({"choices": [choice]}).logprobs == found
 
 
+def test_accepted_proposals_are_read_where_a_server_tells_them():
+    said = {"choices": [{"text": "ab", "finish_reason": "length"}]}
+    assert answer_of(said).accepted is None
+    assert answer_of(said | {"timings": {"predicted_n": 2}}).accepted is None  # nothing was proposed
+    assert answer_of(said | {"timings": {"draft_n": 3, "draft_n_accepted": 1}}).accepted == 1
+
+
 def test_settings_of_servers_are_checked():
     with pytest.raises(ValueError, match="no setting 'modle'; did you mean 'model'"):
         open_engine("http://127.0.0.1:1", {"modle": "x"})
@@ -109,7 +118,20 @@ def test_two_servers_of_one_law_and_of_two(truth):
             found = compare(*servers, ["abc"], samples=300, max_tokens=6)
             assert found.right is right
             assert said(found)[0].startswith("right" if right else "WRONG")
+            assert ("excluded: differences above 0." in said(found)[0]) is right
             assert found.greedy[0] == 1
+
+
+def test_differences_are_bounded_and_bounds_hold():
+    """Of 200 bounds each fails with probability 0.05 at most: 25 failures or more have probability 1e-4."""
+    draw, same = np.random.default_rng(0), []
+    for _ in range(200):
+        first, second = draw.binomial(5, 0.5, 300), draw.binomial(5, 0.6, 300)
+        same.append(largest_difference(first.tolist(), second.tolist(), 0.05))
+    laws = ([math.comb(5, k) * p**k * (1 - p) ** (5 - k) for k in range(6)] for p in (0.5, 0.6))
+    true = abs(np.subtract(*map(np.cumsum, laws))).max()
+    assert sum(bound < true for bound in same) < 25
+    assert np.mean(same) < true + 0.2
 
 
 def test_texts_that_part_at_near_ties_are_told_from_others():

@@ -11,7 +11,17 @@ from support.scripts import ROOT
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.rules.family import Family
-from studies.rules.frontier import INDEX, PAGE, PICTURE, RESULTS, beside_each_other, drawn, render, strictest
+from studies.rules.frontier import (
+    INDEX,
+    PAGE,
+    PICTURE,
+    RESULTS,
+    beside_each_other,
+    drawn,
+    greedy_beside_each_other,
+    render,
+    strictest,
+)
 
 
 def test_the_strictest_rule_that_accepts_enough_is_found() -> None:
@@ -32,6 +42,7 @@ def test_tables_and_picture_are_rendered_from_the_result_file(tmp_path: Path) ->
     assert page.read_text() == PAGE.read_text()
     assert drawn(results[""]["table"]) == PICTURE.read_text()
     assert beside_each_other(results.values()) in INDEX.read_text()
+    assert greedy_beside_each_other(results[""]) in INDEX.read_text()
 
 
 @pytest.mark.parametrize("path", RESULTS.values(), ids=lambda path: path.stem)

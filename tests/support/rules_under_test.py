@@ -93,8 +93,15 @@ LOSSLESS_LIMITS = (
     "clamped:width=0",
     "clamped:max_kl=0",
     "cascade:alpha=-2",
+    "cascade:alpha=-2,defer=diff",
+    "cascade:alpha=-2,defer=chow",
     "token_cascade:alpha=-2",
+    "token_cascade:alpha=-2,version=v1",
+    "token_cascade:alpha=-2,version=v2",
     "fuzzy:threshold=0",
+    "fuzzy:threshold=0,divergence=js_code",
+    "fuzzy:threshold=0,divergence=kl",
+    "fuzzy:threshold=0,divergence=tv",
     "kl_gate:threshold=0",
 )
 

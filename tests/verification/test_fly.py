@@ -135,7 +135,7 @@ def cost(scheme: Scheme, rule: AcceptanceRule, models: Models, length: int = 5) 
 
 
 @pytest.mark.slow
-def test_at_equal_tokens_a_step_it_moves_responses_less_than_the_clamped_ratio_or_more() -> None:
+def test_it_beats_a_clamped_ratio_in_steps_and_in_law_on_one_pair_and_loses_both_on_another() -> None:
     look_ahead = partial(fly, knobs=FlyKnobs(1, 0.3), greedy=False)
     for seed, width, better in ((4, 0.8, True), (5, 2.5, False)):
         ours = cost(look_ahead, Lossless(), Models(3, seed))

@@ -84,12 +84,11 @@ class Answer:
     Attributes:
         token_ids: the output, the token that ended it included.
         logprobs: of each of them, where the engine reports them.
-        proposed, accepted: draft tokens, where the engine counts them.
+        accepted: proposals that were kept, where the engine counts them.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None = None
-    proposed: int | None = None
     accepted: int | None = None
 
 
@@ -99,7 +98,7 @@ class Engine:
     Attributes:
         name: of the engine, with its version.
         supports: which of `OPTIONAL` it honours, and of ``batch`` (queries are answered together), ``repeats`` (a seed
-            gives the same output again), ``logprobs``, ``proposes`` (it has drafts).
+            gives the same output again), ``logprobs``.
         drafts: models that it can propose with, by name.
         temperature_last: whether rows are cut before the temperature is applied, as llama.cpp does.
         penalises_prompt: whether the repetition penalty counts the prompt, which it does not in llama.cpp.

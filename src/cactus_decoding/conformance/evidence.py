@@ -55,7 +55,6 @@ class Evidence:
         self._learned = {name: _Tilt(of) for name, of in _TILTS.items()}
         self._laws, self._counts = dict[Hashable, Rows](), dict[Hashable, Rows]()
         self._impossible = ""
-        self.positions = 0
 
     def add(self, rows: Scored, contexts: list[Hashable | None]) -> None:
         """Count positions; a context names those whose law is the same, or is None."""
@@ -66,7 +65,6 @@ class Evidence:
             first = int(never.argmax())
             self._impossible = f"a token came that the sampling settings exclude, as token {rows.places[first] + 1}"
             return
-        self.positions += int(used.sum())
         safe = np.where(used, seen, 1.0)
         came = [np.take_along_axis(of(rows), rows.tokens[:, None], -1)[:, 0] for of in CAUSES.values()]
         places = np.stack([used & where(rows) for where in PLACES.values()], -1).astype(float)

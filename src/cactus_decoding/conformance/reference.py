@@ -39,13 +39,12 @@ class Reference(Engine):
 
     Example:
         >>> engine = Reference()
-        >>> query = Query((1, 2, 3), Sampling(temperature=0.0), seed=0)
-        >>> engine.answer([query])[0].token_ids == Truth().greedy(query.prompt, query.sampling)
-        True
+        >>> engine.answer([Query((1, 2, 3), Sampling(temperature=0.0, max_tokens=2), seed=0)])[0].token_ids
+        (2, 7)
     """
 
     name = "reference"
-    supports = frozenset({*OPTIONAL, "batch", "logprobs", "repeats", "proposes"})
+    supports = frozenset({*OPTIONAL, "batch", "logprobs", "repeats"})
 
     def __init__(self, truth: Truth | None = None) -> None:
         self.truth = truth or Truth()
@@ -75,7 +74,7 @@ class Reference(Engine):
         """Propose and verify until the response ends."""
         sampling, start = query.sampling, len(query.prompt)
         text, output, logprobs = self.read(query), list[int](), list[float]()
-        proposed = accepted = 0
+        accepted = 0
         while True:
             drafted, draft_rows = list[int](), list[Rows]()
             for _ in range(self.room(sampling, len(output))):
@@ -85,7 +84,6 @@ class Reference(Engine):
                     break
                 drafted.append(token)
                 draft_rows.append((yield Wanted(sampling.draft, (*text, *drafted[:-1]), start, self.tested(sampling))))
-            proposed += len(drafted)
             emitted, recovered, rejected = list[int](), None, None
             for place in range(len(drafted) + 1):
                 target = yield self.target(text, drafted[:place], start, sampling)
@@ -110,9 +108,9 @@ class Reference(Engine):
             for place, token in enumerate([*emitted, recovered]):
                 output.append(token)
                 if token in sampling.ends and self.stops(output, place < len(emitted)):
-                    return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
+                    return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
             if len(output) >= sampling.max_tokens:
-                return Answer(tuple(output), tuple(logprobs[: len(output)]), proposed, accepted)
+                return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
 
     def read(self, query: Query) -> tuple[int, ...]:
         """Return what is in the cache when a response begins."""
@@ -121,10 +119,6 @@ class Reference(Engine):
     def room(self, sampling: Sampling, length: int) -> int:
         """Return how many tokens a step may propose."""
         return min(sampling.num_speculative_tokens, sampling.max_tokens - length - 1)
-
-    def limit(self, sampling: Sampling) -> int:
-        """Return the length at which a response ends."""
-        return sampling.max_tokens
 
     def proposes(self, row: Rows, token: int) -> bool:
         """Return whether a drawn token is proposed."""

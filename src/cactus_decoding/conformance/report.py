@@ -10,9 +10,6 @@ from typing import Any
 
 from cactus_decoding.conformance.suite import Finding, Report
 
-MISSED = 0.05
-"""Part of the tokens that may be missing from what acceptance could be, before a report says so."""
-
 
 def line(finding: Finding) -> str:
     """Return a finding as one line.
@@ -35,6 +32,7 @@ def line(finding: Finding) -> str:
 def verdict(report: Report) -> Iterable[str]:
     """Yield what a report says in the end."""
     wrong = [each for each in report.findings if each.right is False]
+    deviations = [each.deviation for each in report.findings if each.deviation is not None]
     asked = f"{len(report.findings)} checks, {report.samples:,} responses, {report.seconds:.0f} s"
     if wrong:
         yield f"{report.engine} is WRONG in {len(wrong)} of {asked}."
@@ -42,19 +40,17 @@ def verdict(report: Report) -> Iterable[str]:
         if times > 1:
             yield f"{times} checks point to the same: {said}."
     else:
-        deviations = [each.deviation for each in report.findings if each.deviation is not None]
-        found = (
-            f" Total variation of one of the first three tokens above {max(deviations):.2f} would have been found in "
-            f"every check, above {min(deviations):.2f} in the longest."
-            if deviations
-            else ""
+        yield f"{report.engine} is right in {asked}."
+    if deviations:
+        yield (
+            f"Total variation of one of the first three tokens above {max(deviations):.2f} is excluded by each of "
+            f"{len(deviations)} checks, above {min(deviations):.2f} by the longest; the others have no such bound."
         )
-        yield f"{report.engine} is right in {asked}.{found}"
     yield f"A right engine is called wrong with probability {report.false_alarm:g} at most, over all checks."
-    for draft, (found_rate, possible) in report.acceptance.items():
-        slow = "; it could accept more" if found_rate < possible - MISSED else ""
-        accepted = f"Accepted proposals are {found_rate:.0%} of its tokens with the {draft} draft"
-        yield f"{accepted}; {possible:.0%} are possible{slow}."
+    for draft, each in report.acceptance.items():
+        slow = "; it could accept more" if each.too_little(report.false_alarm / len(report.acceptance)) else ""
+        accepted = f"Accepted proposals are {each.found:.0%} of its tokens with the {draft} draft"
+        yield f"{accepted}; {each.possible:.0%} are possible, with a standard error of {each.error:.1%}{slow}."
 
 
 def as_dict(report: Report) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +48,29 @@ class Finding:
     said: str = ""
 
 
+class Acceptance(NamedTuple):
+    """What part of an engine's tokens were accepted proposals.
+
+    Attributes:
+        found: of its own answers.
+        possible: of those of `Reference` to the same questions, which accepts as much as a lossless test can.
+        error: standard error of their difference, of responses as units.
+    """
+
+    found: float
+    possible: float
+    error: float
+
+    def too_little(self, false_alarm: float) -> bool:
+        """Return whether less is accepted than could be; an engine that accepts all it can is rarely blamed.
+
+        Example:
+            >>> Acceptance(0.263, 0.315, 0.03).too_little(1e-3), Acceptance(0.263, 0.315, 0.01).too_little(1e-3)
+            (False, True)
+        """
+        return self.found < self.possible - NormalDist().inv_cdf(1 - false_alarm) * self.error
+
+
 @dataclass
 class Report:
     """What a suite found; it is true if everything is right.
@@ -55,14 +80,14 @@ class Report:
         false_alarm: probability that a right engine is called wrong, at most.
         findings: of each check.
         seconds: that it took.
-        acceptance: part of the tokens that were accepted proposals, as found, and as `Reference` finds possible.
+        acceptance: of the drafts whose accepted proposals the engine counts.
     """
 
     engine: str
     false_alarm: float
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
-    acceptance: dict[str, tuple[float, float]] = field(default_factory=dict)
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
@@ -131,7 +156,7 @@ def conform(
         report(finding)
         if first_only and finding.right is False:
             break
-    if "proposes" in tested.supports and result:
+    if not first_only:
         result.acceptance = run.acceptance()
     result.seconds = time.perf_counter() - began
     return result
@@ -262,21 +287,25 @@ class _Run:
         said = f"log-probabilities differ from the target's by up to {worst.min():.3g} nats"
         return Finding(check, False, len(queries), math.inf, said=said)
 
-    def acceptance(self) -> dict[str, tuple[float, float]]:
-        """Return what part of the tokens were accepted proposals, by draft, and what part it is in `Reference`."""
+    def acceptance(self) -> dict[str, Acceptance]:
+        """Return what was accepted of each model's proposals, where the engine tells."""
         from cactus_decoding.conformance.reference import Reference
 
-        found: dict[str, tuple[float, float]] = {}
+        result: dict[str, Acceptance] = {}
         for draft, counted in self._counted.items():
-            if draft not in DRAFTS or any(answer.accepted is None for _, answer in counted):
+            if draft not in DRAFTS or all(answer.accepted is None for _, answer in counted):
                 continue
-            possible = Reference(self._truth).answer([query for query, _ in counted])
-            found[draft] = _accepted([answer for _, answer in counted]), _accepted(possible)
-        return found
+            found, variance = _accepted([answer for _, answer in counted])
+            possible, another = _accepted(Reference(self._truth).answer([query for query, _ in counted]))
+            result[draft] = Acceptance(found, possible, math.sqrt(variance + another))
+        return result
 
 
-def _accepted(answers: Sequence[Answer]) -> float:
-    return sum(each.accepted or 0 for each in answers) / sum(len(each.token_ids) for each in answers)
+def _accepted(answers: Sequence[Answer]) -> tuple[float, float]:
+    """Return accepted proposals over tokens, and the variance of this ratio."""
+    accepted, tokens = np.array([(each.accepted or 0, len(each.token_ids)) for each in answers], float).T
+    rate = accepted.sum() / tokens.sum()
+    return float(rate), float(((accepted - rate * tokens) ** 2).sum() / tokens.sum() ** 2)
 
 
 def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -188,13 +188,3 @@ class Truth:
                 grown |= {(*output, x): probability * float(row[x]) for x in np.nonzero(row)[0].tolist()}
             found = grown
         return found
-
-    def greedy(self, prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        """Return the most likely tokens, one after another."""
-        output: tuple[int, ...] = ()
-        while len(output) < sampling.max_tokens and not (output and output[-1] in sampling.ends):
-            (row,) = self.next_laws(
-                [Wanted("target", (*prompt, *output), len(prompt), replace(sampling, temperature=0))]
-            )
-            output = (*output, int(row.argmax()))
-        return output

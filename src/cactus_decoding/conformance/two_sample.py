@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import random
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -84,6 +85,8 @@ class Comparison:
         log_e: evidence that they do.
         feature: that shows it best.
         greedy: prompts, those whose texts at temperature 0 differ, and those of them that near-ties explain.
+        excluded: differences above it, in how many texts are at most so long, or come before a text in the alphabet,
+            are not possible (see `largest_difference`); None where the laws differ.
     """
 
     right: bool
@@ -91,6 +94,28 @@ class Comparison:
     log_e: float
     feature: str
     greedy: tuple[int, int, int]
+    excluded: float | None
+
+
+def largest_difference(first: Sequence[Any], second: Sequence[Any], alpha: float) -> float:
+    r"""Return the largest difference of two distribution functions, of any order of texts, that samples leave possible.
+
+    Each is within :math:`\sqrt{\log(4/\alpha) / 2n}` of its sample's, with probability 1 - alpha.
+
+    Args:
+        first: values of n independent draws.
+        second: likewise, as many.
+        alpha: how often the bound may fail.
+
+    Source: Massart (1990), the constant of Dvoretzky, Kiefer and Wolfowitz's inequality.
+
+    Example:
+        >>> round(largest_difference([1, 2] * 200, [1, 2] * 200, 0.001), 2)
+        0.2
+    """
+    ordered = sorted(first), sorted(second)
+    apart = max(abs(bisect_right(ordered[0], each) - bisect_right(ordered[1], each)) for each in {*first, *second})
+    return min(1.0, apart / len(first) + math.sqrt(2 * math.log(4 / alpha) / len(first)))
 
 
 def compare(
@@ -112,7 +137,7 @@ def compare(
     Args:
         first: with speculation, say.
         second: without.
-        prompts: are asked in turn.
+        prompts: are drawn from, so that texts are independent.
         samples: pairs of texts, at most.
         false_alarm: in (0, 1).
         max_tokens: of a text: steps of speculation must fit.
@@ -120,21 +145,28 @@ def compare(
         seed: of the first text; the second server's are others.
     """
     bets = {name: Betting() for name in FEATURES}
-    turns, pairs, log_e = itertools.cycle(prompts), 0, 0.0
+    order, pairs, log_e, written = random.Random(seed), 0, 0.0, list[list[str]]()
     while pairs < samples and log_e < math.log(1 / false_alarm):
-        prompt = next(turns)
+        prompt = order.choice(prompts)
         texts = [
             server.text(prompt, temperature=temperature, max_tokens=max_tokens, seed=seed + 2 * pairs + index)
             for index, server in enumerate((first, second))
         ]
         for name, of in FEATURES.items():
             bets[name].add(prompt, *(of(text) for text in texts))
+        written.append(texts)
         pairs += 1
         log_e = float(np.logaddexp.reduce([bet.log_e for bet in bets.values()]) - math.log(len(bets)))
     feature = max(bets, key=lambda name: bets[name].log_e)
     greedy = _greedy(first, second, list(dict.fromkeys(prompts)), max_tokens)
     right = log_e < math.log(1 / false_alarm) and greedy[1] == greedy[2]
-    return Comparison(right, pairs, log_e, feature, greedy)
+    ordered_by: tuple[Callable[[str], Any], ...] = (str, len)
+    bound = max(
+        largest_difference([of(texts[0]) for texts in written], [of(texts[1]) for texts in written], false_alarm / 2)
+        for of in ordered_by
+    )
+    excluded = bound if log_e < math.log(1 / false_alarm) else None
+    return Comparison(right, pairs, log_e, feature, greedy, excluded)
 
 
 def _greedy(first: TextServer, second: TextServer, prompts: Sequence[str], max_tokens: int) -> tuple[int, int, int]:
@@ -162,9 +194,12 @@ def said(found: Comparison) -> list[str]:
     """Return a comparison in words."""
     prompts, differ, tied = found.greedy
     greedy = f"At temperature 0, {differ} of {prompts} prompts gave other texts; near-ties explain {tied} of them."
-    if found.right:
-        return [f"right  {found.pairs} pairs of texts have one law, as far as they tell.", greedy]
     if differ > tied:
         greedy += " The others are no rounding, as far as the servers' own log-probabilities tell."
-    odds = f"odds of e^{found.log_e:.0f} that their laws differ, most of it by {found.feature}"
-    return [f"WRONG  {found.pairs} pairs of texts: {odds}.", greedy]
+    law = (
+        f"odds of e^{found.log_e:.0f} that their laws differ, most of it by {found.feature}"
+        if found.excluded is None
+        else "one law, as far as they tell; excluded: differences above "
+        f"{found.excluded:.2f} in how many are at most so long, or come before one in the alphabet"
+    )
+    return [f"{'right' if found.right else 'WRONG'}  {found.pairs} pairs of texts: {law}.", greedy]

@@ -22,7 +22,7 @@ class CactusEngine(Engine):
         (2, 7)
     """
 
-    supports = frozenset({*CUTS, "stop_token_ids", "cancels", "repeats", "proposes"})
+    supports = frozenset({*CUTS, "stop_token_ids", "cancels", "repeats"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -70,4 +70,4 @@ class CactusEngine(Engine):
         response = stream(pair, text_of(query.prompt), request)
         for _ in response:
             pass
-        return Answer(tuple(response.token_ids), None, response.metrics.drafted, response.metrics.accepted)
+        return Answer(tuple(response.token_ids), None, response.metrics.accepted)

@@ -12,21 +12,19 @@ class FunctionEngine(Engine):
 
     Args:
         function: is given the prompt's tokens as a list, a `Sampling` and a seed; returns the output's tokens, the one
-            that ends it included.
-        supports: see `Engine`; without it, all that its attribute ``supports`` names, or everything but ``cancels``.
+            that ends it included. Its attribute ``supports`` is that of `Engine`, and without it all but ``cancels``.
 
     Example:
         >>> FunctionEngine(lambda prompt, sampling, seed: [1]).name
         '<lambda>'
     """
 
-    def __init__(self, function: Callable[..., Sequence[int]], supports: Sequence[str] | None = None) -> None:
+    def __init__(self, function: Callable[..., Sequence[int]]) -> None:
         if not callable(function):
             raise TypeError(f"engine must be an engine or a function, but is {function!r}")
         self.name = str(getattr(function, "__name__", type(function).__name__))
         self._function = function
-        named = supports if supports is not None else getattr(function, "supports", None)
-        self.supports = frozenset({*OPTIONAL} - {"cancels"} if named is None else named) | {"repeats"}
+        self.supports = frozenset(getattr(function, "supports", {*OPTIONAL} - {"cancels"})) | {"repeats"}
         self.drafts = tuple(getattr(function, "drafts", DRAFTS))
 
     def one(self, query: Query) -> Answer:

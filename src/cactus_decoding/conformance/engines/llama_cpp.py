@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.values import check_choice
-from cactus_decoding.conformance.asking import CUTS, DRAFTS, END, LOOK_UP, PENALTIES, Answer, Engine, Query
-from cactus_decoding.conformance.models import gbnf, text_of, tokens_of, write_models
+from cactus_decoding.conformance.asking import CUTS, DRAFTS, LOOK_UP, PENALTIES, Answer, Engine, Query, Sampling
+from cactus_decoding.conformance.engines.server import answer_of
+from cactus_decoding.conformance.models import gbnf, text_of, write_models
 
 _CLASSES = ("llama_cpp", "cactus")
 
@@ -27,8 +29,10 @@ class LlamaCppEngine(Engine):
         ValueError: where llama-cpp-python, or the package ``gguf``, is not installed.
     """
 
-    supports = frozenset({*CUTS, *PENALTIES, "logit_bias", "letters", "repeats"})
-    temperature_last, penalises_prompt = True, False
+    supports = frozenset(
+        {*CUTS, *PENALTIES, "logit_bias", "letters", "stop_token_ids", "cancels", "repeats", "logprobs"}
+    )
+    temperature_last, penalises_prompt, ends_alike = True, False, True
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         with needing("llama-cpp needs llama-cpp-python", "llama-cpp"):
@@ -49,14 +53,20 @@ class LlamaCppEngine(Engine):
         self._models.clear()
         self._folder.cleanup()
 
-    def _model(self, draft: str, proposals: int) -> Any:
+    def _model(self, sampling: Sampling) -> Any:
         import llama_cpp
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+        draft, proposals = sampling.draft, sampling.num_speculative_tokens
         if (draft, proposals) in self._models:
             return self._models[draft, proposals]
         options: dict[str, Any] = {"verbose": False, "n_ctx": 64, "n_threads": 1, "n_threads_batch": 1}
-        options |= {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False}
+        options |= {
+            "type_k": llama_cpp.GGML_TYPE_F32,
+            "type_v": llama_cpp.GGML_TYPE_F32,
+            "flash_attn": False,
+            "logits_all": True,
+        }
         path = str(Path(self._folder.name, "target.gguf"))
         if self._class == "llama_cpp":
             look_up = LlamaPromptLookupDecoding(max_ngram_size=2, num_pred_tokens=proposals)
@@ -71,21 +81,29 @@ class LlamaCppEngine(Engine):
 
     def one(self, query: Query) -> Answer:
         """Answer a query."""
+        if query.sampling.cancels:
+            given_up = self._completion(replace(query, prompt=(*query.prompt, 9, 8)), stream=True)
+            next(given_up)
+            given_up.close()
+        answer = answer_of(self._completion(query))
+        counted = getattr(self._model(query.sampling), "metrics", None)  # CactusLlama's
+        return replace(answer, accepted=counted and counted.accepted)
+
+    def _completion(self, query: Query, **more: Any) -> Any:
         from llama_cpp import LlamaGrammar
 
         sampling = query.sampling
         grammar = LlamaGrammar.from_string(gbnf(sampling.letters), verbose=False) if sampling.letters else None
-        completion = self._model(sampling.draft, sampling.num_speculative_tokens).create_completion(
+        return self._model(sampling).create_completion(
             list(query.prompt) if self._class == "cactus" else text_of(query.prompt),
             max_tokens=sampling.max_tokens,
+            stop=[text_of([token]) for token in sampling.stop_token_ids],
+            logprobs=1,
             **sampling.named(),
             repeat_penalty=sampling.repetition_penalty,
             **sampling.named("presence_penalty", "frequency_penalty"),
             logit_bias={str(token): bias for token, bias in sampling.logit_bias} or None,
             grammar=grammar,
             seed=query.seed,
-            **self._settings,
+            **self._settings | more,
         )
-        choice = completion["choices"][0]
-        tokens = tuple(tokens_of(choice["text"]))
-        return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tokens)

@@ -30,6 +30,13 @@ def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
         Traceback (most recent call last):
         ValueError: engine must be one of cactus, transformers, vllm, llama-cpp, an address such as http://127.0.0.1:8000...
     """
+    try:
+        return _opened(name, settings)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"engine {name!r} cannot be imported: {error}") from error
+
+
+def _opened(name: str, settings: Mapping[str, Any] | None) -> Engine:
     if name in ENGINES:
         module, of = ENGINES[name]
         found: Engine = getattr(importlib.import_module(f"{__package__}.{module}"), of)(settings)
@@ -49,7 +56,4 @@ def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
 
     if settings:
         raise ValueError(f"a function takes no settings, but {', '.join(settings)} are given")
-    try:
-        return FunctionEngine(getattr(importlib.import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"engine {name!r} cannot be imported: {error}") from error
+    return FunctionEngine(getattr(importlib.import_module(module), attribute))

@@ -164,7 +164,8 @@ def answer_of(said: Any) -> Answer:
     """Return what a completion says."""
     choice = said["choices"][0]
     tokens = tokens_of(choice["text"])
-    return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice))
+    accepted = (said.get("timings") or {}).get("draft_n_accepted")
+    return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice), accepted)
 
 
 def _logprobs(choice: Any) -> tuple[float, ...] | None:

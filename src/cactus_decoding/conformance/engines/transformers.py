@@ -20,7 +20,9 @@ class TransformersEngine(Engine):
             proposes nothing, and is what assisted generation should equal.
     """
 
-    supports = frozenset({*CUTS, "repetition_penalty", "stop_token_ids", "cancels", "repeats", "proposes"})
+    supports = frozenset(
+        {*CUTS, "repetition_penalty", "logit_bias", "stop_token_ids", "cancels", "repeats", "logprobs"}
+    )
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -46,9 +48,9 @@ class TransformersEngine(Engine):
         if query.sampling.cancels:
             with suppress(_GivenUp):
                 self._generated(replace(query, prompt=(*query.prompt, 9, 8)), stopping_criteria=[_give_up])
-        return Answer(self._generated(query))
+        return self._generated(query)
 
-    def _generated(self, query: Query, **more: Any) -> tuple[int, ...]:
+    def _generated(self, query: Query, **more: Any) -> Answer:
         import torch
 
         target, settings = self._model("target"), _settings(query.sampling)
@@ -58,9 +60,13 @@ class TransformersEngine(Engine):
             output = target.generate(
                 torch.tensor([query.prompt]),
                 attention_mask=torch.ones(1, len(query.prompt), dtype=torch.long),
+                return_dict_in_generate=True,
+                output_logits=True,
                 **settings | self._settings | more,
             )
-        return tuple(output[0, len(query.prompt) :].tolist())
+        tokens = tuple(output.sequences[0, len(query.prompt) :].tolist())
+        rows = [row[0].log_softmax(-1) for row in output.logits]
+        return Answer(tokens, tuple(row[token].item() for row, token in zip(rows, tokens, strict=False)))
 
     def _assistance(self, sampling: Sampling) -> dict[str, Any]:
         count = sampling.num_speculative_tokens
@@ -90,4 +96,6 @@ def _settings(sampling: Sampling) -> dict[str, Any]:
     }
     if sampling.temperature > 0:
         made |= sampling.named()
+    if sampling.logit_bias:
+        made["sequence_bias"] = {(token,): bias for token, bias in sampling.logit_bias}
     return made

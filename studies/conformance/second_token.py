@@ -1,0 +1,54 @@
+"""What an engine writes behind the likeliest first token, beside the target's law and the draft's.
+
+python -m studies.conformance.second_token vllm '{"plugin": false, "drafts": "bad"}' --output FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from cactus_decoding.conformance.asking import VOCABULARY, Query, Sampling
+from cactus_decoding.conformance.engines.registry import open_engine
+from cactus_decoding.conformance.models import PROMPTS
+from cactus_decoding.conformance.truth import Truth
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
+
+
+def compared(name: str, settings: dict[str, Any], sampling: Sampling, samples: int) -> dict[str, Any]:
+    """Return three laws of the second token."""
+    engine = open_engine(name, settings)
+    try:
+        answers = engine.answer([Query(PROMPTS[0], sampling, seed) for seed in range(samples)])
+    finally:
+        engine.close()
+    truth = Truth()
+    first = int(truth.score(PROMPTS[0], [(1, 1)], sampling).target[0].argmax())
+    seen = Counter(answer.token_ids[1] for answer in answers if answer.token_ids[0] == first)
+    rows = truth.score(PROMPTS[0], [(first, 1)], sampling)
+    laws = {"seen": [seen[token] / seen.total() for token in range(VOCABULARY)]}
+    laws |= {"target": rows.target[1].tolist(), "draft": rows.draft[1].tolist()}
+    return {"engine": engine.name, "first": first, "times": seen.total(), "laws": laws}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine")
+    parser.add_argument("settings", type=json.loads)
+    parser.add_argument("--draft", default="bad")
+    parser.add_argument("--temperature", type=float, default=0.5)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+    sampling = Sampling(draft=given.draft, temperature=given.temperature, max_tokens=4)
+    result = compared(given.engine, given.settings, sampling, given.samples)
+    arguments = {name: value for name, value in vars(given).items() if name != "output"}
+    write_atomically(given.output, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
