@@ -41,7 +41,7 @@ ASKED: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "ifeval": ({}, CACTUS, CACTUS | {"budget_nats": 1.0}),
 }
 """Settings that are compared; the first of each is lossless."""
-PROPOSALS, TOKENS = 3, 256
+PROPOSALS, TOKENS = 3, 512
 WORDS = 150
 """An IFEval prompt that asks for more words than this is left out: so few tokens do not hold them."""
 
