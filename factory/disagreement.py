@@ -9,7 +9,7 @@ from typing import Any
 from cactus_decoding.evaluation.score import Score
 from cactus_decoding.generation.generate import generate, stream
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.policy.protection import Protection, protected_mass
+from cactus_decoding.policy.protection import Protection, may_relax
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.zoo.word_problems import WordProblem
 
@@ -96,7 +96,8 @@ def disagreement(
             for visit in outcome.visits[: outcome.num_emitted]:
                 if not visit.accepted:
                     rejections += 1
-                    at_digits += bool(protected_mass(visit.target_probs, digits) > protection.threshold)
+                    mass = visit.target_probs[digits].double().sum().item()
+                    at_digits += not may_relax(mass, protection.threshold)
         untruncated.add(problem, response)
         for rule, score in truncated.items():
             score.add(problem, generate(pair, problem.prompt, rule=rule, **PAPERS_SAMPLING, **shared))

@@ -116,8 +116,8 @@ def _answers(summaries: Iterable[RunSummary]) -> str:
         shares = (each.known(name).shown(0, scale=100) for name in ("score", "score_difference"))
         cut = each.known("truncated").shown(0, scale=100)
         tokens, steps = each.known("tokens_per_answer").shown(0), each.known("acceptance_length").shown(2)
-        rule = each.config.label.partition(" ×")[0]
-        rows.append([task, f"`{rule}`", str(len(each.group.ids)), *shares, tokens, cut, steps])
+        rule, _, policy = each.config.label.partition(" ×")[0].partition(" ")
+        rows.append([task, f"`{rule}` {policy}".strip(), str(len(each.group.ids)), *shares, tokens, cut, steps])
     return table(head, rows)
 
 
