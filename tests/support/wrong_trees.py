@@ -5,11 +5,11 @@ from __future__ import annotations
 from cactus_decoding.policy.position import Law, Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.joint import _shares
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
 from support.tree_enumeration import Children, LazyTree
 
 
-def recursive_without_update(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
+def recursive_without_update(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     """Test every child against h itself, and draw from what the last one leaves of that."""
     path: list[int] = []
     node = ROOT
@@ -28,14 +28,14 @@ def recursive_without_update(tree: Tree, judge: Judge, chance: RandomSource) -> 
     return Walk.along(tree, path, chance.token(tree.row(node).probs))
 
 
-def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
+def joint_with_a_capped_quotient(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     """Let a node pass with min(Z / remaining, 1), as published ports do."""
     fired = _fire(tree, judge, chance, ROOT, 1.0)
     assert fired is not None
     return Walk.along(tree, *fired)
 
 
-def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
     position = tree.at(node)
     if position is None:
         return ([], chance.token(tree.row(node).probs)) if node == ROOT or chance.below(node, weight) else None

@@ -246,8 +246,8 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
     """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
-    usual = "" if trees else str(NUM_SPECULATIVE_TOKENS)
-    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", usual if text is None else text)
+    default = "" if trees else str(NUM_SPECULATIVE_TOKENS)
+    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", default if text is None else text)
     if any(map(is_tree, parts)):
         warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
     parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]

@@ -253,8 +253,8 @@ def flags_of(request: Request) -> str:
     always = ("rule", "num_speculative_tokens") if request.tree is None else ("rule", "tree")
     for name, option in _OPTIONS.items():
         value, setting = values.get(name), SETTINGS[name]
-        usual = value in (None, setting.default) or (name == "num_speculative_tokens" and request.tree is not None)
-        if name in _LEFT_OUT or (usual and name not in always):
+        is_default = value in (None, setting.default) or (name == "num_speculative_tokens" and request.tree is not None)
+        if name in _LEFT_OUT or (is_default and name not in always):
             continue
         spelled = _FLAGS.get(name, f"--{option.name.replace('_', '-')}")
         words += [spelled, *([] if value is True else map(_typed, value if isinstance(value, list) else [value]))]

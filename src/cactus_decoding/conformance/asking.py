@@ -54,8 +54,8 @@ class Sampling(SamplingSettings):
     @property
     def needs(self) -> frozenset[str]:
         """What an engine must be able to do for this, beside temperatures."""
-        usual = Sampling()
-        return frozenset(name for name in OPTIONAL if getattr(self, name) != getattr(usual, name))
+        default = Sampling()
+        return frozenset(name for name in OPTIONAL if getattr(self, name) != getattr(default, name))
 
     def named(self, *names: str) -> dict[str, Any]:
         """Return temperature and cuts, or other attributes, by their names."""

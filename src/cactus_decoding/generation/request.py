@@ -118,9 +118,9 @@ class Request:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        window, usual = getattr(read_scheme(self.verification)[1], "window", 0), NUM_SPECULATIVE_TOKENS
-        usual += 0 if window < usual else window
-        proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(usual)
+        window, default = getattr(read_scheme(self.verification)[1], "window", 0), NUM_SPECULATIVE_TOKENS
+        default += 0 if window < default else window
+        proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
         tree = proposals if isinstance(proposals, TreeShape) else None
         length = proposals if tree is None else FixedLength(tree.max_draft_tokens)
         for name, value in (

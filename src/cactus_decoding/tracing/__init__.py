@@ -2,11 +2,10 @@
 
 from cactus_decoding.tracing.file import read_trace, to_json, write_trace, written
 from cactus_decoding.tracing.response import TracedResponse, stream_trace, trace_response
-from cactus_decoding.tracing.trace import Candidate, Trace, TracedNode, TracedPosition, TracedStep, TraceHeader
+from cactus_decoding.tracing.trace import Trace, TracedNode, TracedPosition, TracedStep, TracedToken, TraceHeader
 from cactus_decoding.tracing.what_if import Consequences, PositionRows, what_if
 
 __all__ = [
-    "Candidate",
     "Consequences",
     "PositionRows",
     "Trace",
@@ -15,6 +14,7 @@ __all__ = [
     "TracedPosition",
     "TracedResponse",
     "TracedStep",
+    "TracedToken",
     "read_trace",
     "stream_trace",
     "to_json",

@@ -18,7 +18,7 @@ from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
 from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing.response import TracedResponse
-from cactus_decoding.tracing.trace import Candidate, Trace, TracedNode, TracedPosition, TracedStep, TraceHeader
+from cactus_decoding.tracing.trace import Trace, TracedNode, TracedPosition, TracedStep, TracedToken, TraceHeader
 from cactus_decoding.tracing.what_if import PositionRows
 from cactus_decoding.types import Fate
 
@@ -61,7 +61,7 @@ def position_from(value: object, where: str, *, rows: bool = True) -> TracedPosi
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
     given = {"protected": False} | _object(value, where)  # version 0.1 knew of no policy
     kept = None if given.get("rows") is None or not rows else _rows(given["rows"], where)
-    candidates = tuple(build(Candidate, one, where) for one in listed(given, "candidates", where))
+    candidates = tuple(build(TracedToken, one, where) for one in listed(given, "candidates", where))
     return build(TracedPosition, given, where, candidates=candidates, rows=kept)
 
 

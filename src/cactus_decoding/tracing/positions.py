@@ -12,7 +12,7 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.models.tokenizers import Tokenizer
 from cactus_decoding.policy.position import Position
 from cactus_decoding.rules import Lossless
-from cactus_decoding.tracing.trace import Candidate, TracedNode, TracedPosition
+from cactus_decoding.tracing.trace import TracedNode, TracedPosition, TracedToken
 from cactus_decoding.tracing.what_if import PositionRows, consequences
 from cactus_decoding.types import ROOT, Fate, Outcome, Visit
 from cactus_decoding.verification.declarations import VERIFICATIONS
@@ -201,7 +201,7 @@ class PositionReader:
         emitted: Tensor,
         draft: Tensor | None,
         relaxed: Tensor | None,
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[TracedToken, ...]:
         """Describe the likeliest tokens, and those that always belong to them, the target's likeliest first."""
         chosen, untempered = dict.fromkeys(always), untempered.double().cpu()
         for row in (untempered, draft):
@@ -211,7 +211,7 @@ class PositionReader:
                 chosen |= dict.fromkeys(token_id for token_id, probability in pairs if probability > 0)
         in_order = sorted(chosen, key=lambda token_id: (-untempered[token_id].item(), token_id))
         return tuple(
-            Candidate(
+            TracedToken(
                 token_id=token_id,
                 token=self._name(token_id),
                 untempered=untempered[token_id].item(),

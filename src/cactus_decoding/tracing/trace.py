@@ -13,7 +13,7 @@ from cactus_decoding.types import Fate
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TracedToken:
     """One of the tokens that were likely at a position, in the eyes of one model or the other.
 
     Attributes:
@@ -96,7 +96,7 @@ class TracedPosition:
     fell_back: bool = False
     protected: bool = False
     budget_left: float | None = None
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[TracedToken, ...] = ()
     rows: PositionRows | None = field(default=None, compare=False, repr=False)
 
 

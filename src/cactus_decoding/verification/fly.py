@@ -8,10 +8,10 @@ from cactus_decoding.arguments.later import torch
 from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.declarations import FlyKnobs
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Trial, Walk, ratio, residual
+from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
 
 
-def fly(tree: Tree, judge: Judge, chance: RandomSource, knobs: FlyKnobs, *, greedy: bool) -> Walk:
+def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, greedy: bool) -> Walk:
     r"""Walk along a chain as `match` does for the lossless rule, but keep some tokens that its test rejects.
 
     Token :math:`n_j` is kept against the test, where the target gives it any probability, if the entropy of the

@@ -5,10 +5,10 @@ from __future__ import annotations
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
 
 
-def joint(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
+def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Keep the first node, children before their parent, whose test passes; then draw the token behind it.
 
     With h the relaxed target's row behind a node of weight w (1 for the text), S its fixed children and n ~ p' the one
@@ -33,7 +33,7 @@ def joint(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     return Walk.along(tree, *fired)
 
 
-def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
     """Return the path from a node to the one that passes and the token behind that; None where none passes."""
     position = tree.at(node)
     if position is None:

@@ -9,10 +9,10 @@ from cactus_decoding.policy.position import Position
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.types import ROOT, AcceptanceRule, judges_untempered
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Trial, Walk, ratio, residual
+from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
 
 
-def match(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
+def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf.
 
     With p' the law of a node's drafted child n, that is the draft's row without the fixed children, the rule accepts n

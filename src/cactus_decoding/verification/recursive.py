@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
 
 
-def recursive(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
+def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf, by the first child of each node that passes its test.
 
     With h_1 = h and p_i the law of child i given those before it (the draft's row without them, or all on a fixed

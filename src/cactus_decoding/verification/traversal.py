@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
 
 
-def traversal(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
+def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Keep the first node, children before their parent, whose test passes; then draw the token behind it.
 
     A node of weight w (1 for the text) with h_1 = h behind it gives its child n_i, drawn from p_i as in `recursive`,
@@ -26,7 +26,7 @@ def traversal(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     return Walk.along(tree, *fired)
 
 
-def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
     """Return the path from a node to the one that passes and the token behind that; None where none passes."""
     position = tree.at(node)
     if position is None:

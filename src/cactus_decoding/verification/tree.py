@@ -99,7 +99,7 @@ class RandomNumbers:
         return draw_one(weights, uniform) if row is None else row.draw(weights, uniform)
 
 
-Judge = Callable[[Position], AcceptanceRule]
+RuleAt = Callable[[Position], AcceptanceRule]
 """Says what judges a position that is visited; positions are asked for behind those that lead to them."""
 
 
@@ -144,7 +144,7 @@ class Walk(NamedTuple):
         return self._replace(trials=marked)
 
 
-Scheme = Callable[[Tree, Judge, RandomSource], Walk]
+Scheme = Callable[[Tree, RuleAt, RandomSource], Walk]
 """A way to verify trees."""
 
 

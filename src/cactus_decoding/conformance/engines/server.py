@@ -90,10 +90,10 @@ class ServerEngine(Engine):
             return None
 
     def _body(self, query: Query) -> dict[str, Any]:
-        usual, sampling = Sampling(), query.sampling
+        default, sampling = Sampling(), query.sampling
         body: dict[str, Any] = {"model": self._model, "prompt": text_of(query.prompt), "seed": query.seed}
         body |= {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
-        body |= {name: getattr(sampling, name) for name in _FIELDS if getattr(sampling, name) != getattr(usual, name)}
+        body |= {name: getattr(sampling, name) for name in _FIELDS if getattr(sampling, name) != getattr(default, name)}
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
         if sampling.stop_token_ids:

@@ -35,8 +35,8 @@ class VllmEngine(Engine):
         given = dict(settings or {})
         self.drafts: Sequence[str] = str(given.pop("drafts", f"bad,good,{LOOK_UP}")).split(",")
         more, fewer = ({*str(given.pop(name, "")).split(",")} - {""} for name in ("supports", "without"))
-        usual = {"top_k", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"}
-        self.supports = frozenset({*usual, *more, "batch", "cancels", "repeats", "logprobs"} - fewer)
+        always = {"top_k", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids"}
+        self.supports = frozenset({*always, *more, "batch", "cancels", "repeats", "logprobs"} - fewer)
         self._speculates = bool(given.pop("speculation", True))
         if not (plugged := given.pop("plugin", True)):
             os.environ["VLLM_PLUGINS"] = ""

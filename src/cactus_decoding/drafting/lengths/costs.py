@@ -24,8 +24,8 @@ class _Line:
         steps, counts, _, total, _ = self._sums.tolist()
         slope = self.slope()
         if steps > _KNOWN and slope is not None:
-            usual = total / steps + slope * (count - counts / steps)
-            seconds = min(seconds, _LONG * max(usual, 0.5 * total / steps))
+            expected = total / steps + slope * (count - counts / steps)
+            seconds = min(seconds, _LONG * max(expected, 0.5 * total / steps))
         self._sums = _MEMORY * self._sums + np.array([1, count, count * count, seconds, count * seconds])
         return seconds
 

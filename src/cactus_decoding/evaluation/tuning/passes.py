@@ -19,8 +19,8 @@ _SAME = 1.03
 def thread_counts() -> list[int]:
     """Return numbers of threads to try: 1 to 4, and from there about half as many more each time, to all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    usual = [1, 2, 3, *(each << power for power in range(12) for each in (4, 6))]
-    return [*(count for count in usual if count < cores), cores]
+    sizes = [1, 2, 3, *(each << power for power in range(12) for each in (4, 6))]
+    return [*(count for count in sizes if count < cores), cores]
 
 
 def chosen_threads(seconds: Mapping[int, float]) -> int:
