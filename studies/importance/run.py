@@ -35,7 +35,7 @@ from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.policy.importance import Importance, read_importance
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.protection import PATTERNS, Protection, may_relax
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from scripts.marked_page import insert
 
@@ -101,14 +101,14 @@ def settings(draft: str, importance: str, limits: dict[str, float], problems: in
     made = {"lossless": plain}
     for rule in RULES:
         policies = {
-            "unprotected": SpendingPolicy(),
-            "digits": SpendingPolicy(DIGITS),
-            "matched": SpendingPolicy(limit=ImportanceLimit(importance, limits[rule])),
-            "default": SpendingPolicy(limit=ImportanceLimit(importance)),
-            "scaled": SpendingPolicy(limit=ImportanceLimit(importance, 1.0, scale=True)),
+            "unprotected": RelaxationPolicy(),
+            "digits": RelaxationPolicy(DIGITS),
+            "matched": RelaxationPolicy(limit=ImportanceLimit(importance, limits[rule])),
+            "default": RelaxationPolicy(limit=ImportanceLimit(importance)),
+            "scaled": RelaxationPolicy(limit=ImportanceLimit(importance, 1.0, scale=True)),
         }
         for name, policy in policies.items():
-            made[f"{rule} {name}"] = plain.asking(rule=parse_rule(rule), spending=policy)
+            made[f"{rule} {name}"] = plain.asking(rule=parse_rule(rule), policy=policy)
     return made
 
 

@@ -148,7 +148,7 @@ def _paper(summaries: Sequence[RunSummary]) -> str:
         accepted, reference = (one.metrics["accepted_per_step"] for one in (each, lossless))
         assert accepted is not None
         assert reference is not None
-        paper = PAPER.get(each.config.rule, "–") if each.config.request.spending.everywhere else "–"
+        paper = PAPER.get(each.config.rule, "–") if each.config.request.policy.everywhere else "–"
         ratio = f"{accepted.value / reference.value:.2f}"
         rows.append([_named(each.config), number(each.metrics["score"], 3), number(accepted, 2), ratio, paper])
     return lines(("setting", "score", "accepted per step", "÷ lossless", "the paper's, on its pair"), rows)

@@ -35,7 +35,7 @@ from cactus_decoding.evaluation.tasks.sources import parse_task
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import write_atomically
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from studies.relaxing.page import render
 from studies.stored import opened
 from studies.tables import answers_parser, report_next
@@ -100,12 +100,12 @@ class Study:
         self.folder, self.sampling, self.sizes, self.arguments = folder, sampling, sizes, arguments
 
     def config(self, rule: str, length: int, policy: Mapping[str, Any], task: str, problems: int) -> RunConfig:
-        """Return the run of a rule under a spending policy."""
+        """Return the run of a rule under a relaxation policy."""
         request = Request(
             rule,
             num_speculative_tokens=length,
             sampling=SAMPLINGS[self.sampling],
-            spending=spending_policy(**policy),
+            policy=relaxation_policy(**policy),
         )
         return RunConfig(task, "bundled", DRAFT, problems=problems, request=request)
 
@@ -156,7 +156,7 @@ class Study:
             compared.append(paper(chosen["protected"].rule, policy=POLICIES["protected"][0]))
             self.answer("paper", compared)
 
-        learned = chosen["learned"].request.spending.as_dict()
+        learned = chosen["learned"].request.policy.as_dict()
         policies = [{}, POLICIES["protected"][0], {name: learned[name] for name in POLICIES["learned"][0]}]
         grid = [
             self.config(rule, length, policy, TEST, self.sizes.grid)

@@ -33,7 +33,7 @@ from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.sampling.params import as_logits_to_probs
 from cactus_decoding.training.acceptance.sampling import sample
 from cactus_decoding.training.acceptance.settings import TrainingSettings
@@ -267,7 +267,7 @@ class Study:
 
     def _config(self, draft: str, settings: Mapping[str, Any], length: int, task: str, problems: int) -> RunConfig:
         policy = {name: value for name, value in settings.items() if name != "rule"}
-        request = Request(settings["rule"], num_speculative_tokens=length, spending=spending_policy(**policy))
+        request = Request(settings["rule"], num_speculative_tokens=length, policy=relaxation_policy(**policy))
         return RunConfig(task, "bundled", draft, problems=problems, request=request)
 
     def _answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:

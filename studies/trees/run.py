@@ -30,7 +30,7 @@ from cactus_decoding.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.types.proposals import tree_inputs
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, answer, seconds, tokens_per_step
@@ -43,7 +43,7 @@ DRAFT = "bundled:worded"
 KINDS: dict[str, dict[str, Any]] = {
     "lossless": {"rule": "lossless"},
     "lossless, jointly": {"rule": "lossless", "verification": "joint"},
-    "protected": {"rule": "clamped:width=2.0", "spending": spending_policy(protect="digits")},
+    "protected": {"rule": "clamped:width=2.0", "policy": relaxation_policy(protect="digits")},
 }
 """What is asked; chains are verified in blocks where trees are jointly."""
 CHAINS = ("2", "4", "6", "8", "10", "16")

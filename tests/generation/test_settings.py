@@ -16,7 +16,7 @@ from cactus_decoding.generation.settings import PARTS, SETTINGS
 from cactus_decoding.integrations.common.keys import BUDGET_KEY, POLICY_KEYS, RULE_KEY
 from cactus_decoding.integrations.llama_cpp.request import read_completion
 from cactus_decoding.integrations.vllm.request import request_of
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.sampling.settings import SamplingSettings
 
 GIVEN = {"protect": "digits", "importance": "importance.safetensors"}
@@ -81,7 +81,7 @@ KEYS = [
 
 @pytest.mark.parametrize(("key", "value"), KEYS, ids=[f"{key}={value}" for key, value in KEYS])
 def test_servers_name_the_key(key: str, value: Any) -> None:
-    server = Request("cactus:delta=1", spending=spending_policy(**GIVEN))
+    server = Request("cactus:delta=1", policy=relaxation_policy(**GIVEN))
     with pytest.raises((TypeError, ValueError), match=f"^{key} must be"):
         request_of({RULE_KEY: "clamped:width=1", key: value}, server)
     with pytest.raises((TypeError, ValueError), match=f"^{key} must be"):

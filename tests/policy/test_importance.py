@@ -20,7 +20,7 @@ from cactus_decoding.policy.fitted import FittedPolicy, scaled
 from cactus_decoding.policy.importance import FORMAT, read_importance
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.position import Position
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES
 from cactus_decoding.types import ROOT, AcceptanceRule, Verdict, Visit, judges_untempered
@@ -36,7 +36,7 @@ TOKENS = [0] * ROWS
 
 
 def fitted(**limit) -> FittedPolicy:
-    return SpendingPolicy(limit=ImportanceLimit(IMPORTANCE, **limit)).fit_vocabulary(WORDS)
+    return RelaxationPolicy(limit=ImportanceLimit(IMPORTANCE, **limit)).fit_vocabulary(WORDS)
 
 
 def target_row(visit: Visit, settings: dict) -> torch.Tensor:
@@ -53,7 +53,7 @@ def expected_importance() -> torch.Tensor:
 
 def planned(rule: AcceptanceRule, policy: FittedPolicy, *, metered: bool, tokens: list[int] = TOKENS) -> Plan:
     limit = float("inf") if metered else None
-    return plan(rule, TARGET, DRAFT, torch.tensor(tokens), limit=limit, spending=policy)
+    return plan(rule, TARGET, DRAFT, torch.tensor(tokens), limit=limit, fitted=policy)
 
 
 def law_of(made: Plan) -> torch.Tensor:
@@ -270,14 +270,14 @@ def test_the_fingerprint_is_of_the_texts_in_order() -> None:
 )
 def test_bad_input_is_refused(given: dict, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        spending_policy(**given)
+        relaxation_policy(**given)
 
 
 def test_the_defaults_of_the_limit() -> None:
-    assert spending_policy(importance="a").limit == ImportanceLimit("a", 0.2)
-    assert spending_policy(importance=Path("a"), importance_scale=True).limit == ImportanceLimit("a", 1.0, True)
-    assert str(spending_policy("digits", importance="a")) == "protecting digits, importance ≤ 0.2"
-    assert str(spending_policy(importance="a", importance_scale=True)) == "scaled by importance"
+    assert relaxation_policy(importance="a").limit == ImportanceLimit("a", 0.2)
+    assert relaxation_policy(importance=Path("a"), importance_scale=True).limit == ImportanceLimit("a", 1.0, True)
+    assert str(relaxation_policy("digits", importance="a")) == "protecting digits, importance ≤ 0.2"
+    assert str(relaxation_policy(importance="a", importance_scale=True)) == "scaled by importance"
 
 
 @pytest.mark.parametrize("rule", ["lenience:lenience=0.5", "typical", "top_k:k=3"])

@@ -14,7 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from cactus_decoding import Lossless, load_pair
 from cactus_decoding.policy.position import Position
 from cactus_decoding.policy.protection import PATTERNS, Protection, may_relax
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.types import ROOT
 from tests.support.tiny_tokenizers import TOKENIZERS, tiny_tokenizer
@@ -159,7 +159,7 @@ def test_the_texts_are_made_once() -> None:
 )
 def test_bad_input_is_refused(given: dict, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        spending_policy(**given)
+        relaxation_policy(**given)
 
 
 @given(st.floats(0, 1.001), st.floats(0, 1))
@@ -176,7 +176,7 @@ def test_a_row_that_was_rounded_up_is_not_protected_at_a_threshold_of_1() -> Non
     position = chain_rows(row, None, [0])
     words = Vocabulary(("a", "1", "2", "3"))
     for threshold, relaxes in ((1.0, True), (math.nextafter(1.0, 0.0), False)):
-        policy = SpendingPolicy(Protection("digits", threshold)).fit_vocabulary(words)
+        policy = RelaxationPolicy(Protection("digits", threshold)).fit_vocabulary(words)
         assert policy.token_ids is not None
         at = Position(position, ROOT)
         assert at.mass(policy.token_ids) > 1
@@ -190,6 +190,6 @@ def test_a_pattern_that_protects_nothing_or_all_is_refused(pattern: str, said: s
 
 
 def test_a_policy_that_forbids_nothing_needs_no_tokenizer() -> None:
-    assert SpendingPolicy().fit(None, 3) is None
+    assert RelaxationPolicy().fit(None, 3) is None
     with pytest.raises(TypeError, match="tokenizer"):
-        spending_policy("digits").fit(None, 3)
+        relaxation_policy("digits").fit(None, 3)

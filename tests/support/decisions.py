@@ -99,15 +99,15 @@ def plan(
     limit: float | None = None,
     spent: float = 0.0,
     relaxable: Tensor | None = None,
-    spending=None,
+    fitted=None,
     text: Sequence[int] = (),
 ) -> Plan:
     """Ask about the positions of a chain behind a response's text; without a limit nobody measures."""
-    spending = Allowed(relaxable) if relaxable is not None else spending
-    policy = Policy(rule, None if limit is None else Budget(nats=limit), spending)
+    fitted = Allowed(relaxable) if relaxable is not None else fitted
+    policy = Policy(rule, None if limit is None else Budget(nats=limit), fitted)
     state = policy.begin()._replace(spent=spent)
-    if spending is not None:
-        state = state._replace(phase=spending.after(state.phase, text))
+    if fitted is not None:
+        state = state._replace(phase=fitted.after(state.phase, text))
     rows, tokens = chain_rows(target, draft, drafted.tolist()), drafted.tolist()
     positions, decisions = [Position(rows, node - 1) for node in range(len(tokens))], list[Decision]()
     for position, token in zip(positions, tokens, strict=True):

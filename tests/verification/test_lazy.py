@@ -71,10 +71,10 @@ def walked(
     draft: Tensor | None,
     drafted: Tensor,
     seed: int,
-    spending: FittedPolicy | None = None,
+    fitted: FittedPolicy | None = None,
 ) -> Outcome:
     """Return what the walk decides on a chain."""
-    proposal, policy = Proposal(drafted.tolist(), draft), Policy(as_rule(rule), None, spending)
+    proposal, policy = Proposal(drafted.tolist(), draft), Policy(as_rule(rule), None, fitted)
     rows = StepRows(logits, proposal.token_ids, proposal, *[lambda logits, _: sampling(logits)] * 2)
     numbers = RandomNumbers.draw(proposal, torch.Generator().manual_seed(seed), logits.device)
     return walk(match, policy, policy.begin(), rows, numbers, sampling)[1]

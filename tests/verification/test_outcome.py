@@ -138,7 +138,7 @@ def test_emitted_tokens_are_cut_where_the_response_ends():
 def test_a_policy_records_the_same_from_logits_and_from_whole_rows(rule, settings):
     pair, kept_away = tiny_pair(), 0
     request = Request.from_dict(settings | {"rule": rule, "protect": "[aeiou]", "protect_threshold": 0.2})
-    policy = request.spending.fit(pair.tokenizer, pair.target.model.config.vocab_size)
+    policy = request.policy.fit(pair.tokenizer, pair.target.model.config.vocab_size)
     for seed in range(3):
         steps = list(stream(pair, PROMPT, request=replace(request, max_new_tokens=30, seed=seed)))
         for step in steps:

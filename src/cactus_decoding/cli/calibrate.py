@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
     from cactus_decoding.evaluation.frontier.relaxations import Relaxation
     from cactus_decoding.evaluation.runs.summary import RunSummary
-    from cactus_decoding.policy.spending import SpendingPolicy
+    from cactus_decoding.policy.relaxation import RelaxationPolicy
     from cactus_decoding.policy.vocabulary import Vocabulary
 
 EXAMPLES = (
@@ -128,7 +128,7 @@ def _keep(output: Path | None, result: dict[str, Any]) -> None:
 def _by_nats(
     max_nats: float,
     path: Path,
-    searched: tuple[list[str], list[str], list[SpendingPolicy] | None],
+    searched: tuple[list[str], list[str], list[RelaxationPolicy] | None],
     current: int,
     rounds: int,
     memory: int,
@@ -180,7 +180,7 @@ def _by_nats(
     return as_result([lossless, *candidates], chosen, compared, text, about)
 
 
-def _usual_policies(rows: RecordedRows) -> list[SpendingPolicy]:
+def _usual_policies(rows: RecordedRows) -> list[RelaxationPolicy]:
     """Return nothing protected, and digits beside it where the task's answers are numbers."""
     from cactus_decoding.evaluation.frontier.relaxations import NONE, answers_are_numbers, parse_policies
     from cactus_decoding.evaluation.tasks.sources import parse_task
@@ -188,7 +188,7 @@ def _usual_policies(rows: RecordedRows) -> list[SpendingPolicy]:
     return parse_policies([NONE, *(["digits"] if answers_are_numbers(parse_task(rows.settings["task"])) else [])])
 
 
-def _vocabulary(rows: RecordedRows, policies: list[SpendingPolicy]) -> Vocabulary | None:
+def _vocabulary(rows: RecordedRows, policies: list[RelaxationPolicy]) -> Vocabulary | None:
     """Return what the target's tokens say, where a policy asks."""
     from cactus_decoding.evaluation.chat import tokenizer_of
     from cactus_decoding.policy.vocabulary import Vocabulary
@@ -249,7 +249,7 @@ def _speed_table(compared: Speeds) -> Any:
     return table
 
 
-def _by_score(max_drop: float, path: Path, task: str, policies: list[SpendingPolicy] | None) -> dict[str, Any]:
+def _by_score(max_drop: float, path: Path, task: str, policies: list[RelaxationPolicy] | None) -> dict[str, Any]:
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.evaluation.frontier.calibrate_score import advise
     from cactus_decoding.evaluation.runs.results import read_results
@@ -292,11 +292,11 @@ def _by_score(max_drop: float, path: Path, task: str, policies: list[SpendingPol
     }
 
 
-def _protecting(summaries: list[RunSummary], policies: list[SpendingPolicy] | None) -> list[RunSummary]:
+def _protecting(summaries: list[RunSummary], policies: list[RelaxationPolicy] | None) -> list[RunSummary]:
     """Return the lossless runs, and those of other rules that protect what one of some policies protects."""
     wanted = None if policies is None else [policy.protection for policy in policies]
     return [
         summary
         for summary in summaries
-        if wanted is None or summary.config.rule == "lossless" or summary.config.request.spending.protection in wanted
+        if wanted is None or summary.config.rule == "lossless" or summary.config.request.policy.protection in wanted
     ]

@@ -68,7 +68,7 @@ def demo(
         list(first)  # also without an audience: the first response of a process is slower than the others
     else:
         console.print(f"[bold]Question:[/bold] {shown.question}")
-        console.print(f"[bold]Answer[/bold] ({request.rule}, {request.spending}):")
+        console.print(f"[bold]Answer[/bold] ({request.rule}, {request.policy}):")
         show(first, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {shown.answer}\n")
     answer(pairs, drawn, ways.all, seed)
@@ -99,7 +99,7 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
         check_integer("num_speculative_tokens", each, 1)
     protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
     lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
-    unprotected = replace(protected, spending=lossless.spending)
+    unprotected = replace(protected, policy=lossless.policy)
 
     def way(name: str, request: Request, draft: str = default) -> Way:
         return Way(name, draft, request, Score())

@@ -114,7 +114,7 @@ def comparison(ways: Comparison) -> Table:
 
 def harmless(ways: Comparison) -> str:
     """Return what relaxing with protection did to the speed."""
-    pattern = ways.protected.request.spending.protection
+    pattern = ways.protected.request.policy.protection
     kind = "a protected token" if pattern is None else f"one of the tokens '{pattern.pattern}'"
     said = (
         f"Where the target may write {kind}, the lossless rule decides; elsewhere {ways.protected.request.rule} does."

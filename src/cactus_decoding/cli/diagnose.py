@@ -83,7 +83,7 @@ def diagnose(
     from cactus_decoding.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.generation.generate import check_prompt
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
-    from cactus_decoding.policy.spending import SpendingPolicy
+    from cactus_decoding.policy.relaxation import RelaxationPolicy
     from cactus_decoding.rules import Lossless
     from cactus_decoding.training.acceptance.material import draft_model
     from cactus_decoding.training.diagnosis.diagnosis import advice
@@ -94,7 +94,7 @@ def diagnose(
     if draft is not None and parse_gguf(draft) is not None:
         raise ValueError(f"diagnose trains a probe of a draft of transformers, but this one is a GGUF file: {draft!r}")
     relaxed = Request.from_dict(settings | {"seed": seed})
-    request = replace(relaxed, rule=Lossless(), spending=SpendingPolicy())
+    request = replace(relaxed, rule=Lossless(), policy=RelaxationPolicy())
     check_request(request)
     check_writable(output, inputs=[file_of(task)])
     asked_by = options.chat_of(chat, system, target)

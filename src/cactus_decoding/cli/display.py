@@ -120,7 +120,7 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
         ("bonus tokens", metrics.bonus, "drawn where no proposal was rejected"),
         ("generated tokens", metrics.generated, f"handed out; finish_reason: {response.finish_reason}"),
         *_protected(response),
-        *_spending(response),
+        *_spent(response),
         ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
         ("seed", str(response.request.seed), same),
     ):
@@ -129,11 +129,11 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
 
 
 def _protected(response: Response) -> list[tuple[str, float | str, str]]:
-    policy = response.request.spending
+    policy = response.request.policy
     return [] if policy.everywhere else [("protected", response.metrics.protected, f"lossless positions: {policy}")]
 
 
-def _spending(response: Response) -> list[tuple[str, float | str, str]]:
+def _spent(response: Response) -> list[tuple[str, float | str, str]]:
     """Return the rows that say what a response cost and what became of its budget; none if nobody measured."""
     metrics, budget = response.metrics, response.request.budget
     if not metrics.metered:

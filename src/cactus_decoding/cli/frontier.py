@@ -209,11 +209,11 @@ def table_of(points: list[Point], title: str) -> Table:
     kept = [f"1 of {count}\nkept" for count in widths]
     for name in ("acceptance", *kept, "KL, nats", "TV", "max log\nratio", "tokens/step"):
         table.add_column(name, justify="right")
-    curve = points[0].family, points[0].relaxation.spending
+    curve = points[0].family, points[0].relaxation.policy
     for point in points:
-        if (point.family, point.relaxation.spending) != curve and point.family != "limit":
+        if (point.family, point.relaxation.policy) != curve and point.family != "limit":
             table.add_section()
-        curve = point.family, point.relaxation.spending
+        curve = point.family, point.relaxation.policy
         rule = f"{point.rule} (limit)" if point.family == "limit" else escape(str(point.relaxation))
         wider = (f"{point.kept_by_children[count - 1].value:.4f}" for count in widths)
         acceptance, kl, tv = (each.shown(4, "–") for each in (point.acceptance, point.kl, point.tv))

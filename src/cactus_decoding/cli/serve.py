@@ -126,14 +126,14 @@ def serve(
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
         if target is not None and parse_gguf(target) is not None:
             check_names(target, draft)  # first: no torch for a mistyped name
-        spending = policy | {"rule": rule or "lossless"}
+        asked = policy | {"rule": rule or "lossless"}
         if proposals is not None:  # or else what pays, which each request's settings may exclude
-            spending["num_speculative_tokens"] = proposals
+            asked["num_speculative_tokens"] = proposals
         if budget is not None:
-            spending["budget"] = budget
+            asked["budget"] = budget
         keys = api_key or [each for each in os.environ.get(KEY, "").split(",") if each]
         place = Place(host or "127.0.0.1", PORT if port is None else port, keys, alias, max_waiting, shared_prompts)
-        return _serve_llama_cpp(target, draft, spending, parallel, kept_prompts, threads, place)
+        return _serve_llama_cpp(target, draft, asked, parallel, kept_prompts, threads, place)
     for name, value in (("--host", host), ("--port", port)):
         given += [] if value is None else [name, str(value)]
     given += ["--api-key", *api_key] if api_key else []
@@ -142,8 +142,8 @@ def serve(
         # vLLM knows other places, such as s3://bucket, and other folders
         if model is not None and ":" not in model and not Path(model).expanduser().exists():
             check_model_name(role, model)
-    spending = policy | {"acceptance_rule": rule, "budget": budget}
-    return _serve_vllm(target, draft, spending, proposals, draft_sampling, audit_fraction, given)
+    asked = policy | {"acceptance_rule": rule, "budget": budget}
+    return _serve_vllm(target, draft, asked, proposals, draft_sampling, audit_fraction, given)
 
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
@@ -183,7 +183,7 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
 def _serve_vllm(
     target: str | None,
     draft: str | None,
-    spending: dict[str, Any],
+    asked: dict[str, Any],
     num_speculative_tokens: int | str | None,
     draft_sampling: str,
     audit_fraction: float,
@@ -202,7 +202,7 @@ def _serve_vllm(
         raise ValueError(f"the bundled models work with each other only, but draft is {draft!r}: {_MODELS}")
     if target is not None and parse_gguf(target) is not None:
         raise ValueError(f"{target!r} is a GGUF file: give --engine llama-cpp, which reads them")
-    default = request_of(spending, any_pattern=True)
+    default = request_of(asked, any_pattern=True)
     server.check_installed()
     if memory := server.memory_arguments(engine_arguments, server.free_memory()):
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
@@ -229,7 +229,7 @@ class Place(NamedTuple):
 def _serve_llama_cpp(
     target: str | None,
     draft: str | None,
-    spending: dict[str, Any],
+    asked: dict[str, Any],
     parallel: int,
     kept_prompts: int,
     threads: int | None,
@@ -258,7 +258,7 @@ def _serve_llama_cpp(
     files = [each for each in (file, parse_gguf(draft)) if each is not None]
     from cactus_decoding.generation.request import Request
 
-    Request.from_dict(spending | {"temperature": 0.0})
+    Request.from_dict(asked | {"temperature": 0.0})
     with listen(place.host, place.port) as listening:  # before the models are loaded
         gc.disable()  # what is imported stays, and is looked through again and again for what does not
         try:
@@ -275,11 +275,11 @@ def _serve_llama_cpp(
         finally:
             gc.enable()
         pair = loaded.pairs[0]
-        if pair.chooses and spending.get("num_speculative_tokens", AUTO) == AUTO:
+        if pair.chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
             pair.prepare(AutoLength())  # no client is to wait for that
             times = pair.pass_times(AutoLength())
         name = place.alias or pair.target.model.metadata("general.name") or "model"
-        server = LlamaServer(loaded, name, spending, place.max_waiting, shared=place.shared_prompts)
+        server = LlamaServer(loaded, name, asked, place.max_waiting, shared=place.shared_prompts)
 
         def announce(address: str) -> None:
             guarded = "with a key" if place.keys else "without a key"

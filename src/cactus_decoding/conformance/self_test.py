@@ -50,5 +50,5 @@ def self_test(*, samples: int = SAMPLES, false_alarm: float = FALSE_ALARM) -> It
     truth = Truth()
     for mutant in MUTANTS:
         report = conform(mutant(truth), samples=samples, false_alarm=false_alarm, truth=truth, first_only=True)
-        last, told = report.findings[-1], (mutant.__name__, mutant.__doc__ or "", not report)
-        yield Caught(*told, *(() if report else (last.check.name, last.samples, report.samples, last.said)))
+        last, about = report.findings[-1], (mutant.__name__, mutant.__doc__ or "", not report)
+        yield Caught(*about, *(() if report else (last.check.name, last.samples, report.samples, last.said)))

@@ -129,18 +129,18 @@ class Truth:
         places = np.concatenate([np.arange(length) for length in lengths])
         full = np.repeat([length >= sampling.max_tokens for length in lengths], lengths)
         found = self._law(own, sampling)
-        told = partial(self._told, sampling)
+        seen = partial(self._seen, sampling)
         return Scored(
             tokens=np.array([token for each in outputs for token in each], np.int64),
             places=places,
             last=full & (places == np.repeat(lengths, lengths) - 1),
-            target=told(found[0]),
-            draft=told(self._law(own_draft, sampling)[0]),
-            raw_target=told(softmax(raw)),
-            raw_draft=told(softmax(raw_draft)),
-            before=told(self._law(previous, sampling)[0]),
-            forgetful=told(self._law(forgetful, sampling)[0]),
-            swapped=told(law(own, sampling, temperature_last=not self._last).probs),
+            target=seen(found[0]),
+            draft=seen(self._law(own_draft, sampling)[0]),
+            raw_target=seen(softmax(raw)),
+            raw_draft=seen(softmax(raw_draft)),
+            before=seen(self._law(previous, sampling)[0]),
+            forgetful=seen(self._law(forgetful, sampling)[0]),
+            swapped=seen(law(own, sampling, temperature_last=not self._last).probs),
             clear=found[1],
         )
 
@@ -148,14 +148,14 @@ class Truth:
         found = law(logits, sampling, temperature_last=self._last)
         return found.probs, found.clear
 
-    def _told(self, sampling: Sampling, rows: Rows) -> Rows:
-        """Return rows with all that ends an output in one column, where the engine does not tell ends apart."""
+    def _seen(self, sampling: Sampling, rows: Rows) -> Rows:
+        """Return rows as an engine shows them: all that ends an output in one column where it does not tell ends apart."""
         if not self._ends_alike:
             return rows
-        ends, told = [*sampling.ends], rows.copy()
-        told[..., ends] = 0
-        told[..., END] = rows[..., ends].sum(-1)
-        return told
+        ends, merged = [*sampling.ends], rows.copy()
+        merged[..., ends] = 0
+        merged[..., END] = rows[..., ends].sum(-1)
+        return merged
 
     def next_laws(self, wanted: Sequence[Wanted]) -> list[Rows]:
         """Return laws behind prefixes, each ``[vocabulary]``."""
@@ -184,7 +184,7 @@ class Truth:
                 if output and output[-1] in sampling.ends:
                     grown[output] = probability
                     continue
-                row = self._told(sampling, row)
+                row = self._seen(sampling, row)
                 grown |= {(*output, x): probability * float(row[x]) for x in np.nonzero(row)[0].tolist()}
             found = grown
         return found

@@ -18,7 +18,7 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import Protection
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.rules import as_rule
 from cactus_decoding.verification.declarations import scheme_for
 
@@ -64,7 +64,7 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and those of the request side by side, for JSON."""
-        left_out = (*_NOT_OF_A_RUN, *(SpendingPolicy().as_dict() if self.request.spending.everywhere else ()))
+        left_out = (*_NOT_OF_A_RUN, *(RelaxationPolicy().as_dict() if self.request.policy.everywhere else ()))
         left_out += () if self.proposes_trees else ("tree",)
         asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
         return {name: getattr(self, name) for name in _OWN} | asked | as_settings(self.chat)
@@ -78,7 +78,7 @@ class RunConfig:
             ValueError: for a field that is missing or unknown, or a value out of range.
         """
         names = set(cls("", "", "").as_dict())
-        if names != set(values) - {"tree", "chat", "system", "max_relaxed", *SpendingPolicy().as_dict()}:
+        if names != set(values) - {"tree", "chat", "system", "max_relaxed", *RelaxationPolicy().as_dict()}:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
@@ -129,7 +129,7 @@ class RunConfig:
         """The rule, the budget, the way to verify and the draft length, for people."""
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
         how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
-        policy = f" {self.request.spending}" if not self.request.spending.everywhere else ""
+        policy = f" {self.request.policy}" if not self.request.policy.everywhere else ""
         return f"{self.rule}{policy}{budget}{how} ×{self.num_speculative_tokens}"
 
     @property
@@ -206,7 +206,7 @@ def grid(
         >>> [(run.rule, run.num_speculative_tokens) for run in runs]
         [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
     """
-    unlimited = dict.fromkeys(settings_of(Budget)) | SpendingPolicy().as_dict()
+    unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
     seen = set()
     protections = [settings.get("protect")] if protect is None else protect
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)

@@ -103,7 +103,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
     prompt_ids = check_prompt(pair, prompt, request)
     pair.prepare(request.draft_length)
     to_probs = as_logits_to_probs(request.sampling)
-    policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
+    policy = request.policy.fit(pair.tokenizer, pair.target.vocabulary_size)
     max_length = len(prompt_ids) + request.max_new_tokens
     if pair.target.max_length is not None:
         max_length = min(max_length, pair.target.max_length)

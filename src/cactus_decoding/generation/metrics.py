@@ -23,7 +23,7 @@ class Metrics:
         metered: verified positions whose cost a budget measured.
         nats: what they cost: KL to the target, or for ``relaxed_greedy`` the log-probability given up.
         fell_back: those among them where the budget could not afford the rule, and the lossless rule decided.
-        protected: verified positions where a spending policy did not let the rule decide.
+        protected: verified positions where a relaxation policy did not let the rule decide.
         seconds: wall time.
 
     Example:

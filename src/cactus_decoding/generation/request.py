@@ -16,7 +16,7 @@ from cactus_decoding.generation.schemes import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS, PARTS, SETTINGS
 from cactus_decoding.policy.budget import Budget, as_budget
 from cactus_decoding.policy.decide import check_paced
-from cactus_decoding.policy.spending import SPENDING, SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy, relaxation_policy
 from cactus_decoding.rules import Lossless, as_rule, recorded_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
@@ -75,7 +75,7 @@ class Request:
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
             one. `AdaptiveLength` goes on learning from response to response, and then proposes other tokens.
-        spending: where the rule may relax at all: not where a protected token may be written, not at important
+        policy: where the rule may relax at all: not where a protected token may be written, not at important
             positions, and only in some phases.
 
     Raises:
@@ -98,7 +98,7 @@ class Request:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    spending: SpendingPolicy = field(default_factory=SpendingPolicy)
+    policy: RelaxationPolicy = field(default_factory=RelaxationPolicy)
     tree: TreeShape | None = None
 
     if TYPE_CHECKING:  # what the constructor takes is wider than what the attributes hold
@@ -113,7 +113,7 @@ class Request:
             max_new_tokens: int = ...,
             stop: Sequence[str] = ...,
             seed: int | None = ...,
-            spending: SpendingPolicy = ...,
+            policy: RelaxationPolicy = ...,
             tree: TreeShape | str | None = ...,
         ) -> None: ...
 
@@ -131,8 +131,8 @@ class Request:
             *((name, SETTINGS[name].check(getattr(self, name))) for name in ("max_new_tokens", "seed")),
         ):
             object.__setattr__(self, name, value)
-        if not isinstance(self.spending, SpendingPolicy):
-            raise TypeError(f"spending must be a SpendingPolicy, but is {shown(self.spending)}")
+        if not isinstance(self.policy, RelaxationPolicy):
+            raise TypeError(f"policy must be a RelaxationPolicy, but is {shown(self.policy)}")
         if not isinstance(self.sampling, SamplingParams):
             raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
         if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
@@ -148,7 +148,7 @@ class Request:
     def _check_together(self) -> None:
         """Raise `ValueError` for a combination that would not keep what it promises."""
         rule, budget = self.rule, self.budget
-        if self.spending.limit is not None and self.spending.limit.scale:
+        if self.policy.limit is not None and self.policy.limit.scale:
             from cactus_decoding.policy.fitted import check_scalable
 
             check_scalable(rule)
@@ -168,7 +168,7 @@ class Request:
                 f"max_relaxed counts the tokens that rules for temperature 0 relax, but the rule is {rule}"
             )
         paced = budget is not None and budget.expected_tokens is not None
-        limited = budget is not None or not self.spending.everywhere
+        limited = budget is not None or not self.policy.everywhere
         check_scheme(self.verification, rule, self.num_speculative_tokens, self.tree, limited=limited, paced=paced)
         if paced:
             check_paced(rule)
@@ -240,8 +240,8 @@ class Request:
         Raises:
             ValueError: without ``fitted``, where this request's has to be fitted to a vocabulary.
         """
-        if fitted is None and not self.spending.everywhere:
-            raise ValueError("what is protected are tokens of a vocabulary: give fitted=request.spending.fit(…)")
+        if fitted is None and not self.policy.everywhere:
+            raise ValueError("what is protected are tokens of a vocabulary: give fitted=request.policy.fit(…)")
         greedy = self.sampling.temperature == 0
         return Verifier(self.rule, to_probs, to_untempered, sampling, self.budget, self.verification, fitted, greedy)
 
@@ -254,7 +254,7 @@ class Request:
         return {
             "rule": str(self.rule),
             **limits,
-            **self.spending.as_dict(),
+            **self.policy.as_dict(),
             "verification": self.verification,
             "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
             "tree": None if self.tree is None else str(self.tree),
@@ -312,8 +312,8 @@ class Request:
             if values.get("budget") is not None:
                 raise TypeError(f"budget and {spread[0]} exclude each other: give a Budget that holds both")
             given["budget"] = _budget(values)
-        spending = spending_policy(**{name: values[name] for name in SPENDING if name in values})
-        return cls(**given, sampling=build(SamplingParams, values) or SamplingParams(), spending=spending)
+        policy = relaxation_policy(**{name: values[name] for name in POLICY_SETTINGS if name in values})
+        return cls(**given, sampling=build(SamplingParams, values) or SamplingParams(), policy=policy)
 
 
 _BUDGET = tuple(settings_of(Budget))

@@ -47,7 +47,7 @@ def check_scheme(
     if scheme.lossy and (limited or not isinstance(rule, Lossless)):
         raise ValueError(
             f"{what} relaxes by itself, and nobody knows what that costs: it takes the lossless rule, no budget and no "
-            f"spending policy, but the rule is {rule}"
+            f"relaxation policy, but the rule is {rule}"
         )
     proposals = length.max_draft_tokens
     if isinstance(knobs, FlyKnobs) and 0 < proposals <= knobs.window and knobs.threshold < math.inf:

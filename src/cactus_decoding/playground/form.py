@@ -15,7 +15,7 @@ from cactus_decoding.drafting.registry import LOOK_UPS, check_keeps_nothing
 from cactus_decoding.generation.request import Request
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import PATTERNS, Protection, named_sets
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.rules import RULES, Lossless, Rule, parse_rule
 from cactus_decoding.rules.family import round_to
 from cactus_decoding.rules.names import name_of
@@ -61,7 +61,7 @@ _OWN = ("prompt", "rules", "target", "draft", "chat")
 class RunRequest:
     """What a visitor asks for: one prompt and seed, under one rule or two.
 
-    The requests are alike but for the rule, and for budget and spending policy where it spends nothing. ``chat`` says
+    The requests are alike but for the rule, and for budget and relaxation policy where it spends nothing. ``chat`` says
     whether the prompt is put by the target's chat template, where it has one.
     """
 
@@ -114,9 +114,9 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     if not models and getattr(request.num_speculative_tokens, "profile", None) is not None:
         raise ValueError("this server does not read files by name, so auto's profile must be left out")
     if not models:
-        _check_named(request.spending)
+        _check_named(request.policy)
     if isinstance(request.rule, Lossless):
-        request = replace(request, spending=SpendingPolicy())  # nothing to keep away
+        request = replace(request, policy=RelaxationPolicy())  # nothing to keep away
     check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
     length, tree = request.num_speculative_tokens, request.tree
     # of a tree every token counts, not only those that follow one another
@@ -126,9 +126,9 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     return request
 
 
-def _check_named(spending: SpendingPolicy) -> None:
+def _check_named(policy: RelaxationPolicy) -> None:
     """Raise `ValueError` for a regular expression, which could take the server's time without end."""
-    pattern = "" if spending.protection is None else spending.protection.pattern
+    pattern = "" if policy.protection is None else policy.protection.pattern
     if pattern and named_sets(pattern) is None:
         raise ValueError(
             f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"

@@ -80,7 +80,7 @@ class Session:
         """Begin the response; raises `ValueError` for arguments that do not go together."""
         self._response = stream_trace(pair, prompt, request, keep_rows=True, max_rows_bytes=max_rows_bytes)
         self._positions: dict[int, TracedPosition] = {}
-        self.header = plain(self._response.header.as_dict() | {"spending": str(request.spending)})
+        self.header = plain(self._response.header.as_dict() | {"policy": str(request.policy)})
 
     @property
     def bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What judges a position of a response, what that costs, and why: where budget, pace and spending policy meet."""
+"""What judges a position of a response, what that costs, and why: where budget, pace and relaxation policy meet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Why(StrEnum):
 
     ALLOWED = "allowed"
     PROTECTED = "protected"
-    """The spending policy did not let the rule judge."""
+    """The relaxation policy did not let the rule judge."""
     FELL_BACK = "fell_back"
     """The budget could not afford the rule."""
 
@@ -58,7 +58,7 @@ class PolicyState(NamedTuple):
         limit: the budget in nats; infinite where it only measures.
         spent: nats so far; never above the limit.
         pace: where the budget is spread over the tokens expected.
-        phase: of the response, for a spending policy that asks.
+        phase: of the response, for a relaxation policy that asks.
         num_charged: how many tokens on the way to the position cost something in this step.
     """
 
@@ -81,7 +81,7 @@ class Policy:
     Attributes:
         rule: the acceptance rule.
         budget: limits, or measures, how far the response's distribution moves; None for neither.
-        fitted: the spending policy for the model's tokens; None where the rule may relax everywhere.
+        fitted: the relaxation policy for the model's tokens; None where the rule may relax everywhere.
 
     Example:
         >>> from cactus_decoding import Budget, ClampedRatio

@@ -1,4 +1,4 @@
-"""A spending policy that knows what a model's tokens say."""
+"""A relaxation policy that knows what a model's tokens say."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
 
 @dataclass(frozen=True, eq=False)
 class FittedPolicy:
-    """A spending policy that knows what the tokens say.
+    """A relaxation policy that knows what the tokens say.
 
     Attributes:
         vocabulary: the tokens' texts.

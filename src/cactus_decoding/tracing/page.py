@@ -104,7 +104,7 @@ def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
         ("temperature", f"{request.sampling.temperature:g}"),
         *((name.replace("_", "-"), f"{value:g}") for name, value in truncation if name != "temperature"),
         *([("verification", request.verification)] if request.verification != default.verification else []),
-        *([] if request.spending.everywhere else [("relaxing", str(request.spending))]),
+        *([] if request.policy.everywhere else [("relaxing", str(request.policy))]),
         *_budget_of(request.budget),
         *([("stop", ", ".join(map(repr, request.stop)))] if request.stop else []),
         ("seed", str(request.seed)),

@@ -127,7 +127,7 @@ class Verifier:
         sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
         budget: limits, or measures, how far the response's distribution moves.
         verification: the spelling of one of `SCHEMES`.
-        fitted: the spending policy for the model's tokens; None where the rule may relax everywhere.
+        fitted: the relaxation policy for the model's tokens; None where the rule may relax everywhere.
         greedy: whether the temperature is 0.
     """
 

@@ -12,7 +12,7 @@ from cactus_decoding.evaluation.frontier.calibrate import loosest_within, recomm
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import Frontier
 from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS, Relaxation
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 LENGTHS = (0, 1, 2, 3, 4)
@@ -135,14 +135,14 @@ def test_chances_are_those_that_the_tokens_come_from():
 
 # --- with protected tokens ---
 
-DIGITS = spending_policy("digits", 0.1)
+DIGITS = relaxation_policy("digits", 0.1)
 WORDS = Vocabulary(("1", "2", *"abcde"))
 PROTECTED = Relaxation("clamped:width=3.0", DIGITS)
 
 
 def test_a_protected_rule_may_be_looser_within_the_same_limit():
     measured = Frontier(some_rows(), vocabulary=WORDS)
-    plain, protected = (loosest_within(measured, FAMILIES["clamped"], 0.02, each) for each in (RULE.spending, DIGITS))
+    plain, protected = (loosest_within(measured, FAMILIES["clamped"], 0.02, each) for each in (RULE.policy, DIGITS))
     assert protected.kl.value <= 0.02
     assert protected.knob > plain.knob
     assert protected.acceptance.value <= plain.acceptance.value  # of all rules the clamped ratio buys most for its nats
@@ -151,7 +151,7 @@ def test_a_protected_rule_may_be_looser_within_the_same_limit():
 @pytest.mark.parametrize(("rows", "supported"), [(agreeable_rows(), True), (some_rows(), False)])
 def test_a_protected_rule_is_recommended_where_the_sample_supports_it(rows, supported):
     measured = Frontier(rows, vocabulary=WORDS)
-    chosen, lossless = measured.measure(*PROTECTED[:1], spending=DIGITS), measured.measure("lossless")
+    chosen, lossless = measured.measure(*PROTECTED[:1], policy=DIGITS), measured.measure("lossless")
     assert lossless.acceptance.value < chosen.acceptance.value < measured.measure(RULE.rule).acceptance.value
     cheap = {each: [1.0, 1.01, 1.02, 1.03, 1.04] for each in (LOSSLESS, PROTECTED)}
     compared = speeds(measured, PROTECTED, constant(cheap), 4)

@@ -13,7 +13,7 @@ from torch import Tensor
 from cactus_decoding import parse_rule
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import Frontier, chance_kept, frontier
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 RULES = ("lossless", "cactus:delta=0.2", "clamped:width=0.7", "ensemble:weight=0.4", "lenience:lenience=0.6", "typical",
@@ -77,7 +77,7 @@ def test_where_a_policy_keeps_a_rule_away_the_lossless_one_decides() -> None:
     vocabulary = Vocabulary(tuple("1" if token < 3 else "a" for token in range(7)))
     measured = Frontier(rows, vocabulary=vocabulary)
     everywhere = measured.measure("clamped:width=2", max_children=3)
-    nowhere = measured.measure("clamped:width=2", spending=spending_policy("digits", 1e-12), max_children=3)
+    nowhere = measured.measure("clamped:width=2", policy=relaxation_policy("digits", 1e-12), max_children=3)
     lossless = measured.measure("lossless", max_children=3)
     for found, expected in zip(nowhere.kept_by_children, lossless.kept_by_children, strict=True):
         assert found.value == pytest.approx(expected.value, abs=1e-14)

@@ -24,7 +24,7 @@ from cactus_decoding import parse_rule
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import LOOSEST, Frontier, frontier
 from cactus_decoding.policy.phases import Phases
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.types import judges_untempered
 
@@ -114,7 +114,7 @@ def test_no_rule_beats_the_clamped_ratio_at_its_acceptance():
 
 # --- with protected tokens ---
 
-DIGITS = spending_policy("digits", 0.3)
+DIGITS = relaxation_policy("digits", 0.3)
 
 
 def vocabulary(size: int) -> Vocabulary:
@@ -143,10 +143,10 @@ def test_a_protected_rule_accepts_and_costs_what_the_plan_of_a_verifier_does(spe
     measured = Frontier(rows, memory=20_000, vocabulary=known)
     fitted = DIGITS.fit_vocabulary(known)
     probs = rows.target.dense(0, len(rows.target))
-    where = ~torch.tensor(plan(rule, probs, None, rows.drafted.long(), spending=fitted).protected)
+    where = ~torch.tensor(plan(rule, probs, None, rows.drafted.long(), fitted=fitted).protected)
     assert torch.equal(measured.relaxable(DIGITS), where)
     assert 0 < int(where[rows.visited].sum()) < int(rows.visited.sum())
-    point = measured.measure(rule, spending=DIGITS)
+    point = measured.measure(rule, policy=DIGITS)
     target, draft = (float64_rows(packed) for packed in (rows.target, rows.draft))
     output, accepted = law_of_plan(rule, where, target, draft)
     assert point.acceptance.value == pytest.approx(accepted[rows.visited].sum(-1).mean().item(), abs=EXACT)
@@ -172,14 +172,14 @@ def test_a_threshold_of_1_protects_no_row_however_it_was_rounded():
     rows = hand_made(target, torch.full((4, 7), 1 / 7), counts=[4], problem=[0], ends=[False])
     measured = Frontier(rows, vocabulary=vocabulary(7))
     assert rows.target.masses(torch.tensor([0, 3, 6])).gt(1).all()
-    assert measured.relaxable(spending_policy("digits", 1.0)).all()
-    assert not measured.relaxable(spending_policy("digits", math.nextafter(1, 0))).any()
+    assert measured.relaxable(relaxation_policy("digits", 1.0)).all()
+    assert not measured.relaxable(relaxation_policy("digits", math.nextafter(1, 0))).any()
 
 
 def test_protecting_less_and_less_leads_from_lossless_to_the_rule():
     rows = some_rows()
     measured = Frontier(rows, vocabulary=vocabulary(7))
-    points = [measured.measure("clamped:width=2", spending=spending_policy("digits", each / 10)) for each in range(11)]
+    points = [measured.measure("clamped:width=2", policy=relaxation_policy("digits", each / 10)) for each in range(11)]
     for name in ("acceptance", "kl"):
         values = [getattr(point, name).value for point in points]
         assert all(later >= earlier - 1e-12 for earlier, later in pairwise(values))
@@ -189,18 +189,18 @@ def test_protecting_less_and_less_leads_from_lossless_to_the_rule():
 
 def test_every_family_is_measured_under_every_policy():
     rows = some_rows()
-    families, policies = [FAMILIES["clamped"], FAMILIES["cactus"]], [SpendingPolicy(), DIGITS]
+    families, policies = [FAMILIES["clamped"], FAMILIES["cactus"]], [RelaxationPolicy(), DIGITS]
     points = frontier(rows, families, points=2, policies=policies, vocabulary=vocabulary(7))
     assert [point.family for point in points] == ["lossless", "limit", *["clamped"] * 4, *["cactus"] * 4]
-    assert [point.relaxation.spending for point in points[2:]] == [*[SpendingPolicy()] * 2, *[DIGITS] * 2] * 2
+    assert [point.relaxation.policy for point in points[2:]] == [*[RelaxationPolicy()] * 2, *[DIGITS] * 2] * 2
     assert [point.as_dict().get("protect") for point in points[2:6]] == [None, None, "digits", "digits"]
     assert "protect" not in points[2].as_dict()
 
 
 def test_policies_that_rows_do_not_decide_are_refused():
     with pytest.raises(ValueError, match="what the tokens say must be known"):
-        Frontier(some_rows()).measure("clamped:width=1", spending=DIGITS)
+        Frontier(some_rows()).measure("clamped:width=1", policy=DIGITS)
     with pytest.raises(ValueError, match="protection alone can be measured, but the policy is: after 3 tokens"):
-        Frontier(some_rows()).measure("clamped:width=1", spending=SpendingPolicy(phases=Phases(3)))
+        Frontier(some_rows()).measure("clamped:width=1", policy=RelaxationPolicy(phases=Phases(3)))
     with pytest.raises(ValueError, match="matches none of the 7 tokens"):
-        Frontier(some_rows(), vocabulary=vocabulary(7)).measure("clamped:width=1", spending=spending_policy("z"))
+        Frontier(some_rows(), vocabulary=vocabulary(7)).measure("clamped:width=1", policy=relaxation_policy("z"))

@@ -17,11 +17,14 @@ from cactus_decoding.evaluation.frontier.relaxations import (
     parse_policies,
 )
 from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 
 
 def test_a_relaxation_is_its_rule_and_its_policy():
-    plain, protected = Relaxation("clamped:width=3.0"), Relaxation("clamped:width=3.0", spending_policy("digits", 0.02))
+    plain, protected = (
+        Relaxation("clamped:width=3.0"),
+        Relaxation("clamped:width=3.0", relaxation_policy("digits", 0.02)),
+    )
     assert len({plain, protected, Relaxation("clamped:width=3.0")}) == 2
     assert str(plain) == "clamped:width=3.0"
     assert str(protected) == "clamped:width=3.0 protecting digits above 0.02"
@@ -29,13 +32,13 @@ def test_a_relaxation_is_its_rule_and_its_policy():
     kept = protected.as_dict()
     assert (kept["rule"], kept["protect"], kept["protect_threshold"]) == ("clamped:width=3.0", "digits", 0.02)
     request = asking(Request(seed=3), protected, 4)
-    assert (str(request.rule), request.spending, request.seed) == ("clamped:width=3.0", protected.spending, 3)
-    assert asking(request, LOSSLESS, 0).spending == SpendingPolicy()
+    assert (str(request.rule), request.policy, request.seed) == ("clamped:width=3.0", protected.policy, 3)
+    assert asking(request, LOSSLESS, 0).policy == RelaxationPolicy()
 
 
 def test_policies_of_a_command_line():
     assert parse_policies([]) == []
-    assert parse_policies(["none", "digits", "none"]) == [EVERYWHERE, spending_policy("digits")]
+    assert parse_policies(["none", "digits", "none"]) == [EVERYWHERE, relaxation_policy("digits")]
     assert parse_policies(["none", "digits"], protect_threshold=0.1)[1].protection.threshold == 0.1
     for given, threshold, message in (
         (["none"], 0.1, "--protect-threshold is that of protected tokens"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from cactus_decoding import Request, load_pair
 from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import time_steps
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.zoo.word_problems import word_problems
 
 
 def test_steps_are_timed_side_by_side():
     pair = load_pair()
     prompts = [problem.prompt for problem, _ in zip(word_problems("validation", seed=0), range(3), strict=False)]
-    cactus, protected = Relaxation("cactus:delta=1.0"), Relaxation("cactus:delta=1.0", spending_policy("digits"))
+    cactus, protected = Relaxation("cactus:delta=1.0"), Relaxation("cactus:delta=1.0", relaxation_policy("digits"))
     timed = [(LOSSLESS, 0), (LOSSLESS, 3), (cactus, 3), (protected, 3)]
     times = time_steps(pair, prompts, timed, Request(), steps=4)
     assert list(times) == timed

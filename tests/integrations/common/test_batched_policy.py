@@ -100,7 +100,7 @@ def check(
         own = slice(request * DEPTH, (request + 1) * DEPTH)
         expected = plan(
             rule, logits[own].softmax(-1), probs[own] if drawn else None, drafted[own],
-            limit=budget, spent=spent[request], spending=policy, text=texts[request],
+            limit=budget, spent=spent[request], fitted=policy, text=texts[request],
         )  # fmt: skip
         for at, (relaxed, protected, fell_back, nats) in enumerate(positions):
             assert protected == expected.protected[at]

@@ -145,7 +145,7 @@ def test_settings_are_a_calls_own(gguf):
     assert of_steps <= llama.metrics.seconds
     assert llama.metrics.tokens_per_second > 0
     request = asked(rule="clamped:width=2", protect="digits", lossless_tokens=4, verification="token")
-    assert (str(request.rule), request.spending.protection.pattern) == ("clamped:width=2.0", "digits")
+    assert (str(request.rule), request.policy.protection.pattern) == ("clamped:width=2.0", "digits")
     assert llama.metrics.protected > 0
     assert max(step.num_drafted for _, step in steps) == 3
     assert str(asked().rule) == "cactus:delta=1.0"

@@ -20,7 +20,7 @@ from cactus_decoding.integrations.vllm.request import (
     request_of,
 )
 from cactus_decoding.policy.protection import Protection
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 FOREIGN = ("typical", "top_k", "relaxed_greedy", "cascade", "token_cascade", "big_little", "mars")
@@ -72,27 +72,27 @@ RULE = {"acceptance_rule": "cactus:delta=1"}
 
 def test_what_a_request_may_protect() -> None:
     asked = request_of({**RULE, "protect": "digits", "protect_threshold": 0.02, "lossless_tokens": 5})
-    assert asked == Request("cactus:delta=1", spending=spending_policy("digits", 0.02, lossless_tokens=5))
+    assert asked == Request("cactus:delta=1", policy=relaxation_policy("digits", 0.02, lossless_tokens=5))
     asked = request_of({**RULE, "protect": "json| digits |json", "relax_within": ["<think>", "</think>"]})
-    assert asked.spending == spending_policy("digits|json", relax_within=("<think>", "</think>"))
+    assert asked.policy == relaxation_policy("digits|json", relax_within=("<think>", "</think>"))
     assert request_of({**RULE, "protect": None, "relax_within": None}) == Request("cactus:delta=1")
 
 
 def test_each_key_that_a_request_leaves_out_is_the_server_s() -> None:
     given = {**RULE, "protect": r"^ ?\d", "protect_threshold": 0.2, "relax_within": ["<" * 65, ">"]}
     default = request_of(given, any_pattern=True)
-    assert default.spending == spending_policy(r"^ ?\d", 0.2, relax_within=("<" * 65, ">"))
-    assert request_of({"acceptance_rule": "clamped:width=1"}, default).spending == default.spending
+    assert default.policy == relaxation_policy(r"^ ?\d", 0.2, relax_within=("<" * 65, ">"))
+    assert request_of({"acceptance_rule": "clamped:width=1"}, default).policy == default.policy
     assert request_of({"protect": r"^ ?\d"}, default) == default  # its own pattern
-    assert request_of({"protect": "json"}, default).spending.protection == Protection("json", 0.2)
-    assert request_of({"protect_threshold": 0.5}, default).spending.protection == Protection(r"^ ?\d", 0.5)
+    assert request_of({"protect": "json"}, default).policy.protection == Protection("json", 0.2)
+    assert request_of({"protect_threshold": 0.5}, default).policy.protection == Protection(r"^ ?\d", 0.5)
     lifted = request_of({"protect": "none", "relax_within": "none"}, default)
     assert lifted == Request("cactus:delta=1")
     asked = request_of({"lossless_tokens": 7}, default)
-    assert (asked.spending.phases.lossless_tokens, asked.rule) == (7, default.rule)
+    assert (asked.policy.phases.lossless_tokens, asked.rule) == (7, default.rule)
     assert request_of({"lossless_tokens": 0}, request_of({**RULE, "lossless_tokens": 9})) == Request("cactus:delta=1")
     without_rule = request_of({"acceptance_rule": "lossless", "protect": "digits"}, any_pattern=True)
-    assert request_of(RULE, without_rule) == Request("cactus:delta=1", spending=spending_policy("digits"))
+    assert request_of(RULE, without_rule) == Request("cactus:delta=1", policy=relaxation_policy("digits"))
     for refused in ("json|^ ?\\d", "."):
         with pytest.raises(ValueError, match="no regular expression of its own"):
             request_of({"protect": refused}, default)
@@ -102,15 +102,15 @@ def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
     reasoning = SimpleNamespace(reasoning_start_token_ids=[7], natural_reasoning_end_token_ids=[8, 9])
     server = ServerConfig.of(config(reasoning_config=reasoning, additional_config={"relax_within": "thinking", **RULE}))
     assert server.thinking == ((7,), (8, 9))
-    assert server.default.spending.phases.relax_within == ((7,), (8, 9))
+    assert server.default.policy.phases.relax_within == ((7,), (8, 9))
     within = {**RULE, "relax_within": "thinking"}
     asked = request_of(within, thinking=server.thinking)
-    assert asked.spending == spending_policy(relax_within=[7, [8, 9]])
+    assert asked.policy == relaxation_policy(relax_within=[7, [8, 9]])
     assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), server) == asked
     assert request_of({"relax_within": "none"}, server.default) == Request("cactus:delta=1")
     for unknown in (None, SimpleNamespace(reasoning_start_token_ids=None, natural_reasoning_end_token_ids=None)):
         assert ServerConfig.of(config(reasoning_config=unknown)).thinking is None
-    nobody_s = Request("cactus:delta=1", spending=spending_policy(relax_within=[7, 8]))
+    nobody_s = Request("cactus:delta=1", policy=relaxation_policy(relax_within=[7, 8]))
     check_request_texts(nobody_s, lambda: None)  # it looks at no texts
 
 
@@ -133,8 +133,8 @@ def test_a_server_s_own_pattern_must_be_one(wrong: str) -> None:
 
 
 def test_the_keys_of_a_request_ask_for_it() -> None:
-    policy = spending_policy("digits|json", 0.25, lossless_tokens=3, relax_within=["<a>", "</a>"])
-    for request in (Request("clamped:width=1", 2.0, spending=policy), Request("cactus:delta=1"), Request("lossless")):
+    policy = relaxation_policy("digits|json", 0.25, lossless_tokens=3, relax_within=["<a>", "</a>"])
+    for request in (Request("clamped:width=1", 2.0, policy=policy), Request("cactus:delta=1"), Request("lossless")):
         assert request_of(asked_of(request)) == request
 
 
@@ -142,20 +142,20 @@ def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
     def never() -> Vocabulary:
         raise AssertionError("nobody asked for it")
 
-    def asking(policy: SpendingPolicy) -> Request:
-        return Request("cactus:delta=1", spending=policy)
+    def asking(policy: RelaxationPolicy) -> Request:
+        return Request("cactus:delta=1", policy=policy)
 
     check_request_texts(None, never)
-    check_request_texts(asking(spending_policy(lossless_tokens=5)), never)
-    check_request_texts(Request("lossless", spending=spending_policy("digits")), never)
-    marks = spending_policy(relax_within=["<a>", "</a>"])
-    for policy, key in ((spending_policy("digits"), "protect"), (marks, "relax_within")):
+    check_request_texts(asking(relaxation_policy(lossless_tokens=5)), never)
+    check_request_texts(Request("lossless", policy=relaxation_policy("digits")), never)
+    marks = relaxation_policy(relax_within=["<a>", "</a>"])
+    for policy, key in ((relaxation_policy("digits"), "protect"), (marks, "relax_within")):
         with pytest.raises(ValueError, match=f"{key} needs a tokenizer"):
             check_request_texts(asking(policy), lambda: None)
     words = Vocabulary((" cat", " 3"))
-    check_request_texts(asking(spending_policy("digits")), lambda: words)
+    check_request_texts(asking(relaxation_policy("digits")), lambda: words)
     with pytest.raises(ValueError, match="matches none of the 2 tokens"):
-        check_request_texts(asking(spending_policy("negation")), lambda: words)
+        check_request_texts(asking(relaxation_policy("negation")), lambda: words)
 
 
 def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:

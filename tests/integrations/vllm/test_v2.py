@@ -16,7 +16,7 @@ from cactus_decoding.integrations.vllm import v2
 from cactus_decoding.integrations.vllm.request import ServerConfig
 from cactus_decoding.integrations.vllm.v2 import NO_RULE, SlotRules
 from cactus_decoding.policy.importance import Importance
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
@@ -196,8 +196,8 @@ def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
     draft_weights[2] = 4.0  # where that token is drafted, importance is 0.73, elsewhere 0.05
     file = tmp_path / "importance.safetensors"
     Importance(torch.zeros_like(draft_weights), draft_weights, -3.0, WORDS.fingerprint).save(file)
-    server = spending_policy(importance=str(file), max_importance=0.5)
-    rules = SlotRules(ServerConfig(default=Request(spending=server)), kept, vocabulary=WORDS)
+    server = relaxation_policy(importance=str(file), max_importance=0.5)
+    rules = SlotRules(ServerConfig(default=Request(policy=server)), kept, vocabulary=WORDS)
     for slot, policy in enumerate(({}, {"max_importance": 0.9}, {"max_importance": 0.01}, {"importance": "none"})):
         assert rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=ASKED | policy))
     expected = {0: [False, True], 1: [True, True], 2: [False, False], 3: [True, True]}

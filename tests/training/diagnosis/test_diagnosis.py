@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cactus_decoding import Request, audit, load_pair
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.training.diagnosis.diagnosis import Diagnosis, advice, diagnose
 from cactus_decoding.training.diagnosis.probe import MOST_TOKENS, Outcomes, Probe, Recorded, check_request, record
 from cactus_decoding.zoo.word_problems import word_problems
@@ -89,7 +89,7 @@ def test_a_probe_of_a_large_vocabulary_looks_at_few_outcomes_and_says_how_far_it
     one, other = (rows.target[3].float().exp(), target[3].float().exp())
     assert torch.equal(one[tokens], other[:-1])
     assert 1 - one[tokens].sum() == pytest.approx(float(other[-1]), abs=HALF)
-    request = replace(RELAXED, spending=SpendingPolicy())
+    request = replace(RELAXED, policy=RelaxationPolicy())
     probe = Probe(steps=40, learning_rate=0.2)
     found = diagnose(rows, load_pair(), Request(), request, draft_cost=0.1, probe=probe, report=said.append)
     assert said == [*range(1, 81), 92, 104]

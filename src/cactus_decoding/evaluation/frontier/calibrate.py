@@ -20,7 +20,7 @@ from cactus_decoding.evaluation.intervals import (
     resampled_medians,
     resampled_sums,
 )
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.rules.family import Family, round_to
 
 _GRID = 9
@@ -31,7 +31,7 @@ def loosest_within(
     measured: Frontier,
     family: Family,
     max_nats: float,
-    spending: SpendingPolicy = EVERYWHERE,
+    policy: RelaxationPolicy = EVERYWHERE,
     report: Callable[[str], None] = lambda rule: None,
 ) -> Point | None:
     """Return a family's point of highest acceptance whose mean KL is at most ``max_nats``; None where none is.
@@ -41,7 +41,7 @@ def loosest_within(
     """
     points: list[Point] = []
     for knob in family.knobs(_GRID):
-        points.append(measured.measure(family.spell(knob), family.name, knob, spending))
+        points.append(measured.measure(family.spell(knob), family.name, knob, policy))
         report(points[-1].rule)
     within = [place for place, point in enumerate(points) if point.kl.value <= max_nats]
     if not within:
@@ -55,7 +55,7 @@ def loosest_within(
         middle = float(round((low + high) / 2)) if family.whole else round_to(math.sqrt(low * high), 5)
         if not low < middle < high:
             break
-        point = measured.measure(family.spell(middle), family.name, middle, spending)
+        point = measured.measure(family.spell(middle), family.name, middle, policy)
         report(point.rule)
         if point.kl.value <= max_nats:
             low = middle

@@ -25,7 +25,7 @@ from cactus_decoding.files.jsonl import number_of, parse_json
 from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import plain
 from cactus_decoding.policy.protection import may_relax
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import Lossless, parse_rule
 from cactus_decoding.rules.family import Family
@@ -90,7 +90,7 @@ class Frontier:
         rule: AcceptanceRule | str,
         family: str = "",
         knob: float | None = None,
-        spending: SpendingPolicy = EVERYWHERE,
+        policy: RelaxationPolicy = EVERYWHERE,
         max_children: int = 0,
     ) -> Point:
         """Return what follows from a rule where it may relax, exactly: nothing is sampled.
@@ -102,7 +102,7 @@ class Frontier:
         per_position = torch.zeros(len(rows.drafted), 3, dtype=torch.float64)
         accepted = torch.zeros(len(rows.drafted), dtype=torch.float64)
         largest = -math.inf
-        for judge, places, target, draft, drafted in self._judged(rule, spending):
+        for judge, places, target, draft, drafted in self._judged(rule, policy):
             accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
             visited = rows.visited[places]
             if not visited.any():
@@ -116,15 +116,15 @@ class Frontier:
         acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
         tokens = self.tokens(accepted)
         lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
-        kept = [self.kept_by_children(rule, spending, max_children, drawn=drawn) for drawn in (True, False)]
-        return Point(Relaxation(str(rule), spending), family, knob, acceptance, kl, tv, largest, lengths, *kept)
+        kept = [self.kept_by_children(rule, policy, max_children, drawn=drawn) for drawn in (True, False)]
+        return Point(Relaxation(str(rule), policy), family, knob, acceptance, kl, tv, largest, lengths, *kept)
 
     def kept_by_children(
-        self, rule: AcceptanceRule, spending: SpendingPolicy, max_children: int, *, drawn: bool
+        self, rule: AcceptanceRule, policy: RelaxationPolicy, max_children: int, *, drawn: bool
     ) -> tuple[Interval, ...]:
         """Return how often one of 1, 2, … children is kept, per visited position; see `chance_kept`."""
         rows, kept = self.rows, torch.zeros(len(self.rows.drafted), max_children, dtype=torch.float64)
-        for judge, places, target, draft, _ in self._judged(rule, spending) if max_children else ():
+        for judge, places, target, draft, _ in self._judged(rule, policy) if max_children else ():
             visited = rows.visited[places]
             for count in range(1, max_children + 1) if visited.any() else ():
                 chance = chance_kept(judge, target[visited], draft[visited], count, drawn=drawn)
@@ -137,23 +137,23 @@ class Frontier:
         per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
         return sums_by(per_step, self.rows.problem, self.rows.problems)
 
-    def chances(self, rule: AcceptanceRule | str, spending: SpendingPolicy = EVERYWHERE) -> Tensor:
+    def chances(self, rule: AcceptanceRule | str, policy: RelaxationPolicy = EVERYWHERE) -> Tensor:
         """Return the probability that each recorded proposal is accepted, were it reached, ``[proposals]``."""
         rule = parse_rule(rule) if isinstance(rule, str) else rule
         accepted = torch.zeros(len(self.rows.drafted), dtype=torch.float64)
-        for judge, places, target, draft, drafted in self._judged(rule, spending):
+        for judge, places, target, draft, drafted in self._judged(rule, policy):
             accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
         return accepted
 
-    def relaxable(self, spending: SpendingPolicy) -> Tensor:
+    def relaxable(self, policy: RelaxationPolicy) -> Tensor:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
 
         Rows keep every bit of float32 probabilities, whether packed or not, but for the tails of large vocabularies'
         rows: there what the tokens have may be wrong by `TAIL`.
         """
-        if spending != SpendingPolicy(spending.protection):
-            raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {spending}")
-        protection = spending.protection
+        if policy != RelaxationPolicy(policy.protection):
+            raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {policy}")
+        protection = policy.protection
         if protection is None:
             return torch.ones(len(self.rows.drafted), dtype=torch.bool)
         if protection.pattern not in self._masses:
@@ -164,10 +164,10 @@ class Frontier:
         return may_relax(self._masses[protection.pattern], protection.threshold)
 
     def _judged(
-        self, rule: AcceptanceRule, spending: SpendingPolicy
+        self, rule: AcceptanceRule, policy: RelaxationPolicy
     ) -> Iterator[tuple[AcceptanceRule, Tensor, Tensor, Tensor, Tensor]]:
         """Yield who judges, the places of the proposals, their rows, and the columns of the drafted tokens."""
-        rows, relaxable = self.rows, self.relaxable(spending)
+        rows, relaxable = self.rows, self.relaxable(policy)
         for start, target, draft, drafted in chunks(rows.target, rows.draft, rows.drafted, self.memory):
             may_relax = relaxable[start : start + len(target)]
             for judge, judged in ((rule, may_relax), (_LOSSLESS, ~may_relax)):
@@ -209,7 +209,7 @@ def frontier(
     *,
     points: int,
     memory: int = DEFAULT_MEMORY,
-    policies: Sequence[SpendingPolicy] = (EVERYWHERE,),
+    policies: Sequence[RelaxationPolicy] = (EVERYWHERE,),
     vocabulary: Vocabulary | None = None,
     max_children: int = 0,
     report: Callable[[int, str], None] = lambda done, remark: None,
@@ -219,7 +219,7 @@ def frontier(
     Each family is measured at ``points`` knobs under every policy; see `Frontier`.
     """
     measured = Frontier(rows, memory, vocabulary)
-    wanted: list[tuple[str, str, float | None, SpendingPolicy]] = [
+    wanted: list[tuple[str, str, float | None, RelaxationPolicy]] = [
         ("lossless", "lossless", None, EVERYWHERE),
         (LOOSEST, "limit", None, EVERYWHERE),
     ]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from cactus_decoding.evaluation.tasks.task import Task, number
 from cactus_decoding.generation.request import Request
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.rules import recorded_rule
 
-EVERYWHERE = SpendingPolicy()
+EVERYWHERE = RelaxationPolicy()
 NONE = "none"
 """How a command line says that nothing is protected."""
 
@@ -20,19 +20,19 @@ class Relaxation(NamedTuple):
     """A rule's spelling and the policy that says where it may relax: elsewhere the lossless rule decides.
 
     Example:
-        >>> str(Relaxation("clamped:width=3.0", spending_policy("digits")))
+        >>> str(Relaxation("clamped:width=3.0", relaxation_policy("digits")))
         'clamped:width=3.0 protecting digits'
     """
 
     rule: str
-    spending: SpendingPolicy = EVERYWHERE
+    policy: RelaxationPolicy = EVERYWHERE
 
     def __str__(self) -> str:
-        return f"{self.rule} {self.spending}".rstrip()
+        return f"{self.rule} {self.policy}".rstrip()
 
     def as_dict(self) -> dict[str, Any]:
         """Return both for JSON, flat; of a policy that forbids nothing, nothing."""
-        return {"rule": self.rule} | ({} if self.spending.everywhere else self.spending.as_dict())
+        return {"rule": self.rule} | ({} if self.policy.everywhere else self.policy.as_dict())
 
 
 LOSSLESS = Relaxation("lossless")
@@ -40,11 +40,11 @@ LOSSLESS = Relaxation("lossless")
 
 def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
     """Return a request with another relaxation and number of proposals."""
-    rule, spending = recorded_rule(relaxation.rule), relaxation.spending
-    return replace(request, rule=rule, spending=spending).proposing(length)
+    rule, policy = recorded_rule(relaxation.rule), relaxation.policy
+    return replace(request, rule=rule, policy=policy).proposing(length)
 
 
-def parse_policies(protect: Sequence[str], **protection: Any) -> list[SpendingPolicy]:
+def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:
     """Return a policy for each set of protected tokens, each once; ``none`` protects nothing.
 
     ``protection`` is what else is said of `Protection`, by the names of a request's settings.
@@ -57,7 +57,7 @@ def parse_policies(protect: Sequence[str], **protection: Any) -> list[SpendingPo
     if given and all(pattern == NONE for pattern in protect):
         option = given[0].replace("_", "-")
         raise ValueError(f"--{option} is that of protected tokens: give --protect too, such as --protect digits")
-    made = [EVERYWHERE if pattern == NONE else spending_policy(protect=pattern, **protection) for pattern in protect]
+    made = [EVERYWHERE if pattern == NONE else relaxation_policy(protect=pattern, **protection) for pattern in protect]
     return list(dict.fromkeys(made))
 
 

@@ -10,13 +10,13 @@ from cactus_decoding.arguments.knobs import settings_of, switch
 from cactus_decoding.arguments.values import check_number, shown
 from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.protection import PATTERNS, Protection, named_sets
-from cactus_decoding.policy.spending import SPENDING
+from cactus_decoding.policy.relaxation import POLICY_SETTINGS
 
 RULE_KEY, BUDGET_KEY = "acceptance_rule", "budget"
 NOT_HERE = "importance_scale"
 """A setting for the response of our own loop only: a rule has one knob for a whole batch."""
-POLICY_KEYS = tuple(name for name in SPENDING if name != NOT_HERE)
-"""What a request says of its spending policy: the settings' own names."""
+POLICY_KEYS = tuple(name for name in POLICY_SETTINGS if name != NOT_HERE)
+"""What a request says of its relaxation policy: the settings' own names."""
 KEYS = (RULE_KEY, BUDGET_KEY, *POLICY_KEYS)
 LIMITS = ", ".join(name for name in settings_of(ImportanceLimit) if name in POLICY_KEYS and name != "importance")
 """What a request may say of importance, whose file is the server's."""

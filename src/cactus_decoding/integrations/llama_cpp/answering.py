@@ -72,7 +72,7 @@ def respond(
     """Return the steps of a response whose rows are llama.cpp's; a draft model reads the prompt after the first one."""
     generator = torch.Generator()
     generator.manual_seed(generator.seed() if request.seed is None else request.seed)
-    policy = request.spending.fit(pair.tokenizer, pair.target.vocabulary_size)
+    policy = request.policy.fit(pair.tokenizer, pair.target.vocabulary_size)
     return decode(
         pair.target,
         pair.drafter,

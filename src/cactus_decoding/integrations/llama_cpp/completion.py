@@ -65,7 +65,7 @@ class Completion:
             said = self._message(text) if self._asked.chat else {"text": self._echo(answer) + text}
             finish_reason = "tool_calls" if "tool_calls" in said.get("message", {}) else pieces[-1].finish_reason
             choices.append(
-                {"index": answer.index} | said | {"logprobs": self._told(logprobs, 0), "finish_reason": finish_reason}
+                {"index": answer.index} | said | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
             )
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
@@ -85,8 +85,8 @@ class Completion:
         echo = self._echo(answer)
         offset = len(echo)
         for piece in answer.pieces(self._on_step):
-            told = self._told(piece.logprobs, offset)
-            yield {"text": echo + piece.text, "logprobs": told, "finish_reason": piece.finish_reason}
+            logprobs = self._logprobs(piece.logprobs, offset)
+            yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
             echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
 
     def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
@@ -104,11 +104,11 @@ class Completion:
                 _, calls = tools.read(text)
                 settled = max(shown, settled) if calls else len(text)
             if settled > shown or (held and not text[shown:]):
-                yield _delta({"content": text[shown:settled]}, self._told(held, 0))
+                yield _delta({"content": text[shown:settled]}, self._logprobs(held, 0))
                 shown, held = settled, []
             if calls:
-                told = [{"index": number} | call for number, call in enumerate(calls)]
-                yield _delta(self._called(told), self._told(held, 0))
+                numbered = [{"index": number} | call for number, call in enumerate(calls)]
+                yield _delta(self._called(numbered), self._logprobs(held, 0))
             if piece.finish_reason is not None:
                 yield _delta({}, None, "tool_calls" if calls else piece.finish_reason)
 
@@ -124,7 +124,7 @@ class Completion:
         legacy = self._asked.tools is not None and self._asked.tools.legacy
         return {"tool_calls": calls} | ({"function_call": calls[0]["function"]} if legacy else {})
 
-    def _told(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
         """Return log-probabilities in the form that each kind of answer has for them."""
         if self._asked.logprobs is None:
             return None

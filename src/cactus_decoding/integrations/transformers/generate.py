@@ -107,7 +107,7 @@ def speculative_generate(
         assistant_tokenizer: that of a draft with other tokens.
         model_kwargs: what `generate` adds for a text-only model, and by the names of `Request.from_dict` what is asked
             of the response: ``rule``, ``budget``, ``num_speculative_tokens`` or ``tree``, ``verification``, and the
-            settings of its spending policy. If neither of the lengths is given, ``num_assistant_tokens`` or
+            settings of its relaxation policy. If neither of the lengths is given, ``num_assistant_tokens`` or
             ``prompt_lookup_num_tokens`` count where they are set, else 6.
 
     Returns:
@@ -155,7 +155,7 @@ def speculative_generate(
     request = Request.from_dict(settings | vars(sampling) | {"seed": seed})
     length, target, reach = request.draft_length, CachedModel(model, forward), position_limit(model, len(prompt_ids))
     proposals = length.begin_step() if isinstance(length, ScheduledLength) else length.max_draft_tokens
-    policy = request.spending.fit(tokenizer, vocabulary_size(model))
+    policy = request.policy.fit(tokenizer, vocabulary_size(model))
     check_fits("target", reach.end, len(prompt_ids), proposals)
     proposer: Drafter = NgramDrafter()
     if proposals:

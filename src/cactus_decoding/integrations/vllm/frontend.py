@@ -32,7 +32,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
         config = ServerConfig.of(processor.vllm_config)
         vocabulary = cache(lambda: vocabulary_of(processor.vllm_config))  # where nobody asks, nobody waits for it
         if config.default is not None:  # also without a rule, for requests that bring one
-            check_texts(config.default.spending, vocabulary)
+            check_texts(config.default.policy, vocabulary)
         check = stock(processor)
 
         def validate(params: Any) -> None:

@@ -17,7 +17,7 @@ from cactus_decoding.integrations.common.keys import BUDGET_KEY, KEYS, NOT_HERE,
 from cactus_decoding.integrations.common.reports import REPORT_KEY
 from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.policy.fitted import check_scalable
-from cactus_decoding.policy.spending import SpendingPolicy, spending_policy
+from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES, Lossless, parse_rule
 from cactus_decoding.rules.base import Rule
@@ -69,15 +69,15 @@ def request_of(
     if asked.get(NOT_HERE) not in (None, False):
         raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
     defaults = Request() if default is None else default
-    settings = read_keys(asked, defaults.spending.as_dict(), thinking=thinking, any_pattern=any_pattern)
+    settings = read_keys(asked, defaults.policy.as_dict(), thinking=thinking, any_pattern=any_pattern)
     if not settings:
         return default
     if default is None and "rule" not in settings:
         key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
         raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
     rule, budget = settings.pop("rule", None), settings.pop("budget", defaults.budget)
-    spending = spending_policy(**defaults.spending.as_dict() | settings)
-    return Request(defaults.rule if rule is None else _parse(rule, any_pattern), budget, spending=spending)
+    policy = relaxation_policy(**defaults.policy.as_dict() | settings)
+    return Request(defaults.rule if rule is None else _parse(rule, any_pattern), budget, policy=policy)
 
 
 def asked_of(request: Request) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def asked_of(request: Request) -> dict[str, Any]:
         >>> asked_of(Request("cactus:delta=1", 2.0))
         {'acceptance_rule': 'cactus:delta=1.0', 'budget': 2.0}
     """
-    nats, defaults = nats_of(request), SpendingPolicy().as_dict()
-    policy = {key: value for key, value in request.spending.as_dict().items() if value != defaults[key]}
+    nats, defaults = nats_of(request), RelaxationPolicy().as_dict()
+    policy = {key: value for key, value in request.policy.as_dict().items() if value != defaults[key]}
     return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
 
 
@@ -146,10 +146,10 @@ def is_lossless(request: Request) -> bool:
 def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
     """Raise what `check_texts` raises of the policy of a request that has a use for it."""
     if asked is not None and not is_lossless(asked):
-        check_texts(asked.spending, vocabulary)
+        check_texts(asked.policy, vocabulary)
 
 
-def check_texts(policy: SpendingPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
+def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
     """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown or do not fit.
 
     Args:

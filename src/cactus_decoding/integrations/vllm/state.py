@@ -102,14 +102,14 @@ class RequestRules:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
         try:
-            check_texts(asked.spending, lambda: self._known)
+            check_texts(asked.policy, lambda: self._known)
         except ValueError as error:  # the front end has refused it; an exception here would end the server
             logger.error("a request is verified losslessly: %s", error)
             return None
-        protection, phases, budget = asked.spending.protection, asked.spending.phases, nats_of(asked)
+        protection, phases, budget = asked.policy.protection, asked.policy.phases, nats_of(asked)
         reports = asks_for_report(params.extra_args)
         metered = reports or math.isfinite(budget)
-        limit = asked.spending.limit
+        limit = asked.policy.limit
         if limit is not None and self.importance is None:
             assert self._known is not None
             self.importance = limit.fit(self._known).weights(self.device, torch.float64)

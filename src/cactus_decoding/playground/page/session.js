@@ -35,7 +35,7 @@ export class SessionView {
     this.element = make(
       "section",
       { class: "panel session", "aria-label": `Rule ${header.rule}` },
-      make("h2", {}, make("code", {}, header.rule), header.spending && ` ${header.spending}`, this.state),
+      make("h2", {}, make("code", {}, header.rule), header.policy && ` ${header.policy}`, this.state),
       this.metrics,
       answer,
       this.downloads,

@@ -110,7 +110,7 @@ def diagnose(
       pass at no cost: what a tree gives *at most*.
     - ``free draft``: lossless with c = 0, more than any smaller draft gives. ``perfect draft``: everything is kept.
 
-    Rows are those of `record`, of responses to ``request``; ``relaxed`` is the same with a rule and a spending policy.
+    Rows are those of `record`, of responses to ``request``; ``relaxed`` is it with a rule and a relaxation policy.
     c is ``draft_cost`` or, if None, as measured in the run; ``report`` is called with how many of the probe's steps,
     `FOLDS` times as many as one has, and of the positions are done.
 
@@ -143,7 +143,7 @@ def diagnose(
         rows.acceptance_length,
         len(rows.problem),
         int(rows.problem[-1]) + 1,
-        f"{relaxed.rule} {relaxed.spending}".rstrip(),
+        f"{relaxed.rule} {relaxed.policy}".rstrip(),
     )
 
 
@@ -151,7 +151,7 @@ def _chances(
     rows: Recorded, words: Vocabulary, request: Request, relaxed: Request, probe: Probe, report: Callable[[int], None]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return how likely each way keeps a proposal, ``[positions]`` each, and the draft's greatest probabilities."""
-    to_probs, policy = as_logits_to_probs(request.sampling), relaxed.spending.fit_vocabulary(words)
+    to_probs, policy = as_logits_to_probs(request.sampling), relaxed.policy.fit_vocabulary(words)
     count = len(rows.problem)
     chances = {name: torch.zeros(count, dtype=torch.float64) for name in ("lossless", "trained", "relaxed", "tree")}
     confidence = torch.zeros(count, dtype=torch.float64)

@@ -15,7 +15,7 @@ from cactus_decoding.evaluation.run_config import grid
 from cactus_decoding.evaluation.runs.results import RunResult, journal_of, opened, read_results
 from cactus_decoding.evaluation.runs.runner import run
 from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.policy.spending import spending_policy
+from cactus_decoding.policy.relaxation import relaxation_policy
 
 pytestmark = pytest.mark.engine
 
@@ -38,7 +38,7 @@ LOSSLESS, RELAXED = (
     for rule in ("lossless", "cactus:delta=1000.0")
 )
 PROTECTED, LATE, FREE = (
-    RELAXED.asking(spending=spending_policy(**policy))
+    RELAXED.asking(policy=relaxation_policy(**policy))
     for policy in (
         {"protect": "digits|negation"},
         {"lossless_tokens": 1000},

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SpendingPolicy:
+class RelaxationPolicy:
     """Where a rule may relax; everywhere else positions are judged losslessly, and cost nothing.
 
     It looks at both models' rows and at the tokens before a position, never at the drafted token: the rule that it
@@ -28,7 +28,7 @@ class SpendingPolicy:
         limit: how important a position may be; None asks for no importance.
 
     Example:
-        >>> SpendingPolicy().everywhere
+        >>> RelaxationPolicy().everywhere
         True
     """
 
@@ -56,7 +56,7 @@ class SpendingPolicy:
         return ", ".join(said)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the policy as flat names and plain values: the arguments of `spending_policy`."""
+        """Return the policy as flat names and plain values: the arguments of `relaxation_policy`."""
         values: dict[str, Any] = {}
         for name, part in _PARTS.items():
             values |= values_of(part, getattr(self, name))
@@ -95,28 +95,28 @@ class SpendingPolicy:
 
 
 _PARTS: dict[str, type[Any]] = {"protection": Protection, "limit": ImportanceLimit, "phases": Phases}
-SPENDING = tuple(name for part in _PARTS.values() for name in settings_of(part))
+POLICY_SETTINGS = tuple(name for part in _PARTS.values() for name in settings_of(part))
 """Flat names of what a request may set of a policy."""
 
 
-def spending_policy(*values: Any, **settings: Any) -> SpendingPolicy:
+def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
     """Return the policy that the flat names of a request ask for; None is as good as absent.
 
     Args:
-        values: of the first of `SPENDING`, by place.
-        settings: any of `SPENDING`, by name.
+        values: of the first of `POLICY_SETTINGS`, by place.
+        settings: any of `POLICY_SETTINGS`, by name.
 
     Raises:
         TypeError: for a value of the wrong type, or an unknown name.
         ValueError: for one out of range, a threshold without a pattern, or a limit of no importance.
 
     Example:
-        >>> spending_policy("digits", lossless_tokens=10).protection
+        >>> relaxation_policy("digits", lossless_tokens=10).protection
         Protection(pattern='digits', threshold=0.01)
     """
-    given = dict(zip(SPENDING, values, strict=False)) | settings
-    if unknown := [name for name in given if name not in SPENDING]:
-        raise TypeError(f"a spending policy has no {unknown[0]!r}; known are {', '.join(SPENDING)}")
+    given = dict(zip(POLICY_SETTINGS, values, strict=False)) | settings
+    if unknown := [name for name in given if name not in POLICY_SETTINGS]:
+        raise TypeError(f"a relaxation policy has no {unknown[0]!r}; known are {', '.join(POLICY_SETTINGS)}")
     given = {name: value for name, value in given.items() if value is not None}
     parts: dict[str, Any] = {name: build(part, given) for name, part in _PARTS.items()}
-    return SpendingPolicy(**parts)
+    return RelaxationPolicy(**parts)

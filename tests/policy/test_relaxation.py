@@ -12,7 +12,7 @@ from support.rules_under_test import SPELLINGS
 
 from cactus_decoding import Lossless, Pair, audit, load_pair, parse_rule, stream
 from cactus_decoding.policy.protection import Protection
-from cactus_decoding.policy.spending import SpendingPolicy
+from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.types import AcceptanceRule, Verdict, judges_untempered
 
@@ -20,7 +20,7 @@ EXACT = 1e-12
 WORDS = Vocabulary(("1", "a", "b", "2", "c"))
 ROWS = 40
 TARGET, DRAFT = make_rows(5, ROWS, 11)
-POLICY = SpendingPolicy(Protection("digits", 0.3))
+POLICY = RelaxationPolicy(Protection("digits", 0.3))
 
 
 def fitted():
@@ -49,7 +49,7 @@ class ByToken:
 
 
 def test_protection_is_by_the_mass_of_the_targets_row() -> None:
-    made = plan(Lossless(), TARGET, DRAFT, torch.zeros(ROWS).long(), spending=fitted())
+    made = plan(Lossless(), TARGET, DRAFT, torch.zeros(ROWS).long(), fitted=fitted())
     assert made.protected == (~relaxable()).tolist()
     assert 5 < relaxable().sum() < ROWS - 5
 
@@ -183,6 +183,6 @@ def test_a_request_with_a_policy_goes_to_json_and_back(marks: list) -> None:
     request = Request.from_dict(
         {"protect": "digits", "protect_threshold": 0.05, "lossless_tokens": 3, "relax_within": marks}
     )
-    assert request.spending.protection == Protection("digits", 0.05)
+    assert request.policy.protection == Protection("digits", 0.05)
     assert request.as_dict()["relax_within"] == json.loads(json.dumps(marks))
     assert Request.from_dict(request.as_dict()) == request
