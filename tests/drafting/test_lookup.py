@@ -123,8 +123,8 @@ def test_there_are_never_more_children_than_tokens(spelling: str, drawn: int) ->
             logits = torch.randn(len(nodes), vocabulary, generator=random) * 3
             return logits, logits.softmax(-1)
 
-        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, given: Tensor) -> tuple[Tensor, Tensor]:
-            return choose_children(logits, probs, count, num_drawn, random, given)
+        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, taken: Tensor) -> tuple[Tensor, Tensor]:
+            return choose_children(logits, probs, count, num_drawn, random, taken)
 
         proposal = grow(shape, SuffixIndex(text).continuations(4), 4, read, choose).proposal()
         check_proposal(proposal, 4, vocabulary)

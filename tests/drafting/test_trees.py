@@ -91,12 +91,12 @@ def test_where_the_row_is_used_up_the_next_likeliest_take_the_place_of_draws() -
 @pytest.mark.parametrize("num_drawn", [0, 1, 2, 3])
 def test_tokens_that_the_draft_excludes_take_the_place_of_others_once(num_drawn: int) -> None:
     logits = torch.tensor([[0.0, -1.0, *[-torch.inf] * 3]]).expand(50, -1)
-    for given in ([], [0], [0, 1], [4, 1]):
-        first = torch.tensor([given], dtype=torch.long).expand(50, -1)
+    for looked_up in ([], [0], [0, 1], [4, 1]):
+        first = torch.tensor([looked_up], dtype=torch.long).expand(50, -1)
         tokens, drawn = choose_children(
             logits, logits.softmax(-1), 3, num_drawn, torch.Generator().manual_seed(3), first
         )
-        assert all(len(set(row)) == 3 + len(given) for row in tokens.tolist())
+        assert all(len(set(row)) == 3 + len(looked_up) for row in tokens.tolist())
         assert len({tuple(row) for row in drawn.tolist()}) == 1  # of which kind they are does not depend on draws
 
 

@@ -149,7 +149,7 @@ class Truth:
         return found.probs, found.clear
 
     def _seen(self, sampling: Sampling, rows: Rows) -> Rows:
-        """Return rows as an engine shows them: all that ends an output in one column where it does not tell ends apart."""
+        """Return rows as an engine shows them: what ends an output in one column if it tells no ends apart."""
         if not self._ends_alike:
             return rows
         ends, merged = [*sampling.ends], rows.copy()

@@ -64,7 +64,7 @@ class GrowingTree:
         logits: Tensor,
         probs: Tensor,
         splits: Sequence[ChildCounts],
-        given: Sequence[Sequence[int]],
+        looked_up: Sequence[Sequence[int]],
         choose: Chooser,
     ) -> list[int]:
         """Give some nodes children and return their places; how many, and which are drawn, is settled before any is.
@@ -73,15 +73,15 @@ class GrowingTree:
             nodes: of the last level, ascending.
             logits: of the draft behind each, ``[nodes, vocabulary]``.
             probs: what children are drawn from, likewise.
-            splits: how many each gets beside those that are given.
-            given: tokens that are children of each in any case.
+            splits: how many each gets beside those that were looked up.
+            looked_up: tokens that are children of each in any case.
             choose: chooses the others.
         """
-        kinds = [(split, len(tokens)) for split, tokens in zip(splits, given, strict=True)]
+        kinds = [(split, len(tokens)) for split, tokens in zip(splits, looked_up, strict=True)]
         chosen: dict[int, tuple[list[int], list[bool]]] = {}
         for kind in dict.fromkeys(kind for kind in kinds if any((*kind[0], kind[1]))):
             places = [place for place, each in enumerate(kinds) if each == kind]
-            first = torch.tensor([given[place] for place in places], dtype=torch.long, device=logits.device)
+            first = torch.tensor([looked_up[place] for place in places], dtype=torch.long, device=logits.device)
             rows = (logits, probs) if len(places) == len(nodes) else (logits[places], probs[places])
             token_ids, drawn = choose(*rows, sum(kind[0]), kind[0].drawn, first)
             check_drawn("draft", int(token_ids.max()), probs, len(self.token_ids))
@@ -139,8 +139,8 @@ def grow(
     while nodes:
         logits, probs = read(tree, nodes)
         behind = [found.behind(looked_up.get(node)) for node in nodes]
-        given = [[found.token_ids[i] for i in each] for each in behind]
-        level = tree.add_level(nodes, logits, probs, growth.split(*_beside(logits, given)), given, choose)
+        tokens = [[found.token_ids[i] for i in each] for each in behind]
+        level = tree.add_level(nodes, logits, probs, growth.split(*_beside(logits, tokens)), tokens, choose)
         if any(behind):
             places = {(tree.parents[node], tree.token_ids[node]): node for node in level}
             for node, each in zip(nodes, behind, strict=True):
@@ -161,12 +161,12 @@ def _add_rest(tree: GrowingTree, node: int, place: int, found: LookedUp, probs: 
             _add_rest(tree, child, i, found, probs)
 
 
-def _beside(logits: Tensor, given: list[list[int]]) -> tuple[Tensor, list[list[float]]]:
-    """Return rows without given tokens, and how likely the draft takes these to be."""
-    if not any(given):
-        return logits, [[] for _ in given]
+def _beside(logits: Tensor, looked_up: list[list[int]]) -> tuple[Tensor, list[list[float]]]:
+    """Return rows without tokens that were looked up, and how likely the draft takes these to be."""
+    if not any(looked_up):
+        return logits, [[] for _ in looked_up]
     rest, likely = logits.to(torch.float32, copy=True), []
-    for row, tokens in zip(rest, given, strict=True):
+    for row, tokens in zip(rest, looked_up, strict=True):
         likely.append((row[tokens] - row.logsumexp(-1)).exp().tolist())
         row[tokens] = torch.finfo(rest.dtype).min  # not minus infinity: there may be no others
     return rest, likely
@@ -178,7 +178,7 @@ def choose_children(
     count: int,
     num_drawn: int,
     generator: torch.Generator | None,
-    given: Tensor | None = None,
+    looked_up: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return children for some rows of a draft, and which of them are drawn, ``[rows, count]`` each.
 
@@ -192,16 +192,16 @@ def choose_children(
         count: how many children.
         num_drawn: how many of them are drawn at most.
         generator: source of the random numbers: one a row and a drawn child.
-        given: tokens that are children in any case, and come first, ``[rows, given]``.
+        looked_up: tokens that are children in any case, and come first, ``[rows, looked_up]``.
 
     Example:
         >>> row = torch.tensor([[0.5, 0.3, 0.2]])
         >>> choose_children(row.log(), torch.tensor([[1.0, 0.0, 0.0]]), 2, 1, None)[0]  # nothing is left to draw
         tensor([[0, 1]])
-        >>> choose_children(row.log(), row, 1, 0, None, given=torch.tensor([[0]]))[0]
+        >>> choose_children(row.log(), row, 1, 0, None, looked_up=torch.tensor([[0]]))[0]
         tensor([[0, 1]])
     """
-    taken = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device) if given is None else given
+    taken = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device) if looked_up is None else looked_up
     count = min(count, logits.shape[-1] - taken.shape[-1])
     num_drawn = min(num_drawn, count)
     uniforms = torch.rand(len(logits), num_drawn, dtype=torch.float64, generator=generator, device=logits.device)

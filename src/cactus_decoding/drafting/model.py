@@ -143,8 +143,8 @@ class ModelDrafter(Drafter):
             probs = [to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)]
             return logits, probs[0] if len(probs) == 1 else torch.cat(probs)
 
-        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, given: Tensor) -> tuple[Tensor, Tensor]:
-            return choose_children(logits, probs, count, num_drawn, generator, given)
+        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, taken: Tensor) -> tuple[Tensor, Tensor]:
+            return choose_children(logits, probs, count, num_drawn, generator, taken)
 
         if shape.num_looked_up:
             self._index.follow(token_ids)

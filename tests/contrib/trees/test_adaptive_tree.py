@@ -127,7 +127,7 @@ def test_it_learns_from_a_text_that_is_looked_up(target: CachedModel) -> None:
     steps = run(target, NgramDrafter(), k=shape, length=200)
     assert any(step.path for step in steps)
     assert len({step.num_drafted for step in steps}) > 2
-    assert shape._given.of(1.0) != Chances().of(1.0)
+    assert shape._looked_up.of(1.0) != Chances().of(1.0)
 
 
 def test_measured_costs_do_not_change_what_is_learnt_about(target: CachedModel) -> None:

@@ -182,7 +182,7 @@ class AdaptiveTree(PricedTree):
         self._costs = {name: StepCosts(given) for name in (NO_DRAFT, CHAIN, BRANCHES)}
         self._ways = WayChooser((CHAIN, BRANCHES, NO_DRAFT) if self.width else (CHAIN, NO_DRAFT))
         self._way, self._reads_prompt = CHAIN, True
-        self._fixed, self._beside, self._given = Chances(), Chances(), Chances()
+        self._fixed, self._beside, self._looked_up = Chances(), Chances(), Chances()
         self._price = self._price_of_level = 0.0
         self._went_on = [8.0, 10.0]  # of levels that were reached: those where a child was kept, and all
         self._growth: PricedGrowth | _Grown = _Grown()
@@ -231,7 +231,7 @@ class AdaptiveTree(PricedTree):
         """Begin the tree of a step, of up to ``limit`` levels."""
         width = self.width if self._way == BRANCHES else 1
         self._growth = growth = PricedGrowth(
-            KeepChances(width, self.drawn, self._fixed.of, self._beside.of, self._given.of),
+            KeepChances(width, self.drawn, self._fixed.of, self._beside.of, self._looked_up.of),
             self.nodes,
             min(limit, self.max_draft_tokens),
             self._going_on,
@@ -249,10 +249,10 @@ class AdaptiveTree(PricedTree):
         """Return which tokens are worth their time."""
         values, kept, placed = {ROOT: 1.0}, list[int](), dict[int, Placed]()
         for place, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
-            value = values.get(parent, 0.0) * self._given.of(1 / (1 + rank))
+            value = values.get(parent, 0.0) * self._looked_up.of(1 / (1 + rank))
             if value > self._price:
                 values[place] = value
-                placed.setdefault(kept.index(parent) if parent >= 0 else ROOT, Placed([], None, [])).given.append(
+                placed.setdefault(kept.index(parent) if parent >= 0 else ROOT, Placed([], None, [])).looked_up.append(
                     (len(kept), 1 / (1 + rank))
                 )
                 kept.append(place)
@@ -270,7 +270,7 @@ class AdaptiveTree(PricedTree):
             if children is None:
                 break
             self._went_on = [0.998 * self._went_on[0] + (kept is not None), 0.998 * self._went_on[1] + 1]
-            for chances, some in ((self._fixed, children.fixed), (self._given, children.given)):
+            for chances, some in ((self._fixed, children.fixed), (self._looked_up, children.looked_up)):
                 for child, sure in some:
                     chances.learn(sure, kept=child == kept)
             if children.drawn is not None and kept in (None, children.drawn[0]):

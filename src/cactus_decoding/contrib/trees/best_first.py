@@ -96,6 +96,6 @@ class BestFirstTree(PricedTree):
             self.drawn,
             of_fixed=lambda probability: probability,
             of_drawn=lambda _: self.acceptance,
-            of_given=lambda probability: (1 + probability) / 2,  # which the text has repeated too
+            of_looked_up=lambda probability: (1 + probability) / 2,  # which the text has repeated too
         )
         return PricedGrowth(judge, self.nodes, min(limit, self.max_draft_tokens), self.acceptance)

@@ -138,7 +138,7 @@ class KeepChances(NamedTuple):
     drawn: int
     of_fixed: Callable[[float], float]
     of_drawn: Callable[[float], float]
-    of_given: Callable[[float], float]
+    of_looked_up: Callable[[float], float]
 
     def candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
         """Describe a token by how likely it is reached, and the greatest probabilities of the row behind it."""
@@ -154,12 +154,12 @@ class KeepChances(NamedTuple):
 class Placed(NamedTuple):
     """The children of a token: their places in the proposal, and how sure the draft was of each.
 
-    Of a drawn one that is the probability of the likeliest token beside the fixed ones; ``given`` were looked up.
+    Of a drawn one that is the probability of the likeliest token beside the fixed ones.
     """
 
     fixed: list[tuple[int, float]]
     drawn: tuple[int, float] | None
-    given: list[tuple[int, float]]
+    looked_up: list[tuple[int, float]]
 
 
 class PricedGrowth:
@@ -190,17 +190,17 @@ class PricedGrowth:
         self.passes, self.expected = 0, 0.0
         self.placed: dict[int, Placed] = {}
 
-    def reserve(self, num_given: int) -> None:
+    def reserve(self, num_looked_up: int) -> None:
         """Leave room for tokens that the tree has in any case."""
-        self._left -= num_given
+        self._left -= num_looked_up
 
-    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[ChildCounts]:
+    def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
         """Say how many children the tokens get that have just been read."""
         self._levels -= 1
         self.passes += 1
-        rows, of_given = likeliest(logits, self._judge.width + 1), self._judge.of_given
-        of_others = [[of_given(each) for each in one] for one in given]
-        others = [logits.shape[-1] - len(one) for one in given]  # tokens that there are besides
+        rows, of_looked_up = likeliest(logits, self._judge.width + 1), self._judge.of_looked_up
+        of_others = [[of_looked_up(each) for each in one] for one in looked_up]
+        others = [logits.shape[-1] - len(one) for one in looked_up]  # tokens that there are besides
         candidates = [
             self._judge.candidate(reach * max(0.0, 1 - sum(chances)) if left else 0.0, row[: max(0, left - 1)])
             for reach, chances, row, left in zip(self._reach, of_others, rows, others, strict=True)
@@ -211,7 +211,7 @@ class PricedGrowth:
         )
         values: list[float] = []
         for i, (candidate, split) in enumerate(zip(candidates, splits, strict=True)):
-            self._place(self._nodes[i], given[i], rows[i], split, self._count + len(values))
+            self._place(self._nodes[i], looked_up[i], rows[i], split, self._count + len(values))
             values += [self._reach[i] * chance for chance in of_others[i]] + candidate.values(split)
             self._left -= sum(split)
         self.expected += sum(values)
@@ -241,15 +241,15 @@ class PricedGrowth:
         promising = [i for i, gain in gains.items() if gain > 0]
         return promising if sum(gains[i] for i in promising) > self._price_of_level else []
 
-    def _place(self, node: int, given: Sequence[float], row: list[float], split: ChildCounts, place: int) -> None:
+    def _place(self, node: int, looked_up: Sequence[float], row: list[float], split: ChildCounts, place: int) -> None:
         """Take note of which children a token gets."""
-        if not given and not any(split):
+        if not looked_up and not any(split):
             return
-        looked_up = [(place + i, probability) for i, probability in enumerate(given)]
-        place += len(given)
+        first = [(place + i, probability) for i, probability in enumerate(looked_up)]
+        place += len(looked_up)
         fixed = [(place + i, row[i]) for i in range(split.fixed)]
         drawn = (place + split.fixed, sureness(row, split.fixed)) if split.drawn else None
-        self.placed[node] = Placed(fixed, drawn, looked_up)
+        self.placed[node] = Placed(fixed, drawn, first)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[float]]:

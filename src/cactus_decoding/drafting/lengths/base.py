@@ -100,25 +100,25 @@ class Growth(Protocol):
     behind it, which is what exactness asks for; see docs/proofs.md.
     """
 
-    def reserve(self, num_given: int) -> None:
+    def reserve(self, num_looked_up: int) -> None:
         """Hear before the first level how many tokens the tree has in any case."""
         ...
 
-    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
-        """Say how many children the tokens get that have just been read, beside those that are given.
+    def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
+        """Say how many children the tokens get that have just been read, beside those that were looked up.
 
         Args:
             logits: of the draft behind each of them as it gave them, ``[tokens, vocabulary]``: no temperature, no cuts;
-                float32's least number where a token is given.
-            given: of each token, how likely the draft takes the children that it has in any case.
+                float32's least number where a token was looked up.
+            looked_up: of each token, how likely the draft takes the children that it has in any case.
         """
         ...
 
     def promising(self) -> list[int]:
         """Return which of the new children are to be read for children of their own; none ends the tree.
 
-        They are counted through: the children of the first token (those that are given, the fixed ones, then the drawn
-        ones), then those of the second.
+        They are counted through: the children of the first token (looked up, fixed, then drawn ones),
+        then those of the second.
         """
         ...
 

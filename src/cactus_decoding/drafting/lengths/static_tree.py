@@ -125,17 +125,17 @@ class StaticGrowth:
         self._ahead = splits[::-1]
         self._new = 0
 
-    def reserve(self, num_given: int) -> None:
-        """Leave the shape as it is: given tokens come on top."""
+    def reserve(self, num_looked_up: int) -> None:
+        """Leave the shape as it is: tokens that were looked up come on top."""
 
-    def split(self, logits: Tensor, given: Sequence[Sequence[float]]) -> list[ChildCounts]:
+    def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
         """Say how many children each token gets."""
         fixed, drawn = self._ahead.pop()
         splits = []
-        for each in given:
+        for each in looked_up:
             count = min(fixed + drawn, logits.shape[-1] - len(each))  # no more than there are tokens
             splits.append(ChildCounts(count - min(drawn, count), min(drawn, count)))
-        self._new = sum(map(sum, splits)) + sum(map(len, given))
+        self._new = sum(map(sum, splits)) + sum(map(len, looked_up))
         return splits
 
     def promising(self) -> list[int]:

@@ -65,7 +65,9 @@ class Completion:
             said = self._message(text) if self._asked.chat else {"text": self._echo(answer) + text}
             finish_reason = "tool_calls" if "tool_calls" in said.get("message", {}) else pieces[-1].finish_reason
             choices.append(
-                {"index": answer.index} | said | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
+                {"index": answer.index}
+                | said
+                | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
             )
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
