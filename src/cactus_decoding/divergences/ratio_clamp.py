@@ -229,12 +229,7 @@ def _solve_row(
 
 
 class RatioClamp:
-    r"""h = clamp(p, q e^lo, q e^(lo + width)), whose sums are looked up in the ratio order.
-
-    Args:
-        target_probs: q, ``[..., vocabulary]``.
-        draft_probs: p, ``[..., vocabulary]``.
-    """
+    r"""h = clamp(p, q e^lo, q e^(lo + width)), whose sums are looked up in the ratio order."""
 
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
         self.table: RatioOrder = order_by_ratio(target_probs, draft_probs)

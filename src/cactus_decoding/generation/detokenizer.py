@@ -29,10 +29,6 @@ class IncrementalDetokenizer(Generic[Told]):
 
     A token may hold a part of a UTF-8 character: the character belongs to the token that completes it. The text that
     might turn out to begin a stop string is held back too.
-
-    Args:
-        tokenizer: to decode with.
-        stop: stop strings.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:

@@ -27,13 +27,7 @@ def check_scheme(
 ) -> None:
     """Raise `ValueError` where the way to verify excludes what is proposed, the rule, a budget, a policy or a pace.
 
-    Args:
-        verification: its spelling.
-        rule: the request's.
-        length: of chains.
-        tree: the shape of trees; None for chains.
-        limited: whether there is a budget, or a policy.
-        paced: whether the budget is paced.
+    It is limited where there is a budget, or a policy.
     """
     (scheme, knobs), what = read_scheme(verification), f"{verification} verification"
     if tree is None and not scheme.chains:

@@ -56,12 +56,7 @@ class Forward(Protocol):
 
 @dataclass(frozen=True)
 class SavedText:
-    """A copy of a cache.
-
-    Attributes:
-        token_ids: that it holds.
-        state: as `Forward.save` returned it.
-    """
+    """A copy of a cache: the tokens that it holds, and its state as `Forward.save` returned it."""
 
     token_ids: list[int]
     state: Any
@@ -312,16 +307,7 @@ def check_fits(role: str, window: int | None, prompt_length: int, num_speculativ
 
 
 def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
-    """Read what a model has not read of a text, and a proposal behind it: return the logits behind the text and each.
-
-    Args:
-        model: whose cache holds the beginning of the text.
-        text: at least one token longer than that.
-        proposal: whose tokens follow the text.
-
-    Returns:
-        Logits, ``[len(proposal.token_ids) + 1, vocabulary]``.
-    """
+    """Read what is unread of a text, and a proposal behind it; return the logits behind the text and each proposal."""
     token_ids = proposal.token_ids
     if not proposal.branches:  # a chain needs no mask, which for a prompt would grow with its square
         return model.append([*text[model.length :], *token_ids], rows=len(token_ids) + 1)

@@ -68,10 +68,7 @@ def only_cached(role: str, name: str | Path) -> bool:
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
     """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
 
-    Args:
-        role: whose it is, such as ``target``.
-        name: a folder, a GGUF file, or a name on the hub.
-        local: whether to take only what was fetched before; see `only_cached`.
+    With ``local`` only what was fetched before is taken; see `only_cached`.
     """
     if (gguf := parse_gguf(name)) is not None:
         from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer

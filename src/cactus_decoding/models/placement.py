@@ -78,11 +78,7 @@ def fastest_dtype(
     model is slower in them everywhere. It depends on the machine alone: the same one gives the same tokens, unless
     memory runs out.
 
-    Args:
-        stored: what the weights are stored in.
-        num_weights: how many there are.
-        device: where they are to be.
-        memory: bytes of which float32 weights may take `MEMORY_SHARE`; those that are free, if None.
+    Of the memory, in bytes, float32 weights may take `MEMORY_SHARE`; it is what is free, if None.
 
     Example:
         >>> fastest_dtype(torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e9)

@@ -36,9 +36,6 @@ class RecurrentForward:
 
     A copy is made before each block of tokens whose rows are asked for; what is still wanted behind it is read again
     with the next block, so `keep` may keep fewer tokens than it is told to.
-
-    Args:
-        forward: an empty pass.
     """
 
     def __init__(self, forward: StatefulForward) -> None:

@@ -16,9 +16,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixi
 class GeneralForward:
     """Calls the model with transformers' own cache.
 
-    Attributes:
-        extra_inputs: further keyword arguments of each call.
-        outputs: the last call's, kept only where there are ``extra_inputs``.
+    The last call's outputs are kept only where there are ``extra_inputs``, keyword arguments of each call.
     """
 
     def __init__(self, model: PreTrainedModel, extra_inputs: dict[str, Any]) -> None:

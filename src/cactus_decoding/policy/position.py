@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class Law:
     """A distribution over tokens: weights divided by their sum, which is all that a single probability needs.
 
-    Args:
-        weights: not negative, ``[vocabulary]`` on the CPU; if all are 0, so are the probabilities.
+    Weights are not negative, ``[vocabulary]`` on the CPU; if all are 0, so are the probabilities.
 
     Example:
         >>> law = Law(torch.tensor([2.0, 1.0, 1.0]))
@@ -66,10 +65,6 @@ class Law:
 
 class OneHotLaw(Law):
     """The law of a token that is proposed in any case.
-
-    Args:
-        token_id: the token.
-        vocabulary: how many there are in all.
 
     Example:
         >>> OneHotLaw(1, 3)[1], OneHotLaw(1, 3).probs.tolist()

@@ -78,13 +78,7 @@ class Guards:
 
 
 class KeyGuard:
-    """Wraps the application: answers some addresses only to those who know a key, and notes which.
-
-    Args:
-        app: the application.
-        keys: one of which must stand in ``Authorization: Bearer KEY``.
-        prefix: of the addresses that ask for it.
-    """
+    """Wraps the application: answers addresses with a prefix only to those who bring a key, and notes which."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], prefix: str) -> None:
         self._app, self._prefix, self._expected = app, prefix, [f"Bearer {key}".encode() for key in keys]

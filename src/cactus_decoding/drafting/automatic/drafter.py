@@ -19,11 +19,7 @@ class ChoosingDrafter(Drafter):
     The choice is made from the text and from what was kept before, never from what is drawn, so the law stays the
     rule's.
 
-    Args:
-        drafter: another one, which may be left out of steps, or None to copy only.
-        chooser: of this response.
-        lookup: finds what may be copied.
-        shortest: how much of the text's end must have stood before for what followed to be copied.
+    So much of the text's end as ``shortest`` must have stood before for what followed to be copied.
     """
 
     def __init__(self, drafter: Drafter | None, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:

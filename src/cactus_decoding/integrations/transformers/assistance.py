@@ -13,6 +13,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
 from cactus_decoding.drafting.lengths import FixedLength, as_draft_length
+from cactus_decoding.drafting.lengths.base import LearnsNothing
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop, confidence
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -36,7 +37,7 @@ SETTINGS = (*_LIBRARY_DEFAULTS, *_SOURCES[2:], "max_matching_ngram_size")
 
 
 @dataclass
-class ScheduledLength:
+class ScheduledLength(LearnsNothing):
     """Proposes two tokens more after a step that kept all of them, else one fewer: transformers' heuristic schedule.
 
     A step without proposals, as look-up has where nothing matches, changes nothing.
@@ -52,9 +53,6 @@ class ScheduledLength:
     threshold: float = 0.0
 
     fixed: ClassVar[bool] = False
-
-    def begin_response(self) -> None:
-        """Nothing to forget."""
 
     def begin_step(self) -> int:
         """Return how many tokens to propose."""
@@ -111,12 +109,7 @@ class Assistance:
         return None
 
     def length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength:
-        """Return how many tokens to propose in a step.
-
-        Args:
-            num_speculative_tokens: what the caller said in this package's own words, if anything.
-            room: tokens that the response may have.
-        """
+        """Return how many tokens to propose in a step of a response with room for so many."""
         named = [n for n in ("num_assistant_tokens", "num_assistant_tokens_schedule") if self.given.get(n) is not None]
         looked_up = self.setting("prompt_lookup_num_tokens")
         if num_speculative_tokens is not None and named:

@@ -6,7 +6,6 @@ import inspect
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -187,7 +186,7 @@ def speculative_generate(
             for token in outcome.token_ids:
                 streamer.put(torch.tensor([token]))
         if metrics is not None:
-            _add(metrics, Metrics.of(outcome))
+            vars(metrics).update(vars(metrics + Metrics.of(outcome)))  # the caller's own object
     if metrics is not None:
         metrics.seconds += time.perf_counter() - start
     assistance.remember(length)
@@ -207,9 +206,3 @@ def _with_settings(signature: inspect.Signature) -> inspect.Signature:
 
 
 speculative_generate.__signature__ = _with_settings(inspect.signature(speculative_generate))  # type: ignore[attr-defined]
-
-
-def _add(metrics: Metrics, counts: Metrics) -> None:
-    """Add counts to the caller's own object."""
-    for field in fields(Metrics):
-        setattr(metrics, field.name, getattr(metrics, field.name) + getattr(counts, field.name))

@@ -67,14 +67,10 @@ class StepCounts:
         taken, self._metrics = self._metrics, Metrics()
         return taken
 
-    def log(self) -> None:
+    def log(self, *_: Any) -> None:
         """Do nothing: nobody reads a log of it."""
 
-    def log_engine_initialized(self) -> None:
-        """Do nothing."""
-
-    def record_sleep_state(self, *_: Any) -> None:
-        """Do nothing."""
+    log_engine_initialized = record_sleep_state = log
 
 
 def parse_engine_arguments(text: str | None) -> dict[str, Any]:
@@ -116,13 +112,7 @@ def engine_config(
 ) -> Any:
     """Return vLLM's configuration of an engine, checked by vLLM itself; nothing starts.
 
-    Args:
-        target: path or hub name.
-        draft: likewise, or ``ngram``.
-        num_speculative_tokens: 0 for the target alone.
-        given: further arguments, which win over the defaults here.
-        max_num_seqs: the most requests at once.
-        draft_sampling: how a draft model proposes; drawn, as our own loop does.
+    A draft may be ``ngram``, 0 proposals are the target alone, and further arguments win over the defaults here.
 
     Raises:
         ValueError: for what vLLM refuses.

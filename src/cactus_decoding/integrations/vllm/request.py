@@ -46,11 +46,7 @@ def request_of(
     These are `KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
     the request that is returned says nothing of them.
 
-    Args:
-        asked: the keys and their values; None is as good as absent.
-        default: of the server.
-        thinking: the tokens between which the server's model thinks, where a reasoning parser says.
-        any_pattern: whether patterns, marks and files may be any, as `read_keys` has it, and rules any path.
+    What is None is as good as absent. ``any_pattern`` allows what `read_keys` does then, and rules by any path.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -94,10 +90,6 @@ def asked_of(request: Request) -> dict[str, Any]:
 
 def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
     """Raise `ValueError` for a key that is nearly one of ours, or belongs elsewhere; others may be meant for others.
-
-    Args:
-        given: the keys.
-        ours: `REQUEST_KEYS` or `SERVER_KEYS`.
 
     Example:
         >>> check_spelling({"acceptance_rule": "lossless", "top_n": 3}, REQUEST_KEYS)
@@ -150,12 +142,7 @@ def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabula
 
 
 def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
-    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown or do not fit.
-
-    Args:
-        policy: of a request or a server.
-        vocabulary: what the tokens say, None where nobody knows; called if need be.
-    """
+    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown (None) or do not fit."""
     asked = {
         "protect": policy.protection is not None,
         "importance": policy.limit is not None,
@@ -181,10 +168,6 @@ def admitted(params: Any, config: ServerConfig) -> Request | None:
 
     The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
     in a worker ends the server.
-
-    Args:
-        params: vLLM's sampling parameters.
-        config: of the server.
     """
     if params.temperature < GREEDY_BELOW:
         return None

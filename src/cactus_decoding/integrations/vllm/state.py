@@ -58,13 +58,6 @@ class RelaxedRequest:
 class RequestRules:
     """The rules, budgets and policies of the requests in a batch.
 
-    Args:
-        config: of the server.
-        device: of the logits.
-        max_num_requests: the largest batch.
-        counters: what to count, or None.
-        vocabulary: what tokens say; None where nobody knows.
-
     Attributes:
         requests: by the runner's own index.
         meter, counters: of all of them.

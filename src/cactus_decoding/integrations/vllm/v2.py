@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cactus_decoding.integrations.common.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
+from cactus_decoding.integrations.common.batched_policy import (
+    MAX_ELEMENTS,
+    FollowedResponse,
+    Group,
+    Layout,
+    Protected,
+    Weighed,
+)
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.reports import install_worker
@@ -31,8 +38,6 @@ from cactus_decoding.rules.base import Rule
 
 NO_RULE = -1
 _NEVER = 1 << 62
-_MAX_ELEMENTS = 1 << 25
-"""Of float64 rows that are worked on at once."""
 
 
 def install() -> None:
@@ -145,12 +150,8 @@ class SlotRules(RequestRules):
     ) -> Layout:
         """Return where the rows of a step are.
 
-        Args:
-            slots: of each row's request, ``[rows]``.
-            local_pos: its place among those of its request, ``[rows]``.
-            pos: of the token before it in the text, ``[rows]``.
-            token_ids: the drafted tokens, ``[rows]``; looked at, and waited for, where a request has marks.
-            num_speculative_tokens: the largest number of drafted tokens.
+        Of each of ``[rows]``: the slot, the place among its request's rows, the place in the text of the token before
+        it, and the drafted token, which is looked at, and waited for, where a request has marks.
         """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
@@ -247,7 +248,7 @@ class DraftLogits:
 
     def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
         """Return what these give one token each, a part of the rows at a time."""
-        size = max(1, _MAX_ELEMENTS // self.width)
+        size = max(1, MAX_ELEMENTS // self.width)
         parts = zip(some.split(size), token_ids.unsqueeze(1).split(size), strict=True)
         return torch.cat([self.rows(rows).gather(1, tokens).squeeze(1) for rows, tokens in parts])
 
@@ -296,11 +297,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
 
 
 def drafted_tokens(draft_sampled: Tensor, slots: Tensor) -> Tensor:
-    """Return the drafted token that each row is about, negative where there is none.
-
-    Args:
-        draft_sampled: the token fed in at each row, negative where it is padding.
-        slots: of its request.
+    """Return the drafted token that each row is about, the one fed in at the next; negative where there is none.
 
     Example:
         >>> drafted_tokens(torch.tensor([0, 7, 5, 0, 9]), torch.tensor([4, 4, 4, 1, 1]))
