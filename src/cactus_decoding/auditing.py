@@ -142,10 +142,7 @@ def audit_beside(
 
 
 def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
-    """Return what `audit` does for float64 rows that are distributions; nothing is checked but that they are numbers.
-
-    Raises:
-        ValueError: for NaN.
+    """Return what `audit` does for float64 rows that are distributions; only NaN is refused, with `ValueError`.
 
     Example:
         >>> rows = torch.tensor([[0.5, 0.5]], dtype=torch.float64)

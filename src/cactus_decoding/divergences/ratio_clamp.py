@@ -188,11 +188,7 @@ def clamp_bounds(
 ) -> tuple[Tensor, Tensor]:
     """Return (e^lo, e^hi) of each row, ``[..., 1]``, such that clamp(p, q e^lo, q e^hi) sums to 1.
 
-    Args:
-        target_probs: q, ``[..., vocabulary]``.
-        draft_probs: p, ``[..., vocabulary]``.
-        width: hi - lo in nats, in [0, 500].
-        max_kl: instead of the width, what KL(h || q) may be at most, in nats.
+    The width, hi - lo, is in [0, 500]; instead of it, ``max_kl`` is what KL(h ‖ q) may be at most. Both are in nats.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])

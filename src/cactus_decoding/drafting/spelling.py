@@ -45,10 +45,7 @@ def is_tree(length: int | str) -> bool:
 
 
 def read_length(text: str) -> Any:
-    """Return the draft length, or behind ``tree:`` the tree's shape, that a text spells.
-
-    Raises:
-        ValueError: for a spelling that is none.
+    """Return the draft length, or behind ``tree:`` the tree's shape, of a spelling; raise `ValueError` for none.
 
     Example:
         >>> read_length("confidence:treshold=0.3")
@@ -70,11 +67,7 @@ def read_length(text: str) -> Any:
 
 
 def read_tree(text: str) -> Any:
-    """Return the shape of a tree that a text spells.
-
-    Raises:
-        ValueError: for a spelling that is none.
-    """
+    """Return the shape of a tree that a text spells; raise `ValueError` for a spelling that is none."""
     text = text.strip()
     name, _, rest = (part.strip() for part in text.partition(","))
     if name in TREE_SHAPES and name != "static":

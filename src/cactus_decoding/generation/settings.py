@@ -91,10 +91,8 @@ def with_usual_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dic
     Relaxed rules have a fixed number where steps are judged as a whole: there the proposals at a position must have the
     same law in every step.
 
-    Args:
-        settings: by flat names.
-        automatic: whether it can be chosen: the bundled pair has a number that suits it, and some drafters have to be
-            asked in every step.
+    What pays can be chosen (``automatic``) for other pairs than the bundled one, which has a number that suits it, and
+    for drafters that need not be asked in every step.
 
     Example:
         >>> with_usual_proposals({"rule": "lossless"}, automatic=True)

@@ -40,8 +40,7 @@ class Forward(Protocol):
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
 
-        Returns:
-            How many are left: fewer of a prefix where some of it are lost, 0 where all are.
+        Return how many are left: fewer of a prefix where some of it are lost, 0 where all are.
         """
         ...
 
@@ -170,12 +169,10 @@ class BaseCachedModel(ABC):
         return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self._saved)))
 
     def read_on(self, text: list[int]) -> int:
-        """Keep what the cache shares with the beginning of a text, at most all but its last token, and nothing else.
+        """Keep what the cache shares with a text's beginning, at most all but its last token; return how much is left.
 
-        That token is read again, because nobody keeps the logits behind it.
-
-        Returns:
-            How many tokens are left: fewer than are shared where a window or a state has lost some.
+        That token is read again, because nobody keeps the logits behind it. A window or a state may have lost some
+        more.
         """
         shared = min(num_shared(self._token_ids, text), len(text) - 1)
         if shared > 0:

@@ -44,11 +44,7 @@ class RecurrentForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens; see `Forward.append`.
-
-        Raises:
-            ValueError: for a tree.
-        """
+        """Feed tokens; see `Forward.append`. Raise `ValueError` for a tree."""
         if positions is not None or mask is not None:
             raise ValueError("models with a recurrent state read chains, and no trees")
         before = len(token_ids) - rows

@@ -37,11 +37,7 @@ class GeneralForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens; see `Forward.append`.
-
-        Raises:
-            ValueError: for positions or a mask that this model cannot take, and of a model that fills no cache.
-        """
+        """Feed tokens; see `Forward.append`. Raise `ValueError` where the model takes no tree, or fills no cache."""
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
         if positions is None and mask is None:
             places = self._chain_inputs(start, len(token_ids))

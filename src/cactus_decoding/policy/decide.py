@@ -104,11 +104,7 @@ class Policy:
         return not self.metered and self.fitted is None
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
-        """Return the state of a response to a prompt that has spent nothing.
-
-        Raises:
-            ValueError: for a budget that is to be paced with a rule that has no width.
-        """
+        """Return the state behind a prompt; `ValueError` for a budget to be paced with a rule without a width."""
         state = PolicyState(self.rule)
         if self.fitted is not None:
             state = state._replace(phase=self.fitted.begin(prompt_ids))

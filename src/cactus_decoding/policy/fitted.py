@@ -35,10 +35,7 @@ def check_scalable(rule: AcceptanceRule, asked: str = "importance_scale") -> Non
 
 
 def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
-    """Return a rule with its knob multiplied by a factor, 0 for lossless.
-
-    Raises:
-        ValueError: for a rule without such a knob.
+    """Return a rule with its knob multiplied by a factor, 0 for lossless; raise `ValueError` for a rule without one.
 
     Example:
         >>> from cactus_decoding.rules import parse_rule

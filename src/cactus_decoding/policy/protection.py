@@ -119,11 +119,7 @@ class Protection:
         return "|".join(f"(?:{PATTERNS[part.strip()]})" if part.strip() in PATTERNS else part for part in parts)
 
     def mask(self, vocabulary: Vocabulary) -> Tensor:
-        """Return which tokens are protected, ``[vocabulary]``.
-
-        Raises:
-            ValueError: if there are none, or no others.
-        """
+        """Return which tokens are protected, ``[vocabulary]``; raise `ValueError` if there are none, or no others."""
         return _mask(self, vocabulary)
 
 

@@ -42,9 +42,7 @@ class Guards:
     A page elsewhere can make a visitor's browser send requests here. Under another name than ours (DNS rebinding) they
     are refused by their ``Host``; from another page, by their ``Origin``.
 
-    Args:
-        app: the application.
-        hosts: allowed names of this server without port; None allows any, for a server that is not on loopback only.
+    Allowed are names without port; None allows any, for a server that is not on loopback only.
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:

@@ -28,12 +28,8 @@ def with_silence(vocabulary: Vocabulary | None) -> Vocabulary:
 class FollowedResponse:
     """One response whose request asks for phases, followed token by token.
 
-    Args:
-        phases: what its request asks for.
-        vocabulary: what tokens say, as `with_silence` returns it: all that it does not know are its last one.
-        prompt_ids: the tokens before the response.
-        output_ids: the tokens of the response, negative where the engine does not know them yet. The engine adds to
-            them, and they are read whenever somebody asks.
+    Its vocabulary is as `with_silence` returns it: all tokens that it does not know are its last one. The engine adds
+    to ``output_ids``, negative where it does not know them yet, and they are read whenever somebody asks.
 
     Example:
         >>> words = with_silence(Vocabulary(("<t>", "</t>", "x")))

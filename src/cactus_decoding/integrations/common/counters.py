@@ -100,11 +100,9 @@ class Counters:
         self._sums.clear()
 
     def _label(self, spelling: str) -> str:
-        if spelling not in self._labels:
-            if len(self._labels) >= MAX_RULES:
-                return OTHER
+        if len(self._labels) < MAX_RULES:
             self._labels.add(spelling)
-        return spelling
+        return spelling if spelling in self._labels else OTHER
 
 
 def _prometheus_counters() -> list[Any]:
@@ -121,10 +119,6 @@ class BudgetMeter:
     A response keeps its slot when the engine takes it out of the batch for a while, as long as the engine passes the
     same object for it. One that comes back unknown counts as having spent everything: the budget holds all the same.
     What was counted of it is then not a number.
-
-    Args:
-        device: of the logits.
-        slots: how many responses are remembered.
 
     Attributes:
         spent: nats of responses with a budget, ``[slots]``.

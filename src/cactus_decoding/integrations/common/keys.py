@@ -89,10 +89,7 @@ def _check_harmless(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> No
 
 
 def named_protection(pattern: str) -> str:
-    """Return a pattern of named sets, each once and in their order.
-
-    Raises:
-        ValueError: for any other.
+    """Return a pattern of named sets, each once and in their order; raise `ValueError` for any other.
 
     Example:
         >>> named_protection("json | digits")

@@ -92,10 +92,7 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
 
 
 def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids: Tensor) -> RelaxedLogits:
-    """Return log h for rules whose h does not depend on n.
-
-    Raises:
-        ValueError: if the rule's h depends on the drafted token.
+    """Return log h for rules whose h does not depend on n; raise `ValueError` for others.
 
     Example:
         >>> from cactus_decoding import Ensemble
@@ -142,11 +139,9 @@ def costs_of(
 ) -> PositionCosts:
     """Return what some positions cost.
 
-    Args:
-        relaxed: what the rule makes of them.
-        draft_token_probs: p(n) of the drafted tokens, ``[positions]``; None for a deterministic draft.
-        audited: indices of positions and their `audited_nats`. Nobody need audit where the draft is deterministic or h
-            is the same for every drafted token: what is emitted then costs what h does.
+    A deterministic draft has no p(n). Audited are the indices of positions and their `audited_nats`, which nobody need
+    know where the draft is deterministic or h is the same for every drafted token: what is emitted then costs what h
+    does.
 
     Example:
         >>> from cactus_decoding import Cactus

@@ -65,13 +65,8 @@ class RelaxedStep:
 
     No random number is drawn here, and without budgets, audits and root-finding nothing waits for the device.
 
-    Args:
-        layout: which rows are relaxed, and by which rule.
-        meter: of the budgets.
-        counters: what to count, or None.
-        logits: the target's as they are sampled from, ``[rows, vocabulary]``.
-        token_ids: the drafted tokens, ``[rows]``; negative where there is none.
-        draft: None if it is deterministic.
+    The target's logits are as they are sampled from, ``[rows, vocabulary]``; drafted tokens, ``[rows]``, are negative
+    where there is none, and a deterministic draft has no rows.
     """
 
     def __init__(

@@ -155,12 +155,7 @@ class Assistance:
             self.assistant_model.generation_config.num_assistant_tokens = length.num_tokens
 
     def choose_drafter(self) -> Drafter:
-        """Return what the caller wants to draft with.
-
-        Raises:
-            TypeError: for what can propose nothing.
-            ValueError: for none or two, and for settings that go with another one.
-        """
+        """Return what the caller wants to draft with; refuse none, two, and settings that go with another one."""
         sources = dict.fromkeys(_SOURCES) | {name: self.given.get(name) for name in _SOURCES[2:]}
         sources |= {"drafter": self.drafter, "assistant_model": self.assistant_model}
         named = [name for name, value in sources.items() if value is not None and value is not False]

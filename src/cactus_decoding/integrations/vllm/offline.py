@@ -74,11 +74,7 @@ class StepCounts:
 
 
 def parse_engine_arguments(text: str | None) -> dict[str, Any]:
-    """Return arguments for vLLM's engine from a JSON object.
-
-    Raises:
-        ValueError: if it is none, or holds a name that vLLM does not know or that is not to be given.
-    """
+    """Return arguments for vLLM's engine from a JSON object; `ValueError` for another text or a name that is ours."""
     if text is None:
         return {}
     try:
@@ -110,12 +106,9 @@ def engine_config(
     max_num_seqs: int = 1,
     draft_sampling: str = "probabilistic",
 ) -> Any:
-    """Return vLLM's configuration of an engine, checked by vLLM itself; nothing starts.
+    """Return vLLM's configuration of an engine, which itself raises `ValueError` for what it refuses; nothing starts.
 
     A draft may be ``ngram``, 0 proposals are the target alone, and further arguments win over the defaults here.
-
-    Raises:
-        ValueError: for what vLLM refuses.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -141,11 +134,7 @@ def engine_config(
 
 
 def start_engine(config: Any, counts: StepCounts) -> Any:
-    """Return a running engine whose steps are counted.
-
-    Raises:
-        ValueError: if it does not start; the log on stderr says why.
-    """
+    """Return a running engine whose steps are counted; `ValueError` where none starts: the log on stderr says why."""
     from vllm.v1.engine.llm_engine import LLMEngine
 
     try:

@@ -18,8 +18,8 @@ from cactus_decoding.integrations.vllm.request import (
     asks_for_report,
     check_texts,
     nats_of,
+    protected_tokens,
 )
-from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.policy.importance import ImportanceWeights
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.vocabulary import Vocabulary

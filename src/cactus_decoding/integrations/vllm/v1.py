@@ -17,10 +17,9 @@ from cactus_decoding.integrations.common.batched_policy import FollowedResponse,
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_empty_steps, repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.reports import install_worker
-from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig, vocabulary_of
 from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
-from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule
 
 

@@ -28,10 +28,9 @@ from cactus_decoding.integrations.common.batched_policy import (
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.reports import install_worker
-from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig, vocabulary_of
 from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
-from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules.base import Rule
@@ -69,9 +68,6 @@ class SlotRules(RequestRules):
     """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
 
     Other arguments are those of `RequestRules`.
-
-    Args:
-        states: the runner's own state of its slots (vLLM's `RequestState`).
 
     Attributes:
         codes: of each slot's rule, ``[slots]``; `NO_RULE` without one.
@@ -157,6 +153,7 @@ class SlotRules(RequestRules):
         present = self.present.values()
         own = {request.rule: self.rule_at(request.rule, self.batch_size) for request in present}
         metered = any(math.isfinite(request.budget) for request in present)
+        importance = self.importance if any(request.limit < math.inf for request in present) else None
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
             groups=[Group(rule, rows, codes == self._code(key)) for key, rule in own.items() if rule is not None],
@@ -168,16 +165,10 @@ class SlotRules(RequestRules):
             protected=[
                 Protected(rows, self.protected_ids[pattern], self._thresholds(pattern, slots)) for pattern in patterns
             ],
-            weighed=self._weighed(rows, slots),
+            weighed=None if importance is None else Weighed(rows, importance, self.limits[slots]),
             relaxable=self._relaxable(slots, pos, token_ids),
             reporting=self.reporting if any(request.reports for request in present) else None,
         )
-
-    def _weighed(self, rows: Tensor, slots: Tensor) -> Weighed | None:
-        """Return how important rows may be; None where no request asks."""
-        if self.importance is None or all(each.limit == math.inf for each in self.present.values()):
-            return None
-        return Weighed(rows, self.importance, self.limits[slots])
 
     def _thresholds(self, pattern: str, slots: Tensor) -> Tensor:
         """Return the thresholds of rows whose requests have a pattern, infinite in the others, ``[rows]``."""
