@@ -126,8 +126,7 @@ def audit_beside(
 ) -> Audit:
     """Return what `audit` does beside tokens that are proposed in any case, for float64 rows that are distributions.
 
-    ``drawn`` is the law of the token that is judged: the draft's without the fixed tokens, ``[..., tokens]`` and all
-    different, or all on the first of them.
+    The token that is judged has the law ``drawn``: the draft's without the fixed tokens, or all on the first of these.
 
     Example:
         >>> target, drawn = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.0, 0.0, 1.0]).double()

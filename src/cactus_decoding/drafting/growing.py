@@ -118,9 +118,8 @@ def grow(
 ) -> GrowingTree:
     """Grow a tree of up to ``limit`` levels; of each those tokens are read that may get children of the draft.
 
-    Tokens that are looked up in the text are children in any case, and so stand beside what the draft adds.
-
-    Rows that ``read`` gives are logits and what children are drawn from, ``[nodes, vocabulary]``.
+    Tokens that are looked up in the text are children in any case, and so stand beside what the draft adds. ``read``
+    gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
     """
     tree, growth, nodes = GrowingTree(), shape.grow(limit), [ROOT]
     found = LookedUp.of(branches, shape.num_looked_up, shape.max_children)

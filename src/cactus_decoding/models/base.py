@@ -171,8 +171,7 @@ class BaseCachedModel(ABC):
     def read_on(self, text: list[int]) -> int:
         """Keep what the cache shares with a text's beginning, at most all but its last token; return how much is left.
 
-        That token is read again, because nobody keeps the logits behind it. A window or a state may have lost some
-        more.
+        That token is read again, as nobody keeps the logits behind it. A window or a state may have lost some more.
         """
         shared = min(num_shared(self._token_ids, text), len(text) - 1)
         if shared > 0:
@@ -273,8 +272,8 @@ class BaseCachedModel(ABC):
         return positions, mask
 
 
-def num_shared(some: Sequence[int], others: Sequence[int]) -> int:
-    """Return with how many equal numbers two sequences of one type begin; slices are compared, which takes no loop.
+def num_shared(some: Sequence[object], others: Sequence[object]) -> int:
+    """Return with how many equal items two sequences of one type begin; slices are compared, which takes no loop.
 
     Example:
         >>> num_shared([1, 2, 3, 4], [1, 2, 5]), num_shared([1, 2], [1, 2, 3]), num_shared([], [1])

@@ -16,11 +16,11 @@ class StatefulForward(Forward, Protocol):
 
     def can_undo(self, count: int) -> bool:
         """Say whether `undo` will be able to take back the last tokens of a block that long."""
-        ...
+        return False
 
     def undo(self, length: int, prefix: int) -> bool:
         """Take the last tokens back without a copy, or change nothing; say which."""
-        ...
+        return False
 
     def copy_state(self) -> Any:
         """Return a copy of what is kept beside keys and values."""

@@ -43,10 +43,8 @@ class Tokenizer(Protocol):
 def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) -> str:
     r"""Return the prompt that the model's chat template makes of a user's message.
 
-    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them.
-
-    What a tokenizer puts before every text is left out where the template writes it too, for it must not stand there
-    twice.
+    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. What a
+    tokenizer puts before every text is left out where the template writes it too: it must not stand there twice.
 
     Raises:
         ValueError: for a tokenizer without a template, or one whose template fails or leaves out ``system``.

@@ -12,8 +12,10 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
+from cactus_decoding.models.recurrent import StatefulForward
 
-class GeneralForward:
+
+class GeneralForward(StatefulForward):
     """Calls the model with transformers' own cache.
 
     The last call's outputs are kept only where there are ``extra_inputs``, keyword arguments of each call.
@@ -83,14 +85,6 @@ class GeneralForward:
     def restore(self, saved: tuple[DynamicCache, int]) -> None:
         """Take a copy, which nobody else has."""
         self._cache, self._trimmed = saved
-
-    def can_undo(self, count: int) -> bool:
-        """Return False; see `StatefulForward`."""
-        return False
-
-    def undo(self, length: int, prefix: int) -> bool:
-        """Return False."""
-        return False
 
     def copy_state(self) -> list[dict[str, dict[int, Tensor]]]:
         """Return copies of the states of each layer that has some."""

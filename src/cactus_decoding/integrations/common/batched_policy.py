@@ -235,8 +235,8 @@ def admitted(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
     Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
     cost, infinite or NaN, and so is every position once the budget is used up. Nothing waits for the device.
 
-    Costs are nats of each position if it is relaxed, ``[requests, positions]`` in float64; what was spent before, and
-    the budgets, ``[requests]``, are infinite where nothing is metered.
+    Costs are nats of each position if it is relaxed, ``[requests, positions]`` in float64; budgets are infinite where
+    nothing is metered.
 
     Example:
         >>> one = torch.tensor([1.0])

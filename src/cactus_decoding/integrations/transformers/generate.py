@@ -30,11 +30,7 @@ from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
 from cactus_decoding.generation.settings import DECODING, PARTS
 from cactus_decoding.integrations.transformers.assistance import SETTINGS, Assistance, ScheduledLength
-from cactus_decoding.integrations.transformers.call import (
-    check_not_synced,
-    named_arguments_of_generate,
-    random_source,
-)
+from cactus_decoding.integrations.transformers.call import check_not_synced, named_arguments_of_generate, random_source
 from cactus_decoding.integrations.transformers.positions import position_limit, read_in_blocks
 from cactus_decoding.integrations.transformers.request import (
     ProcessedProbs,

@@ -83,11 +83,7 @@ class SlotRules(RequestRules):
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        states: Any,
-        counters: Counters | None = None,
-        vocabulary: Vocabulary | None = None,
+        self, config: ServerConfig, states: Any, counters: Counters | None = None, vocabulary: Vocabulary | None = None
     ) -> None:
         super().__init__(config, states.device, states.max_num_reqs, counters, vocabulary)
         slots, device = states.max_num_reqs, states.device
