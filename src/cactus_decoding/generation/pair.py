@@ -30,8 +30,7 @@ from cactus_decoding.zoo import BUNDLED
 class Reservation(AbstractContextManager["Reservation"]):
     """What the response that runs on a pair holds, until it is left; the pair has only a weak reference to it.
 
-    Attributes:
-        active: whether the response may take further steps.
+    It is ``active`` while the response may take further steps.
     """
 
     active: bool = True

@@ -93,12 +93,7 @@ class OneHotLaw(Law):
 class Position:
     """A token of a proposal, or the text itself, that has children: some *fixed* ones, then some that are drawn.
 
-    Nothing is worked out before it is asked for.
-
-    Args:
-        rows: of both models in this step.
-        node: which token of the proposal, -1 for the text.
-        lazy: the target's rows, where they may be known in part.
+    Nothing is worked out before it is asked for: the target's rows may be known in part (``lazy``).
 
     Attributes:
         node: the token, as a node of the proposal.

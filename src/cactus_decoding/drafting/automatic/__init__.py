@@ -79,36 +79,32 @@ class AutoLength(PerResponse):
         chooser = Chooser(self.times(target, drafter), self.max_draft_tokens, drafts=not copies, num_tokens=num_tokens)
         shortest = drafter.min_ngram_size if isinstance(drafter, NgramDrafter) else 1
         lookup = drafter if isinstance(drafter, SuffixDrafter) else SuffixDrafter()
-        return chooser, ChoosingDrafter(None if copies else drafter, chooser, lookup, shortest)
+        return chooser, ChoosingDrafter(drafter, chooser, lookup, shortest)
 
 
 class ChoosingDrafter(Drafter):
     """Copies where the text repeats itself, asks another drafter where that pays, and else proposes nothing.
 
     The choice is made from the text and from what was kept before, never from what is drawn, so the law stays the
-    rule's.
-
-    So much of the text's end as ``shortest`` must have stood before for what followed to be copied.
+    rule's. At least ``shortest`` tokens of the text's end must have stood before for what followed to be copied.
     """
 
-    def __init__(self, drafter: Drafter | None, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
+    def __init__(self, drafter: Drafter, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
         self._drafter, self._chooser, self._lookup, self._shortest = drafter, chooser, lookup, shortest
-        self.max_length = None if drafter is None else drafter.max_length
+        self.max_length = drafter.max_length
         self._match, self._length = Match(0, [], []), 0  # behind the text as it was in the last step
         self._read: list[int] = []  # what the other drafter has seen
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Tell both."""
         self._lookup.begin_response(target, length)
-        if self._drafter is not None:
-            self._drafter.begin_response(target, length)
+        self._drafter.begin_response(target, length)
         if isinstance(self._drafter, ModelDrafter):
             self._drafter.singly = self._chooser.times.singly
 
     def reset(self) -> None:
         """Have the other drafter forget the last response."""
-        if self._drafter is not None:
-            self._drafter.reset()
+        self._drafter.reset()
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
@@ -122,7 +118,7 @@ class ChoosingDrafter(Drafter):
         room = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
         unread = len(token_ids) - 1 - num_shared(self._read, token_ids[:-1])
         choice = self._chooser.choose(self._match, limit, room, unread, first=not self._read)
-        if choice.way == "draft" and self._drafter is not None:
+        if choice.way == "draft":
             proposal = self._drafter.propose(token_ids, choice.count, to_probs, generator)
             self._read = token_ids + proposal.token_ids[:-1]
             return proposal

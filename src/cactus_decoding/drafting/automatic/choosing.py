@@ -52,12 +52,8 @@ class Chooser(LearnsNothing):
     t being what plain sampling takes for as many tokens and V(1) a pass over one, beside what the draft needs to read
     the prompt: only a step that cannot lose more than the account holds is taken.
 
-    Args:
-        times: of passes.
-        max_draft_tokens: proposals per step at most.
-        drafts: whether there is anything to draft with, beside copying.
-        num_tokens: that the response may have; within them, and within 128, the time in which a draft reads the prompt
-            is to come back.
+    Within ``num_tokens``, which the response may have, and within 128, the time in which a draft reads the prompt is to
+    come back; ``drafts`` says whether there is anything to draft with, beside copying.
     """
 
     fixed: ClassVar[bool] = False

@@ -67,8 +67,6 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 class SlotRules(RequestRules):
     """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
 
-    Other arguments are those of `RequestRules`.
-
     Attributes:
         codes: of each slot's rule, ``[slots]``; `NO_RULE` without one.
         budgets: in nats, infinite without one, ``[slots]``.
