@@ -35,15 +35,10 @@ class RuleSettings:
 class ProposalSettings:
     """What a step proposes and how that is verified, as it is spelled."""
 
-    num_speculative_tokens: Annotated[
-        str | None,
-        Knob(
-            "Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may be none; "
-            "'confidence:threshold=0.4' to stop where it is unsure; or 'adaptive' to learn from the times of steps.",
-            metavar="N",
-            shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}",
-        ),
-    ] = None
+    num_speculative_tokens: Annotated[str | None, Knob(
+        "Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may be none; "
+        "'confidence:threshold=0.4' to stop where it is unsure; or 'adaptive' to learn from the times of steps.",
+        metavar="N", shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}")] = None  # fmt: skip
     tree: Annotated[str | None, Knob(
         "Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of them, and so on, "
         "'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is worth its time.",

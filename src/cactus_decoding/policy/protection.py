@@ -75,15 +75,9 @@ class Protection:
         tensor([False,  True,  True, False])
     """
 
-    pattern: Annotated[
-        str,
-        Knob(
-            "Judge losslessly where the target may write a token of this kind: "
-            f"{', '.join(PATTERNS)}, several joined by '|', or a regular expression over a token's text.",
-            flat="protect",
-            metavar="PATTERN",
-        ),
-    ]
+    pattern: Annotated[str, Knob(
+        f"Judge losslessly where the target may write a token of this kind: {', '.join(PATTERNS)}, several joined by "
+        "'|', or a regular expression over a token's text.", flat="protect", metavar="PATTERN")]  # fmt: skip
     threshold: Annotated[float, Knob(
         "The largest probability of such tokens at which a position may be relaxed.", ge=0, le=1,
         flat="protect_threshold", metavar="P")] = 0.01  # fmt: skip
