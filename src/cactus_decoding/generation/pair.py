@@ -28,10 +28,7 @@ from cactus_decoding.zoo import BUNDLED
 
 @dataclass(eq=False)
 class Reservation(AbstractContextManager["Reservation"]):
-    """What the response that runs on a pair holds, until it is left; the pair has only a weak reference to it.
-
-    It is ``active`` while the response may take further steps.
-    """
+    """What the response that runs on a pair holds, ``active`` until it is left; the pair only refers to it weakly."""
 
     active: bool = True
 

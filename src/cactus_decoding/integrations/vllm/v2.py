@@ -113,15 +113,13 @@ class SlotRules(RequestRules):
             marked = FollowedResponse(Phases(0, phases.relax_within), self.vocabulary, (), [])
             request = dataclasses.replace(request, response=marked)
         self.requests[req_idx] = request
-        self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
+        code = self._codes.setdefault(request.rule, len(self._codes))
+        self.codes[req_idx], self.budgets[req_idx] = code, request.budget
         self.meter_slots[req_idx], self.reporting[req_idx] = request.meter_slot or 0, request.reports
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
         self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.limit
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
         return True
-
-    def _code(self, rule: Rule) -> int:
-        return self._codes.setdefault(rule, len(self._codes))
 
     def apply_staged_writes(self) -> None:
         """Do nothing: what concerns a slot is written when its request is added."""
@@ -150,7 +148,7 @@ class SlotRules(RequestRules):
         importance = self.importance if any(request.limit < math.inf for request in present) else None
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
-            groups=[Group(rule, rows, codes == self._code(key)) for key, rule in own.items() if rule is not None],
+            groups=[Group(rule, rows, codes == self._codes[key]) for key, rule in own.items() if rule is not None],
             requests=slots,
             depths=local_pos,
             width=num_speculative_tokens + 1,
