@@ -126,12 +126,7 @@ def audit_beside(
 ) -> Audit:
     """Return what `audit` does beside tokens that are proposed in any case, for float64 rows that are distributions.
 
-    Args:
-        rule: the rule.
-        target: q, ``[..., vocabulary]``.
-        draft: the draft's whole rows; None where it has none.
-        drawn: the law of the token that is judged: the draft's without the fixed tokens, or all on the first of them.
-        fixed_token_ids: ``[..., tokens]``, all different.
+    The token that is judged has the law ``drawn``: the draft's without the fixed tokens, or all on the first of these.
 
     Example:
         >>> target, drawn = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.0, 0.0, 1.0]).double()
@@ -146,10 +141,7 @@ def audit_beside(
 
 
 def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
-    """Return what `audit` does for float64 rows that are distributions; nothing is checked but that they are numbers.
-
-    Raises:
-        ValueError: for NaN.
+    """Return what `audit` does for float64 rows that are distributions; only NaN is refused, with `ValueError`.
 
     Example:
         >>> rows = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
@@ -201,11 +193,8 @@ def judge_every_token(rule: AcceptanceRule, target_probs: Tensor, draft_probs: T
 def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> Tensor:
     """Return the probability that each token is emitted by recovery, ``[..., vocabulary]``.
 
-    Args:
-        target: rows q that recovery starts from.
-        draft: rows p.
-        scale: s of some tokens as the drafted one, ``[..., tokens]``.
-        rejected: probability that each of them is drafted and rejected; that of all others is 0.
+    The scales s are those of some tokens as the drafted one, ``[..., tokens]``; ``rejected`` is the probability that
+    each of them is drafted and rejected, which is 0 for all others.
     """
     count = target.shape[:-1].numel()
     rows = [part.reshape(count, part.shape[-1]) for part in (target, draft, scale, rejected)]

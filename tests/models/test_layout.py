@@ -8,7 +8,7 @@ from support.tiny_architectures import LEAN_CONFIGS, perturbed, plain_logits, ra
 from transformers import LlamaForCausalLM
 
 from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.models.layout import lay_out_for_small_products
+from cactus_decoding.models.loading import lay_out_for_small_products
 
 
 def test_the_layout_changes_no_value_and_can_be_saved(tmp_path):

@@ -17,8 +17,8 @@ from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import SECONDS, about, counting
+from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length, is_tree
 from cactus_decoding.drafting.registry import check_names
-from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, is_tree, read_length
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
         warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
     parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
     for part in parts:
-        read_length(part)  # raises before any work
+        as_draft_length(part)  # raises before any work
     return unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
 
 

@@ -14,8 +14,8 @@ import typer
 
 from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.cli import notes, raise_when_interrupted
+from cactus_decoding.drafting.lengths import as_draft_length, as_tree
 from cactus_decoding.drafting.registry import is_drafter, parse_drafter
-from cactus_decoding.drafting.spelling import read_length, read_tree
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.verification.declarations import read_scheme
@@ -220,9 +220,9 @@ def _check_value(name: str, value: object) -> None:
         read_scheme(value)
     elif name == "tree":
         for text in _texts(value):
-            read_tree(text)
+            as_tree(text)
     elif name == "num_speculative_tokens" and isinstance(value, str):
-        read_length(value)
+        as_draft_length(value)
     elif value is not None and not isinstance(value, (list, tuple)):
         SETTINGS[name].check(value)
 

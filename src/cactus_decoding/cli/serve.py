@@ -152,7 +152,7 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
     It says why there are no trees.
     """
     from cactus_decoding.arguments.values import check_integer, shown
-    from cactus_decoding.drafting.spelling import is_tree
+    from cactus_decoding.drafting.lengths import is_tree
     from cactus_decoding.generation.settings import AUTO
 
     if text is not None and text.strip() == AUTO and engine == "vllm":

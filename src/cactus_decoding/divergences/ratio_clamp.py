@@ -188,11 +188,7 @@ def clamp_bounds(
 ) -> tuple[Tensor, Tensor]:
     """Return (e^lo, e^hi) of each row, ``[..., 1]``, such that clamp(p, q e^lo, q e^hi) sums to 1.
 
-    Args:
-        target_probs: q, ``[..., vocabulary]``.
-        draft_probs: p, ``[..., vocabulary]``.
-        width: hi - lo in nats, in [0, 500].
-        max_kl: instead of the width, what KL(h || q) may be at most, in nats.
+    The width, hi - lo, is in [0, 500]; instead of it, ``max_kl`` is what KL(h ‖ q) may be at most. Both are in nats.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])
@@ -229,12 +225,7 @@ def _solve_row(
 
 
 class RatioClamp:
-    r"""h = clamp(p, q e^lo, q e^(lo + width)), whose sums are looked up in the ratio order.
-
-    Args:
-        target_probs: q, ``[..., vocabulary]``.
-        draft_probs: p, ``[..., vocabulary]``.
-    """
+    r"""h = clamp(p, q e^lo, q e^(lo + width)), whose sums are looked up in the ratio order."""
 
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
         self.table: RatioOrder = order_by_ratio(target_probs, draft_probs)

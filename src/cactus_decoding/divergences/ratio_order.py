@@ -36,12 +36,7 @@ class RatioOrder(NamedTuple):
 
 
 def order_by_ratio(target_probs: Tensor, draft_probs: Tensor) -> RatioOrder:
-    """Sort rows by p / q, in float64.
-
-    Args:
-        target_probs: q, ``[..., vocabulary]``.
-        draft_probs: p, ``[..., vocabulary]``.
-    """
+    """Sort rows by p / q, in float64."""
     q, p = target_probs.double(), draft_probs.double()
     ratios, order = likelihood_ratio(q, p).sort(-1)
     p, q = p.gather(-1, order), q.gather(-1, order)

@@ -42,10 +42,6 @@ def without(rows: Tensor, token_ids: Tensor) -> Tensor:
 
     It is the law of a token that is drawn beside others which are proposed in any case.
 
-    Args:
-        rows: ``[..., vocabulary]``.
-        token_ids: ``[..., tokens]``.
-
     Example:
         >>> without(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0])).tolist()
         [0.0, 0.5, 0.5]

@@ -8,12 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-)
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation import candidate_generator as generators
 from transformers.generation.candidate_generator import CandidateGenerator
 

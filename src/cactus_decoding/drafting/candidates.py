@@ -193,22 +193,19 @@ class CandidateGeneratorDrafter(Drafter):
     def _ask(self, ids: Tensor, kept: int | None) -> tuple[Tensor, Tensor | None]:
         """Return the sequence with candidates, and their scores if there are any."""
         assert self._generator is not None
+        seen: dict[str, Any] = {}
+        if self._generator.requires_model_outputs and self._target is not None:
+            positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+            seen = {
+                "model_kwargs": {"position_ids": positions, "attention_mask": None},
+                "model_outputs": self._target.outputs,
+                "is_first_iteration": kept is None,
+                "n_last_matches": kept or 0,
+            }
         try:
-            return self._generator.get_candidates(ids, **self._observations(ids, kept))  # type: ignore[no-any-return]
+            return self._generator.get_candidates(ids, **seen)  # type: ignore[no-any-return]
         except recipes.NoRoomError:
             return ids, None
-
-    def _observations(self, ids: Tensor, kept: int | None) -> dict[str, Any]:
-        """Return what generators that look at the target want to know."""
-        if self._generator is None or not self._generator.requires_model_outputs or self._target is None:
-            return {}
-        positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
-        return {
-            "model_kwargs": {"position_ids": positions, "attention_mask": None},
-            "model_outputs": self._target.outputs,
-            "is_first_iteration": kept is None,
-            "n_last_matches": kept or 0,
-        }
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return the law of each candidate, ``[candidates, vocabulary]``."""

@@ -69,13 +69,8 @@ class GrowingTree:
     ) -> list[int]:
         """Give some nodes children and return their places; how many, and which are drawn, is settled before any is.
 
-        Args:
-            nodes: of the last level, ascending.
-            logits: of the draft behind each, ``[nodes, vocabulary]``.
-            probs: what children are drawn from, likewise.
-            splits: how many each gets beside those that were looked up.
-            looked_up: tokens that are children of each in any case.
-            choose: chooses the others.
+        Nodes ascend, logits and probs are ``[nodes, vocabulary]``, and splits say how many children each gets beside
+        those that were looked up, which it has in any case.
         """
         kinds = [(split, len(tokens)) for split, tokens in zip(splits, looked_up, strict=True)]
         chosen: dict[int, tuple[list[int], list[bool]]] = {}
@@ -123,14 +118,8 @@ def grow(
 ) -> GrowingTree:
     """Grow a tree of up to ``limit`` levels; of each those tokens are read that may get children of the draft.
 
-    Tokens that are looked up in the text are children in any case, and so stand beside what the draft adds.
-
-    Args:
-        shape: says how it grows.
-        branches: what followed where the text repeats itself, the best first.
-        limit: of its levels.
-        read: gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
-        choose: chooses children.
+    Tokens that are looked up in the text are children in any case, and so stand beside what the draft adds. ``read``
+    gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
     """
     tree, growth, nodes = GrowingTree(), shape.grow(limit), [ROOT]
     found = LookedUp.of(branches, shape.num_looked_up, shape.max_children)

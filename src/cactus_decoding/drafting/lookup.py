@@ -30,10 +30,7 @@ class LookedUp:
     def of(cls, branches: Iterable[list[int]], max_nodes: int, max_children: Callable[[int], int]) -> LookedUp:
         """Return as many of some branches as there is room for, the first ones first.
 
-        Args:
-            branches: tokens that may follow the text.
-            max_nodes: how many tokens there may be in all.
-            max_children: how many may follow a token that follows so many others; see `TreeShape.max_children`.
+        There may be ``max_nodes`` in all; see `TreeShape.max_children` for how many may follow a token.
 
         Example:
             >>> LookedUp.of([[5, 6], [5, 7], [8]], 3, lambda depth: 2)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from cactus_decoding.models.base import num_shared
+
 END = -1
 """Stands behind each of several texts in one index: no token, so no match reaches over it."""
 _VOTING = 5
@@ -38,9 +40,6 @@ class SuffixIndex:
     It is deterministic in the text, so what it proposes has the law of a single token. Sources: Saxena (2023); Oliaro
     et al. (arXiv 2411.04975), who keep whole suffix trees.
 
-    Args:
-        token_ids: the text to begin with.
-
     Example:
         >>> SuffixIndex([5, 6, 7, 8, 9, 5, 6, 7]).longest(2)
         Match(size=3, token_ids=[8, 9], support=[3.0, 4.0])
@@ -63,7 +62,7 @@ class SuffixIndex:
     def follow(self, token_ids: list[int]) -> None:
         """Take another text in the place of this one, which it usually goes on from: their beginning is kept."""
         self._mend()
-        known = _shared(self.token_ids, token_ids)
+        known = num_shared(self.token_ids, token_ids)
         for token in reversed(self.token_ids[known:]):
             self._last[token] = self._before.pop()
         del self.token_ids[known:]
@@ -77,9 +76,7 @@ class SuffixIndex:
     def places(self, text: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
         """Yield the places behind earlier ones of a text's last token, latest first, and how much of its end precedes.
 
-        Args:
-            text: the index's own, or another.
-            most: tokens that are compared.
+        The text may be the index's own, or another; up to ``most`` tokens are compared.
         """
         own = self.token_ids
         place = self._last.get(text[-1], -1) if text else -1
@@ -95,10 +92,8 @@ class SuffixIndex:
     def continuations(self, limit: int, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Iterator[list[int]]:
         """Yield up to ``limit`` tokens behind each earlier place of the end, the longest and latest match first.
 
-        Args:
-            limit: of the tokens behind a match, 1 or more.
-            max_ngram_size: matches longer than this are as good as one of this length.
-            min_ngram_size: shorter matches do not count.
+        Of matches longer than ``max_ngram_size`` none is better than another; shorter ones than ``min_ngram_size`` do
+        not count.
 
         Example:
             >>> [*SuffixIndex([5, 6, 9, 7, 6, 8, 5, 6]).continuations(2)]
@@ -118,10 +113,6 @@ class SuffixIndex:
 
         Places with five tokens or more all have a voice, of equal numbers the latest wins, and from its own end the
         text is taken to go on alike.
-
-        Args:
-            limit: of the tokens.
-            others: indices of other texts, in which its end is looked for too.
         """
         text, best = self.token_ids, 0
         found: list[tuple[list[int], int]] = []
@@ -159,17 +150,3 @@ def _common_end(text: list[int], other: list[int], end: int) -> int:
     while size < limit and other[end - 1 - size] == text[-1 - size]:
         size += 1
     return size
-
-
-def _shared(text: list[int], other: list[int]) -> int:
-    """Return how many tokens two texts begin with alike, which is usually all of the first."""
-    if text == other[: len(text)]:
-        return len(text)
-    low, high = 0, min(len(text), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if text[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

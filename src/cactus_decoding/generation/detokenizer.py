@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from cactus_decoding.models.base import num_shared
+
 if TYPE_CHECKING:
     from cactus_decoding.models.tokenizers import Tokenizer
 
@@ -29,10 +31,6 @@ class IncrementalDetokenizer(Generic[Told]):
 
     A token may hold a part of a UTF-8 character: the character belongs to the token that completes it. The text that
     might turn out to begin a stop string is held back too.
-
-    Args:
-        tokenizer: to decode with.
-        stop: stop strings.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -63,7 +61,7 @@ class IncrementalDetokenizer(Generic[Told]):
         settled, parts = len(self._decode(self._context)), []
         for count, (_, fate) in enumerate(self._waiting, start=1):
             text = self._decode(self._context + waiting[:count])
-            end = max(settled, _length_shared(text, whole))
+            end = max(settled, num_shared(text, whole))
             parts.append(TextPart(whole[settled:end], fate))
             settled = end
         self._context, self._waiting = waiting or self._context, []
@@ -93,8 +91,3 @@ class IncrementalDetokenizer(Generic[Told]):
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-
-def _length_shared(text: str, other: str) -> int:
-    """Return the length of the longest common beginning."""
-    return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))

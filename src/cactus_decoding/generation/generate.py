@@ -129,11 +129,8 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
 
 def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:
     """Yield the outcomes of a response that has the pair for itself."""
-    reservation = pair.reserve()
-    try:
+    with pair.reserve():
         yield from outcomes
-    finally:
-        reservation.active = False
 
 
 def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:

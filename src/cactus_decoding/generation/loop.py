@@ -24,11 +24,7 @@ StopCheck = Callable[[list[int]], bool]
 class StoppingCriteria:
     """Ends a response at a stop token, or as soon as its text holds a stop string.
 
-    Args:
-        token_ids: stop tokens.
-        strings: stop strings; not empty ones.
-        tokenizer: to read the response with.
-        prompt_length: tokens of the prompt, in which nothing is looked for.
+    Nothing is looked for in the prompt.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -26,14 +27,14 @@ from cactus_decoding.zoo import BUNDLED
 
 
 @dataclass(eq=False)
-class Reservation:
-    """What the response that runs on a pair holds; the pair has no more than a weak reference to it.
-
-    Attributes:
-        active: whether the response may take further steps.
-    """
+class Reservation(AbstractContextManager["Reservation"]):
+    """What the response that runs on a pair holds, ``active`` until it is left; the pair only refers to it weakly."""
 
     active: bool = True
+
+    def __exit__(self, *_: object) -> None:
+        """Give the pair up."""
+        self.active = False
 
 
 @dataclass(eq=False)
@@ -100,11 +101,8 @@ class Pair:
         Raises:
             RuntimeError: while a response runs on the pair.
         """
-        held = self.reserve()
-        try:
+        with self.reserve():
             self._empty()
-        finally:
-            held.active = False
 
     def _empty(self) -> None:
         self.target.reset()
@@ -126,10 +124,8 @@ class Pair:
             held = self.reserve()
         except RuntimeError:
             return
-        try:
+        with held:
             length.prepare(self.target, self.drafter)
-        finally:
-            held.active = False
 
     def check(self, request: Request) -> None:
         """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""

@@ -17,24 +17,9 @@ NEEDS_BLOCKS = (
 
 
 def check_scheme(
-    verification: str,
-    rule: AcceptanceRule,
-    length: DraftLength,
-    tree: TreeShape | None,
-    *,
-    limited: bool,
-    paced: bool,
+    verification: str, rule: AcceptanceRule, length: DraftLength, tree: TreeShape | None, *, limited: bool, paced: bool
 ) -> None:
-    """Raise `ValueError` where the way to verify excludes what is proposed, the rule, a budget, a policy or a pace.
-
-    Args:
-        verification: its spelling.
-        rule: the request's.
-        length: of chains.
-        tree: the shape of trees; None for chains.
-        limited: whether there is a budget, or a policy.
-        paced: whether the budget is paced.
-    """
+    """Raise `ValueError` where the way to verify excludes proposals, rule, limits (a budget or policy), or a pace."""
     (scheme, knobs), what = read_scheme(verification), f"{verification} verification"
     if tree is None and not scheme.chains:
         raise ValueError(

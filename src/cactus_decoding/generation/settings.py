@@ -35,15 +35,10 @@ class RuleSettings:
 class ProposalSettings:
     """What a step proposes and how that is verified, as it is spelled."""
 
-    num_speculative_tokens: Annotated[
-        str | None,
-        Knob(
-            "Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may be none; "
-            "'confidence:threshold=0.4' to stop where it is unsure; or 'adaptive' to learn from the times of steps.",
-            metavar="N",
-            shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}",
-        ),
-    ] = None
+    num_speculative_tokens: Annotated[str | None, Knob(
+        "Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may be none; "
+        "'confidence:threshold=0.4' to stop where it is unsure; or 'adaptive' to learn from the times of steps.",
+        metavar="N", shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}")] = None  # fmt: skip
     tree: Annotated[str | None, Knob(
         "Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of them, and so on, "
         "'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is worth its time.",
@@ -91,10 +86,8 @@ def with_usual_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dic
     Relaxed rules have a fixed number where steps are judged as a whole: there the proposals at a position must have the
     same law in every step.
 
-    Args:
-        settings: by flat names.
-        automatic: whether it can be chosen: the bundled pair has a number that suits it, and some drafters have to be
-            asked in every step.
+    What pays can be chosen (``automatic``) for other pairs than the bundled one, which has a number that suits it, and
+    for drafters that need not be asked in every step.
 
     Example:
         >>> with_usual_proposals({"rule": "lossless"}, automatic=True)

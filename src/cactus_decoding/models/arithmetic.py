@@ -28,11 +28,6 @@ def arithmetic(dtype: torch.dtype, device: torch.device, *, eager: bool) -> Arit
 
     In 16 bits two ways to round are equally near to the truth, but an answer that is to be that of another program must
     take its way: in bfloat16 each step loses all but 8 binary digits, and what is likeliest often hangs on the last.
-
-    Args:
-        dtype: of the weights.
-        device: likewise.
-        eager: whether the model's attention is the one that transformers calls ``eager``.
     """
     if dtype.itemsize > 2:
         return Arithmetic(_fused_norm, _fused_rotate, _grouped_attention, groups=True)

@@ -40,8 +40,7 @@ class Forward(Protocol):
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
 
-        Returns:
-            How many are left: fewer of a prefix where some of it are lost, 0 where all are.
+        Return how many are left: fewer of a prefix where some of it are lost, 0 where all are.
         """
         ...
 
@@ -56,12 +55,7 @@ class Forward(Protocol):
 
 @dataclass(frozen=True)
 class SavedText:
-    """A copy of a cache.
-
-    Attributes:
-        token_ids: that it holds.
-        state: as `Forward.save` returned it.
-    """
+    """A copy of a cache: the tokens that it holds, and its state as `Forward.save` returned it."""
 
     token_ids: list[int]
     state: Any
@@ -175,12 +169,9 @@ class BaseCachedModel(ABC):
         return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self._saved)))
 
     def read_on(self, text: list[int]) -> int:
-        """Keep what the cache shares with the beginning of a text, at most all but its last token, and nothing else.
+        """Keep what the cache shares with a text's beginning, at most all but its last token; return how much is left.
 
-        That token is read again, because nobody keeps the logits behind it.
-
-        Returns:
-            How many tokens are left: fewer than are shared where a window or a state has lost some.
+        That token is read again, as nobody keeps the logits behind it. A window or a state may have lost some more.
         """
         shared = min(num_shared(self._token_ids, text), len(text) - 1)
         if shared > 0:
@@ -281,8 +272,8 @@ class BaseCachedModel(ABC):
         return positions, mask
 
 
-def num_shared(some: Sequence[int], others: Sequence[int]) -> int:
-    """Return with how many equal numbers two sequences of one type begin; slices are compared, which takes no loop.
+def num_shared(some: Sequence[object], others: Sequence[object]) -> int:
+    """Return with how many equal items two sequences of one type begin; slices are compared, which takes no loop.
 
     Example:
         >>> num_shared([1, 2, 3, 4], [1, 2, 5]), num_shared([1, 2], [1, 2, 3]), num_shared([], [1])
@@ -312,16 +303,7 @@ def check_fits(role: str, window: int | None, prompt_length: int, num_speculativ
 
 
 def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
-    """Read what a model has not read of a text, and a proposal behind it: return the logits behind the text and each.
-
-    Args:
-        model: whose cache holds the beginning of the text.
-        text: at least one token longer than that.
-        proposal: whose tokens follow the text.
-
-    Returns:
-        Logits, ``[len(proposal.token_ids) + 1, vocabulary]``.
-    """
+    """Read what is unread of a text, and a proposal behind it; return the logits behind the text and each proposal."""
     token_ids = proposal.token_ids
     if not proposal.branches:  # a chain needs no mask, which for a prompt would grow with its square
         return model.append([*text[model.length :], *token_ids], rows=len(token_ids) + 1)

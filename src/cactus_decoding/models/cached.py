@@ -143,9 +143,7 @@ class CachedModel(BaseCachedModel):
 def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> None:
     """Raise `ValueError` for a model that cannot take part in draft-and-verify decoding.
 
-    Args:
-        model: of transformers.
-        by_copies: whether copies of a recurrent state may be gone back to, where a block reads on from a state.
+    Copies of a recurrent state may be gone back to (``by_copies``) where a block reads on from a state.
     """
     from cactus_decoding.models.transformers import check_fills_cache
 

@@ -150,12 +150,7 @@ class StaticCache:
     Who reads it keeps the length, so a rollback is a smaller number and no work. Capacity doubles when it runs out, so
     a response of n tokens copies no more than n of them, and a step copies none.
 
-    Args:
-        layers: how many.
-        heads: key and value heads.
-        head_dim: numbers in each of them.
-        like: a tensor of the dtype and on the device that are wanted.
-        max_length: how many tokens to reserve at most, unless more are asked for.
+    No more than ``max_length`` tokens are reserved unless more are asked for.
     """
 
     MIN_CAPACITY = 256

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
 _LONGEST = 300
+_SMALL = 2**18
+"""Entries of a matrix; beyond, products of several rows are no faster."""
 logger = logging.getLogger(__name__)
 """Tells in which precision weights are read, where that is not the one they are stored in."""
 
@@ -68,10 +70,7 @@ def only_cached(role: str, name: str | Path) -> bool:
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
     """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
 
-    Args:
-        role: whose it is, such as ``target``.
-        name: a folder, a GGUF file, or a name on the hub.
-        local: whether to take only what was fetched before; see `only_cached`.
+    With ``local`` only what was fetched before is taken; see `only_cached`.
     """
     if (gguf := parse_gguf(name)) is not None:
         from cactus_decoding.models.llama_cpp.tokenizer import GgufTokenizer
@@ -96,7 +95,6 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
-    from cactus_decoding.models.layout import lay_out_for_small_products
     from cactus_decoding.models.partial_head import propose_from
 
     faster = faster_dtype(name, device, local=local) if dtype == "auto" else None
@@ -124,6 +122,30 @@ def load_model(
     if role != "target" and (part := getattr(model.config, CONFIGURED, None)):
         propose_from(model, part)
     return model
+
+
+def lay_out_for_small_products(model: PreTrainedModel) -> None:
+    """Store a CPU model's small float32 matrices column by column, in place: the same values, a fifth faster to use.
+
+    BLAS reads matrices that are stored ``[in, out]`` faster in products of a few rows. Shapes stay as they are, only
+    strides change, and no memory is added. Matrices that are shared with the embedding stay row by row for it.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+        >>> lay_out_for_small_products(model)
+        >>> model[0].weight.shape, model[0].weight.stride()
+        (torch.Size([2, 3]), (1, 2))
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and id(module.weight) not in embeddings:
+            weight = module.weight
+            small = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() <= _SMALL
+            # of one row or column the transpose is the same memory already
+            if small and weight.is_contiguous() and min(weight.shape) > 1:
+                columns = weight.data.t().contiguous()
+                # back into its own memory: new blocks would leave the old ones as holes in the heap
+                weight.data = weight.data.view(columns.shape).copy_(columns).t()
 
 
 def stored_dtype(name: str | Path, *, local: bool = False) -> torch.dtype | None:

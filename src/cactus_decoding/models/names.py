@@ -13,10 +13,8 @@ from cactus_decoding.models.llama_cpp.settings import parse_gguf
 def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
     """Raise `ValueError` for what is neither a folder that exists nor may be a name on the hub; asks nobody.
 
-    Args:
-        role: whose name it is, such as ``target``.
-        name: a path, or as text a name on the hub such as ``owner/name``; old ones have no owner, such as ``gpt2``.
-        words: what else might have been meant: a name without an owner that is close to one of them is refused too.
+    A path, or as text a name on the hub such as ``owner/name``; old ones have no owner, such as ``gpt2``. One without
+    an owner that is close to one of some other words is refused too.
 
     Raises:
         TypeError: for what is neither a path nor text.

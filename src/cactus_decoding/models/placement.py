@@ -76,13 +76,7 @@ def fastest_dtype(
 
     One without instructions for 16 bits reads blocks of tokens five times slower in them than in float32, and a small
     model is slower in them everywhere. It depends on the machine alone: the same one gives the same tokens, unless
-    memory runs out.
-
-    Args:
-        stored: what the weights are stored in.
-        num_weights: how many there are.
-        device: where they are to be.
-        memory: bytes of which float32 weights may take `MEMORY_SHARE`; those that are free, if None.
+    memory runs out: of its bytes, those that are free if None, float32 weights may take `MEMORY_SHARE`.
 
     Example:
         >>> fastest_dtype(torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e9)

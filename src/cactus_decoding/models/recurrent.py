@@ -16,11 +16,11 @@ class StatefulForward(Forward, Protocol):
 
     def can_undo(self, count: int) -> bool:
         """Say whether `undo` will be able to take back the last tokens of a block that long."""
-        ...
+        return False
 
     def undo(self, length: int, prefix: int) -> bool:
         """Take the last tokens back without a copy, or change nothing; say which."""
-        ...
+        return False
 
     def copy_state(self) -> Any:
         """Return a copy of what is kept beside keys and values."""
@@ -36,9 +36,6 @@ class RecurrentForward:
 
     A copy is made before each block of tokens whose rows are asked for; what is still wanted behind it is read again
     with the next block, so `keep` may keep fewer tokens than it is told to.
-
-    Args:
-        forward: an empty pass.
     """
 
     def __init__(self, forward: StatefulForward) -> None:
@@ -47,11 +44,7 @@ class RecurrentForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens; see `Forward.append`.
-
-        Raises:
-            ValueError: for a tree.
-        """
+        """Feed tokens; see `Forward.append`. Raise `ValueError` for a tree."""
         if positions is not None or mask is not None:
             raise ValueError("models with a recurrent state read chains, and no trees")
         before = len(token_ids) - rows

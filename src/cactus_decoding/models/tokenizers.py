@@ -43,10 +43,8 @@ class Tokenizer(Protocol):
 def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) -> str:
     r"""Return the prompt that the model's chat template makes of a user's message.
 
-    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them.
-
-    What a tokenizer puts before every text is left out where the template writes it too, for it must not stand there
-    twice.
+    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. What a
+    tokenizer puts before every text is left out where the template writes it too: it must not stand there twice.
 
     Raises:
         ValueError: for a tokenizer without a template, or one whose template fails or leaves out ``system``.
@@ -70,11 +68,7 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 
 
 def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Return the prompt that a model's chat template makes of messages; see `as_chat_prompt`.
-
-    Raises:
-        ValueError: for a tokenizer without a template, or one that fails.
-    """
+    """Return the prompt that a template makes of messages; `ValueError` where none works. See `as_chat_prompt`."""
     if not tokenizer.chat_template:
         raise ValueError("the target has no chat template: give a prompt as the model wants it, and no messages")
     wanted = {"add_generation_prompt": True} | options | {"tokenize": False}

@@ -12,13 +12,13 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
+from cactus_decoding.models.recurrent import StatefulForward
 
-class GeneralForward:
+
+class GeneralForward(StatefulForward):
     """Calls the model with transformers' own cache.
 
-    Attributes:
-        extra_inputs: further keyword arguments of each call.
-        outputs: the last call's, kept only where there are ``extra_inputs``.
+    The last call's outputs are kept only where there are ``extra_inputs``, keyword arguments of each call.
     """
 
     def __init__(self, model: PreTrainedModel, extra_inputs: dict[str, Any]) -> None:
@@ -39,11 +39,7 @@ class GeneralForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens; see `Forward.append`.
-
-        Raises:
-            ValueError: for positions or a mask that this model cannot take, and of a model that fills no cache.
-        """
+        """Feed tokens; see `Forward.append`. Raise `ValueError` where the model takes no tree, or fills no cache."""
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
         if positions is None and mask is None:
             places = self._chain_inputs(start, len(token_ids))
@@ -89,14 +85,6 @@ class GeneralForward:
     def restore(self, saved: tuple[DynamicCache, int]) -> None:
         """Take a copy, which nobody else has."""
         self._cache, self._trimmed = saved
-
-    def can_undo(self, count: int) -> bool:
-        """Return False; see `StatefulForward`."""
-        return False
-
-    def undo(self, length: int, prefix: int) -> bool:
-        """Return False."""
-        return False
 
     def copy_state(self) -> list[dict[str, dict[int, Tensor]]]:
         """Return copies of the states of each layer that has some."""

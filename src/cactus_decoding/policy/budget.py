@@ -55,9 +55,8 @@ class Budget:
     expected_tokens: Annotated[int | None, Knob(
         "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens",
         ge=1)] = None  # fmt: skip
-
-    max_relaxed: Annotated[
-        int | None, Knob("At temperature 0: most relaxed tokens of a step.", "tokens", ge=0)] = None  # fmt: skip
+    max_relaxed: Annotated[int | None, Knob(
+        "At temperature 0: most relaxed tokens of a step.", "tokens", ge=0)] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         if (self.nats is None) == (self.max_shift is None):

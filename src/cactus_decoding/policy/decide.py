@@ -104,11 +104,7 @@ class Policy:
         return not self.metered and self.fitted is None
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
-        """Return the state of a response to a prompt that has spent nothing.
-
-        Raises:
-            ValueError: for a budget that is to be paced with a rule that has no width.
-        """
+        """Return the state behind a prompt; `ValueError` for a budget to be paced with a rule without a width."""
         state = PolicyState(self.rule)
         if self.fitted is not None:
             state = state._replace(phase=self.fitted.begin(prompt_ids))
@@ -125,10 +121,6 @@ class Policy:
         """Decide on a position.
 
         Of a limit that is used up, such as 0, nothing is afforded, not even what costs nothing: costs are rounded.
-
-        Args:
-            state: of the response before the position.
-            position: which rows there are, and what is proposed.
         """
         rule: AcceptanceRule | None = state.rule
         if self.fitted is not None:
@@ -153,10 +145,7 @@ class Policy:
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:
         """Return the state behind a step.
 
-        Args:
-            state: before it.
-            decisions: on the positions that it visited: that of a rejected token is one, that of a bonus token is not.
-            token_ids: what it emitted.
+        A decision on the position of a rejected token is among those of the step, one on that of a bonus token is not.
 
         Example:
             >>> from cactus_decoding import Budget, ClampedRatio

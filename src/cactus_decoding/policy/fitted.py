@@ -22,10 +22,6 @@ from cactus_decoding.types import AcceptanceRule, judges_untempered
 def check_scalable(rule: AcceptanceRule, asked: str = "importance_scale") -> None:
     """Raise `ValueError` for a rule without a knob of which 0 is lossless.
 
-    Args:
-        rule: that is to be scaled.
-        asked: the name of what asks for it.
-
     Example:
         >>> from cactus_decoding.rules import parse_rule
         >>> check_scalable(parse_rule("cactus:delta=1"))
@@ -39,10 +35,7 @@ def check_scalable(rule: AcceptanceRule, asked: str = "importance_scale") -> Non
 
 
 def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
-    """Return a rule with its knob multiplied by a factor, 0 for lossless.
-
-    Raises:
-        ValueError: for a rule without such a knob.
+    """Return a rule with its knob multiplied by a factor, 0 for lossless; raise `ValueError` for a rule without one.
 
     Example:
         >>> from cactus_decoding.rules import parse_rule
@@ -93,16 +86,7 @@ class FittedPolicy:
         return self.phases.after(state, token_ids, self.vocabulary)
 
     def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
-        """Return what judges a position for a rule: it, or it with a knob as loose as the position is unimportant.
-
-        Args:
-            rule: what judges where anything goes.
-            state: behind the tokens before the position.
-            position: which rows there are.
-
-        Returns:
-            A rule; None where the position must not be relaxed.
-        """
+        """Return the rule, its knob as loose as the position is unimportant where that is asked; None for lossless."""
         if not self.phases.relaxes(state):
             return None
         untempered, protection, limit = judges_untempered(rule), self.protection, self.limit

@@ -127,11 +127,7 @@ class Importance:
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def fit(self, vocabulary: Vocabulary) -> Importance:
-        """Return it with a weight for each of a model's rows; what stands for no token weighs nothing.
-
-        Raises:
-            ValueError: for other tokens than those it was trained on.
-        """
+        """Return it with a weight for each of a model's rows, 0 for no token; raise `ValueError` for other tokens."""
         if vocabulary.fingerprint != self.vocabulary:
             where = "the importance" if self.path is None else self.path
             trained = self.about.get("target", "another model")

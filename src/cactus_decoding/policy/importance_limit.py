@@ -42,32 +42,15 @@ class ImportanceLimit:
         0.2
     """
 
-    importance: Annotated[
-        str | Importance,
-        Knob(
-            "Learned importance of positions, a file of 'cactus learn-importance': important ones are judged "
-            "losslessly.",
-            metavar="FILE",
-        ),
-    ]
-    max_importance: Annotated[
-        float,
-        Knob(
-            "The greatest importance at which a position may be relaxed.",
-            ge=0,
-            le=1,
-            metavar="P",
-            shown="0.2, or 1 where it scales",
-        ),
-    ] = None  # type: ignore[assignment]  # which becomes a number
-    scale: Annotated[
-        bool,
-        Knob(
-            "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, ensemble, "
-            "relaxed_greedy).",
-            flat="importance_scale",
-        ),
-    ] = False
+    importance: Annotated[str | Importance, Knob(
+        "Learned importance of positions, a file of 'cactus learn-importance': important ones are judged losslessly.",
+        metavar="FILE")]  # fmt: skip
+    max_importance: Annotated[float, Knob(
+        "The greatest importance at which a position may be relaxed.", ge=0, le=1, metavar="P",
+        shown="0.2, or 1 where it scales")] = None  # type: ignore[assignment]  # which becomes a number  # fmt: skip
+    scale: Annotated[bool, Knob(
+        "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, ensemble, "
+        "relaxed_greedy).", flat="importance_scale")] = False  # fmt: skip
 
     def __post_init__(self) -> None:
         if isinstance(self.importance, Path):

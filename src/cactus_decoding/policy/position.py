@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class Law:
     """A distribution over tokens: weights divided by their sum, which is all that a single probability needs.
 
-    Args:
-        weights: not negative, ``[vocabulary]`` on the CPU; if all are 0, so are the probabilities.
+    Weights are not negative, ``[vocabulary]`` on the CPU; if all are 0, so are the probabilities.
 
     Example:
         >>> law = Law(torch.tensor([2.0, 1.0, 1.0]))
@@ -67,10 +66,6 @@ class Law:
 class OneHotLaw(Law):
     """The law of a token that is proposed in any case.
 
-    Args:
-        token_id: the token.
-        vocabulary: how many there are in all.
-
     Example:
         >>> OneHotLaw(1, 3)[1], OneHotLaw(1, 3).probs.tolist()
         (1.0, [0.0, 1.0, 0.0])
@@ -98,12 +93,7 @@ class OneHotLaw(Law):
 class Position:
     """A token of a proposal, or the text itself, that has children: some *fixed* ones, then some that are drawn.
 
-    Nothing is worked out before it is asked for.
-
-    Args:
-        rows: of both models in this step.
-        node: which token of the proposal, -1 for the text.
-        lazy: the target's rows, where they may be known in part.
+    Nothing is worked out before it is asked for: the target's rows may be known in part (``lazy``).
 
     Attributes:
         node: the token, as a node of the proposal.

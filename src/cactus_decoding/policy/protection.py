@@ -75,15 +75,9 @@ class Protection:
         tensor([False,  True,  True, False])
     """
 
-    pattern: Annotated[
-        str,
-        Knob(
-            "Judge losslessly where the target may write a token of this kind: "
-            f"{', '.join(PATTERNS)}, several joined by '|', or a regular expression over a token's text.",
-            flat="protect",
-            metavar="PATTERN",
-        ),
-    ]
+    pattern: Annotated[str, Knob(
+        f"Judge losslessly where the target may write a token of this kind: {', '.join(PATTERNS)}, several joined by "
+        "'|', or a regular expression over a token's text.", flat="protect", metavar="PATTERN")]  # fmt: skip
     threshold: Annotated[float, Knob(
         "The largest probability of such tokens at which a position may be relaxed.", ge=0, le=1,
         flat="protect_threshold", metavar="P")] = 0.01  # fmt: skip
@@ -119,11 +113,7 @@ class Protection:
         return "|".join(f"(?:{PATTERNS[part.strip()]})" if part.strip() in PATTERNS else part for part in parts)
 
     def mask(self, vocabulary: Vocabulary) -> Tensor:
-        """Return which tokens are protected, ``[vocabulary]``.
-
-        Raises:
-            ValueError: if there are none, or no others.
-        """
+        """Return which tokens are protected, ``[vocabulary]``; raise `ValueError` if there are none, or no others."""
         return _mask(self, vocabulary)
 
 

@@ -102,9 +102,7 @@ POLICY_SETTINGS = tuple(name for part in _PARTS.values() for name in settings_of
 def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
     """Return the policy that the flat names of a request ask for; None is as good as absent.
 
-    Args:
-        values: of the first of `POLICY_SETTINGS`, by place.
-        settings: any of `POLICY_SETTINGS`, by name.
+    Values without a name are those of the first of `POLICY_SETTINGS`.
 
     Raises:
         TypeError: for a value of the wrong type, or an unknown name.

@@ -28,14 +28,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any, size: int) -> Vocabulary:
-        """Return what the tokens of a tokenizer say; made once for each tokenizer and size.
+        """Return what a tokenizer's tokens say; raise `TypeError` for something that cannot decode.
 
-        Args:
-            tokenizer: of transformers.
-            size: of the model's rows, which may be longer than the tokenizer's vocabulary.
-
-        Raises:
-            TypeError: for something that cannot decode.
+        It is made once for each tokenizer and size, that of the model's rows, of which there may be more than tokens.
         """
         if not callable(getattr(tokenizer, "decode", None)):
             raise TypeError(

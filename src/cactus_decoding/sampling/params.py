@@ -77,9 +77,6 @@ class SamplingParams(SamplingSettings):
 
         They are those that a call gives. Nothing as long as the row is sorted.
 
-        Args:
-            logits: ``[vocabulary]``, on the CPU.
-
         Example:
             >>> ids, probs = SamplingParams(top_k=2).sparse_row(torch.tensor([1.0, 3.0, 1.0, 3.0]))
             >>> ids.tolist(), probs.tolist()

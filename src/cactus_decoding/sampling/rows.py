@@ -19,9 +19,8 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
     A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64.
 
-    Args:
-        weights: not negative, at least one positive in each row, ``[..., vocabulary]``.
-        uniforms: in [0, 1), ``[...]``.
+    Weights are not negative, at least one positive in each row, ``[..., vocabulary]``; uniforms are in [0, 1),
+    ``[...]``.
 
     Example:
         >>> draw(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74)).item()
@@ -40,10 +39,6 @@ def draw_one(weights: Tensor, uniform: Tensor) -> int:
 
     The running sums of blocks are rounded otherwise than one running sum. Where the point that is sought is so close to
     the end of a token's stretch that this might matter, `draw` itself is asked.
-
-    Args:
-        weights: ``[vocabulary]``.
-        uniform: in [0, 1), a scalar.
 
     Example:
         >>> draw_one(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74))
@@ -121,10 +116,7 @@ class SparseProbs(NamedTuple):
         return 0.0 if place is None else self.probs[place].item()
 
     def mass(self, token_ids: Tensor) -> float:
-        """Return the sum of some tokens' probabilities in float64.
-
-        Args:
-            token_ids: the tokens, ascending int64, ``[tokens]``; at least one.
+        """Return the sum of the probabilities of some tokens, at least one, ascending int64, in float64.
 
         Example:
             >>> SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0])).mass(torch.tensor([1, 3]))
@@ -166,9 +158,7 @@ class SparseProbs(NamedTuple):
 class LazyRows:
     """What `SamplingParams` makes of rows of logits, to the last bit, but only of the rows that are asked for.
 
-    Args:
-        logits: ``[rows, vocabulary]``, on the CPU.
-        sampling: how they become probabilities.
+    Logits are ``[rows, vocabulary]``, on the CPU.
 
     Example:
         >>> LazyRows(torch.tensor([[1.0, 3.0, 2.0]]), SamplingParams(top_k=1)).at(0).probability(1)

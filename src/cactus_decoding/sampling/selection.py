@@ -53,11 +53,7 @@ def at_least(row: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 def cut_row(probs: Tensor, top_p: float, min_p: float, rest: float = 0.0) -> Tensor:
     """Cut the listed tokens of one row by top-p and then by min-p: those cut get probability 0, the others add up to 1.
 
-    Args:
-        probs: ``[tokens]``; changed in place.
-        top_p: as in `SamplingParams`.
-        min_p: likewise.
-        rest: the mass of less likely tokens, which are not listed.
+    ``probs``, ``[tokens]``, are changed in place; ``rest`` is the mass of less likely tokens, which are not listed.
 
     Example:
         >>> cut_row(torch.tensor([0.5, 0.25, 0.25]), 0.5, 0.0).tolist()

@@ -42,9 +42,7 @@ class Guards:
     A page elsewhere can make a visitor's browser send requests here. Under another name than ours (DNS rebinding) they
     are refused by their ``Host``; from another page, by their ``Origin``.
 
-    Args:
-        app: the application.
-        hosts: allowed names of this server without port; None allows any, for a server that is not on loopback only.
+    Allowed are names without port; None allows any, for a server that is not on loopback only.
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
@@ -78,13 +76,7 @@ class Guards:
 
 
 class KeyGuard:
-    """Wraps the application: answers some addresses only to those who know a key, and notes which.
-
-    Args:
-        app: the application.
-        keys: one of which must stand in ``Authorization: Bearer KEY``.
-        prefix: of the addresses that ask for it.
-    """
+    """Wraps the application: answers addresses with a prefix only to those who bring a key, and notes which."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], prefix: str) -> None:
         self._app, self._prefix, self._expected = app, prefix, [f"Bearer {key}".encode() for key in keys]

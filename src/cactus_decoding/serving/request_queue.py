@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 import anyio
 
@@ -13,12 +13,7 @@ class QueueIsFullError(ValueError):
 
 
 class RequestQueue:
-    """A first-come-first-served queue for some seats.
-
-    Args:
-        limit: how many may wait.
-        seats: how many need not.
-    """
+    """A first-come-first-served queue for some seats, in which a number of others may wait."""
 
     def __init__(self, limit: int, seats: int = 1) -> None:
         self._limit, self._seats = limit, seats
@@ -34,20 +29,14 @@ class RequestQueue:
         return Place(self._places, self._seats)
 
 
-class Place:
+class Place(AbstractContextManager["Place"]):
     """A place in a queue; leaving it, for whatever reason, moves everyone behind up."""
 
     def __init__(self, queue: list[Place], seats: int) -> None:
         self._queue, self._seats, self._moved = queue, seats, anyio.Event()
         queue.append(self)
 
-    def __enter__(self) -> Place:
-        """Stay in the queue."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave, and tell those behind."""
         index = self._queue.index(self)
         self._queue.remove(self)

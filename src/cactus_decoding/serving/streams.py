@@ -14,10 +14,7 @@ class StreamedResponse:
 
     What fails before the first part is raised, so that it can still be answered with a status of its own.
 
-    Args:
-        source: of the parts.
-        media_type: what they are.
-        on_leaving: called as soon as the reader has left, before the source is closed.
+    ``on_leaving`` is called as soon as the reader has left, before the source is closed.
     """
 
     def __init__(

@@ -173,10 +173,8 @@ class StepRows:
 def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
     """Return positions and mask of a tree's tokens, as `BaseCachedModel.append` takes them.
 
-    Args:
-        length: tokens of the text, which are in the cache.
-        parents: of each token of the tree the place of the one it follows; -1 for the text.
-        first: how many of the tree's tokens are in the cache too; those behind them are read.
+    Each parent is the place of the token that one follows, -1 for the text; the ``first`` tokens of the tree are in the
+    cache too, and those behind them are read.
 
     Example:
         >>> inputs = tree_inputs(1, [-1, -1, 0])

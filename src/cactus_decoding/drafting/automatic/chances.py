@@ -11,10 +11,7 @@ from cactus_decoding.drafting.suffix_index import Match
 class Rates:
     """Running rates of success, each beginning with a guess that what is seen outweighs.
 
-    Args:
-        guesses: of each rate.
-        weight: how many observations a guess is worth.
-        memory: the share of its weight that an observation keeps when another one of its kind comes.
+    An observation keeps a share of its weight (``memory``) when another one of its kind comes.
 
     Example:
         >>> rates = Rates([0.5], weight=2, memory=1.0)

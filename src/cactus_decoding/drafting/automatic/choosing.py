@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.drafting.automatic.chances import CopyChances, DraftChances
 from cactus_decoding.drafting.automatic.times import PassTimes
+from cactus_decoding.drafting.lengths.base import LearnsNothing
 from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.suffix_index import Match
 
@@ -39,7 +40,7 @@ class Choice:
     seconds: float
 
 
-class Chooser:
+class Chooser(LearnsNothing):
     r"""Chooses the proposals of each step of one response so that the most tokens come per second, by given pass times.
 
     With r the tokens per second so far, a step of T expected tokens and C seconds is worth :math:`T - r C`, and the
@@ -51,12 +52,8 @@ class Chooser:
     t being what plain sampling takes for as many tokens and V(1) a pass over one, beside what the draft needs to read
     the prompt: only a step that cannot lose more than the account holds is taken.
 
-    Args:
-        times: of passes.
-        max_draft_tokens: proposals per step at most.
-        drafts: whether there is anything to draft with, beside copying.
-        num_tokens: that the response may have; within them, and within 128, the time in which a draft reads the prompt
-            is to come back.
+    Within ``num_tokens``, which the response may have, and within 128, the time in which a draft reads the prompt is to
+    come back; ``drafts`` says whether there is anything to draft with, beside copying.
     """
 
     fixed: ClassVar[bool] = False
@@ -71,9 +68,6 @@ class Chooser:
         self._tokens = self._seconds = 0.0
         self._take(Choice("nothing", 0, 1.0, times.of(1)), 0.0)
 
-    def begin_response(self) -> None:
-        """A chooser serves one response."""
-
     def begin_step(self) -> int:
         """Return how many tokens may be proposed at most; nothing, where nobody asks to choose."""
         self._take(Choice("nothing", 0, 1.0, self.times.of(1)), 0.0)
@@ -87,12 +81,8 @@ class Chooser:
     def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> Choice:
         """Return what is worth most.
 
-        Args:
-            match: what may be copied.
-            limit: proposals at most.
-            room: of these, what the draft's context window has room for.
-            unread: tokens before the last one that the draft has to read first.
-            first: whether that is the whole text, which is then an outlay for the rest of the response.
+        The context window of the draft has room for ``room`` proposals; it has ``unread`` tokens before the last one to
+        read, and where these are the whole text (``first``), that is an outlay for the rest of the response.
         """
         times, rate = self.times, self.rate
         reading = times.catching_up(unread)

@@ -142,14 +142,8 @@ def time_passes(
 ) -> dict[int, float]:
     """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
 
-    The model forgets what it had read.
-
-    Args:
-        model: what reads.
-        widths: of the passes, the most important ones first; a context window leaves out those without room.
-        clock: in seconds.
-        repeats: of each pass.
-        until: when no further pass is begun, by `time.perf_counter`; the first four are always timed once.
+    The model forgets what it had read. The most important widths come first; a context window leaves out those without
+    room. No further pass is begun after ``until``, by `time.perf_counter`; the first four are always timed once.
     """
     text, context = _text(model)
     best: dict[int, float] = {}

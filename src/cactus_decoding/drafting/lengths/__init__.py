@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from numbers import Integral
-from typing import cast
 
-from cactus_decoding.arguments.values import shown
+from cactus_decoding.arguments.contributed import Contributed
+from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.arguments.values import shown, suggestion
 from cactus_decoding.drafting.lengths.base import FixedLength, TreeShape
-from cactus_decoding.drafting.spelling import DRAFT_LENGTHS, TREE, TREE_SHAPES, is_tree, read_length, read_tree
 from cactus_decoding.types import DraftLength
 
 __all__ = [
@@ -23,6 +24,37 @@ __all__ = [
     "proposals_of",
 ]
 
+DRAFT_LENGTHS = Contributed[type["DraftLength"]](
+    {
+        "fixed": "cactus_decoding.drafting.lengths.base:FixedLength",
+        "confidence": "cactus_decoding.drafting.lengths.confidence:ConfidenceStop",
+        "adaptive": "cactus_decoding.drafting.lengths.adaptive:AdaptiveLength",
+        "auto": "cactus_decoding.drafting.automatic:AutoLength",
+    }
+)
+"""Every draft length by its name."""
+TREE = "tree"
+"""How the spelling of a tree begins where it stands among those of draft lengths: ``tree:best_first,nodes=16``."""
+TREE_SHAPES = Contributed[type["TreeShape"]](
+    {
+        "static": "cactus_decoding.drafting.lengths.static_tree:StaticTree",
+        "best_first": "cactus_decoding.contrib.trees.best_first:BestFirstTree",
+        "adaptive": "cactus_decoding.contrib.trees.adaptive_tree:AdaptiveTree",
+    }
+)
+"""Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
+
+
+def is_tree(length: int | str) -> bool:
+    """Say whether a number of proposals, or the spelling of a draft length, is a tree's.
+
+    Example:
+        >>> is_tree("tree:static=4.2.2.1"), is_tree("adaptive"), is_tree(6)
+        (True, False, False)
+    """
+    return str(length).strip().partition(":")[0] == TREE
+
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     """Return a draft length from itself, from a number of proposals, or from its spelling; behind ``tree:`` a tree's.
@@ -34,16 +66,28 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     Example:
         >>> as_draft_length(6), as_draft_length("6")
         (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
-        >>> as_draft_length("confidence:threshold=0.3")
-        ConfidenceStop(max_draft_tokens=10, threshold=0.3)
+        >>> as_draft_length("confidence:treshold=0.3")
+        Traceback (most recent call last):
+        ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, threshold; ...
     """
-    if isinstance(length, str):
-        return cast(DraftLength, read_length(length))
-    if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
-        raise TypeError(
-            f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
+    if not isinstance(length, str):
+        if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
+            raise TypeError(
+                f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
+            )
+        return FixedLength(int(length)) if isinstance(length, Integral) else length
+    text = length.strip()
+    if _NUMBER.fullmatch(text):  # a number is what most people mean
+        return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
+    if is_tree(text):
+        return as_tree(text.partition(":")[2])
+    if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
+        known = [*DRAFT_LENGTHS, TREE]
+        raise ValueError(
+            f"unknown draft length {shown(text)}; known are {', '.join(known)}, and "
+            f"num_speculative_tokens may be a number such as 6{suggestion(name, known)}"
         )
-    return FixedLength(int(length)) if isinstance(length, Integral) else length
+    return parse("draft length", text, DRAFT_LENGTHS)
 
 
 def as_tree(tree: TreeShape | str) -> TreeShape:
@@ -61,7 +105,15 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
         return tree
     if not isinstance(tree, str):
         raise TypeError(f"tree must be a tree's shape or its spelling, but is {shown(tree)}")
-    return cast(TreeShape, read_tree(tree))
+    text = tree.strip()
+    name, _, rest = (part.strip() for part in text.partition(","))
+    if name in TREE_SHAPES and name != "static":
+        return parse("tree", f"{name}:{rest}", TREE_SHAPES)
+    key = name.partition("=")[0].strip()
+    if key not in ("static", "drawn", "lookup") or name == "static":
+        close = "" if name == "static" else suggestion(key, TREE_SHAPES)
+        raise ValueError(f"unknown tree {shown(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
+    return parse("tree", f"static:{text}", TREE_SHAPES)
 
 
 def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:

@@ -173,9 +173,8 @@ class TreeShape(LearnsNothing, ABC):
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
         """Return which tokens to propose of a tree that was looked up, ascending, parents with their children.
 
-        Args:
-            parents: of each the place of the one that it follows, -1 for the text.
-            ranks: of each how many others that follow the same one were found in better places.
+        Parents are places, -1 for the text; ranks say how many others that follow the same one were found in better
+        places.
         """
         return [*range(len(parents))]
 

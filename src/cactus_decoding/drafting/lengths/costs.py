@@ -53,10 +53,8 @@ class StepCosts:
     Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares, and drafting in m passes
     :math:`c + d m`. The first step of a response is left out of what is measured: it reads the prompt too.
 
-    Args:
-        given: seconds of a proposal's draft forward and of its verification, in units of a target forward on one token;
-            None measures both.
-        clock: gives seconds.
+    Given are the seconds of a proposal's draft forward and of its verification, in units of a target forward on one
+    token; None measures both.
     """
 
     def __init__(self, given: tuple[float, float] | None, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -115,11 +115,7 @@ class StaticTree(TreeShape):
 
 
 class StaticGrowth:
-    """Gives all tokens of a level as many children.
-
-    Args:
-        splits: of each level.
-    """
+    """Gives all tokens of a level as many children."""
 
     def __init__(self, splits: list[ChildCounts]) -> None:
         self._ahead = splits[::-1]

@@ -14,9 +14,15 @@ from cactus_decoding.drafting.lengths import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline
-from cactus_decoding.integrations.vllm.request import RULES_KEY, ServerConfig, asked_of, check_request_texts, request_of
+from cactus_decoding.integrations.vllm.request import (
+    RULES_KEY,
+    ServerConfig,
+    asked_of,
+    check_request_texts,
+    request_of,
+    vocabulary_of,
+)
 from cactus_decoding.integrations.vllm.server import check_draft, prefers_float32
-from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.models.base import check_fits
 from cactus_decoding.models.loading import logger
 from cactus_decoding.models.names import check_model_name

@@ -28,12 +28,8 @@ def with_silence(vocabulary: Vocabulary | None) -> Vocabulary:
 class FollowedResponse:
     """One response whose request asks for phases, followed token by token.
 
-    Args:
-        phases: what its request asks for.
-        vocabulary: what tokens say, as `with_silence` returns it: all that it does not know are its last one.
-        prompt_ids: the tokens before the response.
-        output_ids: the tokens of the response, negative where the engine does not know them yet. The engine adds to
-            them, and they are read whenever somebody asks.
+    Its vocabulary is as `with_silence` returns it: all tokens that it does not know are its last one. The engine adds
+    to ``output_ids``, negative where it does not know them yet, and they are read whenever somebody asks.
 
     Example:
         >>> words = with_silence(Vocabulary(("<t>", "</t>", "x")))
@@ -185,12 +181,7 @@ def allowed(
 ) -> Tensor | None:
     """Return which rows their requests' policies let a rule judge, ``[rows]``; all, if None.
 
-    Args:
-        layout: where the rows of the step are.
-        logits: the target's, ``[rows, vocabulary]``.
-        draft: None if it is deterministic.
-        drafted: the drafted tokens, ``[rows]``; negative where there is none.
-        totals: gives the logsumexp of each row, ``[rows]``.
+    Drafted tokens, ``[rows]``, are negative where there is none; ``totals`` gives the logsumexp of each row.
     """
     relaxable, free = layout.relaxable, list[tuple[Tensor, Tensor]]()
     for rows, token_ids, thresholds in layout.protected:
@@ -228,10 +219,7 @@ def _importance(
 def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """Return the nats of each request's positions, ``[requests, width]``; 0 where nothing is metered.
 
-    Args:
-        layout: where the rows of the step are.
-        budgets: in nats, ``[requests]``.
-        changes: of each rule its rows, which of them it may relax, and what that costs, ``[positions]`` each.
+    Of each rule there are its rows, which of them it may relax, and what that costs, ``[positions]`` each.
     """
     table = torch.zeros(len(budgets) * layout.width, dtype=torch.float64, device=budgets.device)
     for rows, relaxed, nats in changes:
@@ -247,10 +235,8 @@ def admitted(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
     Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
     cost, infinite or NaN, and so is every position once the budget is used up. Nothing waits for the device.
 
-    Args:
-        costs: nats of each position if it is relaxed, ``[requests, positions]`` in float64.
-        spent: nats before this step, ``[requests]``.
-        budgets: in nats, ``[requests]``; infinite where nothing is metered.
+    Costs are nats of each position if it is relaxed, ``[requests, positions]`` in float64; budgets are infinite where
+    nothing is metered.
 
     Example:
         >>> one = torch.tensor([1.0])

@@ -66,12 +66,8 @@ class Counters:
     ) -> None:
         """Count what one rule did in a step.
 
-        Args:
-            rule: the rule.
-            costs: of its positions.
-            left: positive at the accepted ones, 0 at a rejected one that was looked at, negative at all others.
-            sample: indices of those that were to be audited.
-            protected: those that were looked at and that the rule was kept away from; none, if None.
+        ``left`` is positive at accepted positions, 0 at a rejected one that was looked at, negative at all others;
+        ``protected`` are those looked at that the rule was kept away from.
         """
         visited, accepted = left >= 0, left > 0
         numbers = [
@@ -104,11 +100,9 @@ class Counters:
         self._sums.clear()
 
     def _label(self, spelling: str) -> str:
-        if spelling not in self._labels:
-            if len(self._labels) >= MAX_RULES:
-                return OTHER
+        if len(self._labels) < MAX_RULES:
             self._labels.add(spelling)
-        return spelling
+        return spelling if spelling in self._labels else OTHER
 
 
 def _prometheus_counters() -> list[Any]:
@@ -126,10 +120,6 @@ class BudgetMeter:
     same object for it. One that comes back unknown counts as having spent everything: the budget holds all the same.
     What was counted of it is then not a number.
 
-    Args:
-        device: of the logits.
-        slots: how many responses are remembered.
-
     Attributes:
         spent: nats of responses with a budget, ``[slots]``.
         counts: of responses that ask for a report, by `REPORTED`, ``[slots, counts]``.
@@ -143,10 +133,7 @@ class BudgetMeter:
     def slot_of(self, response: Any, begun: bool, in_use: Callable[[], Collection[int | None]]) -> int:
         """Return the slot of a response, a new one where it is not known.
 
-        Args:
-            response: the object that identifies it.
-            begun: whether it already has tokens.
-            in_use: tells the slots of responses in the batch; others are reused, the longest unused one first.
+        The slots of responses in the batch are asked for if need be; others are reused, the longest unused one first.
         """
         if (known := self._slots.get(id(response))) is not None:
             self._slots.move_to_end(id(response))
@@ -163,10 +150,7 @@ class BudgetMeter:
     def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
         """Add what a step spent, position after position as `admitted` has it: the same rounding.
 
-        Args:
-            slots: of the requests, ``[requests]``; any slot for a request that costs nothing.
-            costs: nats of their positions, ``[requests, positions]``.
-            visited: which of those were admitted and then looked at, same shape.
+        Costs of positions, and which of them were admitted and then looked at, are ``[requests, positions]``.
 
         Example:
             >>> meter = BudgetMeter(torch.device("cpu"), slots=2)

@@ -36,12 +36,9 @@ def read_keys(
 ) -> dict[str, Any]:
     """Return the settings that a request's keys ask for, among others; a value of None is as good as absent.
 
-    Args:
-        asked: keys and values.
-        defaults: settings of requests that say nothing, by the names of `Request.from_dict`.
-        thinking: the tokens between which the server's model thinks, where a reasoning parser says.
-        any_pattern: whether ``protect`` may be any regular expression, marks of any length, and ``importance`` any
-            file: for whoever starts the server, which is busy with the first two for every token and reads the file.
+    Whoever starts the server may give any regular expression to protect, marks of any length and any file of importance
+    (``any_pattern``): it is busy with the first two for every token and reads the file. ``thinking`` are the marks
+    between which the server's model thinks, where a reasoning parser says.
 
     Raises:
         TypeError: for a rule that is no text, or a budget that is no number.
@@ -92,10 +89,7 @@ def _check_harmless(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> No
 
 
 def named_protection(pattern: str) -> str:
-    """Return a pattern of named sets, each once and in their order.
-
-    Raises:
-        ValueError: for any other.
+    """Return a pattern of named sets, each once and in their order; raise `ValueError` for any other.
 
     Example:
         >>> named_protection("json | digits")

@@ -7,6 +7,7 @@ Where h keeps the target's proportions away from n, one logit changes; where it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.auditing import audit
@@ -23,10 +24,6 @@ def relaxed_probability(rule: Rule, target_prob: Tensor) -> Tensor:
 
     So they are to rules that lift one token, and to all rules if the draft is deterministic. The rule is asked about
     rows (q(n), 1 - q(n)).
-
-    Args:
-        rule: one that recovers from its relaxed target.
-        target_prob: q(n), any shape.
 
     Example:
         >>> from cactus_decoding import Cactus
@@ -56,8 +53,7 @@ def lift_cost(target_prob: Tensor, relaxed_prob: Tensor) -> Tensor:
     return torch.where(inside & (relaxed_prob > target_prob), cost.clamp(min=0), 0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class RelaxedLogits:
+class RelaxedLogits(NamedTuple):
     """What a rule makes of some rows, and what that costs; float64 but for the logits, ``[rows]`` each.
 
     Attributes:
@@ -80,11 +76,6 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
 
     Where h(n) is q(n), such as outside the target's support, the logit is returned as it was, to the last bit.
 
-    Args:
-        rule: one that recovers from its relaxed target.
-        token_logits: the drafted tokens' own logits, any shape.
-        log_totals: logsumexp of their rows, same shape.
-
     Example:
         >>> from cactus_decoding import Cactus
         >>> row = torch.tensor([0.0, 0.0])
@@ -101,16 +92,7 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
 
 
 def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids: Tensor) -> RelaxedLogits:
-    """Return log h for rules whose h does not depend on n.
-
-    Args:
-        rule: one that recovers from its relaxed target.
-        target_logits: the target's, ``[rows, vocabulary]``.
-        draft_probs: the draft's rows, same shape.
-        token_ids: the drafted tokens, ``[rows]``.
-
-    Raises:
-        ValueError: if the rule's h depends on the drafted token.
+    """Return log h for rules whose h does not depend on n; raise `ValueError` for others.
 
     Example:
         >>> from cactus_decoding import Ensemble
@@ -157,11 +139,9 @@ def costs_of(
 ) -> PositionCosts:
     """Return what some positions cost.
 
-    Args:
-        relaxed: what the rule makes of them.
-        draft_token_probs: p(n) of the drafted tokens, ``[positions]``; None for a deterministic draft.
-        audited: indices of positions and their `audited_nats`. Nobody need audit where the draft is deterministic or h
-            is the same for every drafted token: what is emitted then costs what h does.
+    A deterministic draft has no p(n). Audited are the indices of positions and their `audited_nats`, which nobody need
+    know where the draft is deterministic or h is the same for every drafted token: what is emitted then costs what h
+    does.
 
     Example:
         >>> from cactus_decoding import Cactus

@@ -17,10 +17,7 @@ REPORTED = (
 def report_of(counts: Sequence[float] | None, drafted: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
     """Return what a response says of its own acceptance; a number that nobody knows is None.
 
-    Args:
-        counts: by `REPORTED`; None for a request without a rule.
-        drafted: proposals by position.
-        accepted: those accepted.
+    Counts are by `REPORTED`, None for a request without a rule; proposals and those accepted are by position.
 
     Example:
         >>> report_of([0.5, 3, 2, 1.25, 0, 0], [2, 1], [1, 1])["relaxed_tokens"]

@@ -65,13 +65,8 @@ class RelaxedStep:
 
     No random number is drawn here, and without budgets, audits and root-finding nothing waits for the device.
 
-    Args:
-        layout: which rows are relaxed, and by which rule.
-        meter: of the budgets.
-        counters: what to count, or None.
-        logits: the target's as they are sampled from, ``[rows, vocabulary]``.
-        token_ids: the drafted tokens, ``[rows]``; negative where there is none.
-        draft: None if it is deterministic.
+    The target's logits are as they are sampled from, ``[rows, vocabulary]``; drafted tokens, ``[rows]``, are negative
+    where there is none, and a deterministic draft has no rows.
     """
 
     def __init__(
@@ -118,11 +113,7 @@ class RelaxedStep:
                 logits.index_put_(where, before)
 
     def settle(self, num_sampled: Tensor) -> None:
-        """Charge and count what was looked at.
-
-        Args:
-            num_sampled: how many tokens each request of the layout got, ``[requests]``.
-        """
+        """Charge and count what was looked at, by how many tokens each request of the layout got, ``[requests]``."""
         layout = self._layout
         if layout.budgets is not None:
             depths = torch.arange(layout.width, device=num_sampled.device)
@@ -175,7 +166,8 @@ class RelaxedStep:
         size = max(1, MAX_ELEMENTS // width)
         parts = zip(rows.split(size), drafted.split(size), strict=True)
         relaxed = [relax_rows(rule, self._logits[some, :width], draft.rows(some), tokens) for some, tokens in parts]
-        return _Change(group, drafted, allowed, _joined(relaxed))
+        joined = relaxed[0] if len(relaxed) == 1 else RelaxedLogits(*map(torch.cat, zip(*relaxed, strict=True)))
+        return _Change(group, drafted, allowed, joined)
 
     def _with_costs(self, change: _Change) -> _Change:
         """Return a change with what it costs; where that takes an audit, this waits for the device."""
@@ -203,13 +195,7 @@ class RelaxedStep:
 
 
 def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
-    """Return what positions add to their responses' counts, by `REPORTED`, ``[positions, counts]``.
-
-    Args:
-        change: with its costs.
-        visited: the positions that were looked at, of responses that ask for a report.
-        kept: those whose token was accepted.
-    """
+    """Return what positions add to their responses' counts, by `REPORTED`, ``[positions, counts]``."""
     assert change.costs is not None
     judged, none = visited & change.allowed, torch.zeros_like(visited)
     accepted = judged & kept
@@ -222,10 +208,3 @@ def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
         visited & (none if change.protected is None else change.protected),
     ]
     return torch.stack([column.double() for column in columns], 1)
-
-
-def _joined(parts: list[RelaxedLogits]) -> RelaxedLogits:
-    if len(parts) == 1:
-        return parts[0]
-    fields = zip(*((one.logits, one.target_prob, one.relaxed_prob, one.conditional) for one in parts), strict=True)
-    return RelaxedLogits(*map(torch.cat, fields))

@@ -13,6 +13,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
 from cactus_decoding.drafting.lengths import FixedLength, as_draft_length
+from cactus_decoding.drafting.lengths.base import LearnsNothing
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop, confidence
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -36,7 +37,7 @@ SETTINGS = (*_LIBRARY_DEFAULTS, *_SOURCES[2:], "max_matching_ngram_size")
 
 
 @dataclass
-class ScheduledLength:
+class ScheduledLength(LearnsNothing):
     """Proposes two tokens more after a step that kept all of them, else one fewer: transformers' heuristic schedule.
 
     A step without proposals, as look-up has where nothing matches, changes nothing.
@@ -52,9 +53,6 @@ class ScheduledLength:
     threshold: float = 0.0
 
     fixed: ClassVar[bool] = False
-
-    def begin_response(self) -> None:
-        """Nothing to forget."""
 
     def begin_step(self) -> int:
         """Return how many tokens to propose."""
@@ -111,12 +109,7 @@ class Assistance:
         return None
 
     def length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength:
-        """Return how many tokens to propose in a step.
-
-        Args:
-            num_speculative_tokens: what the caller said in this package's own words, if anything.
-            room: tokens that the response may have.
-        """
+        """Return how many tokens to propose in a step of a response with room for so many."""
         named = [n for n in ("num_assistant_tokens", "num_assistant_tokens_schedule") if self.given.get(n) is not None]
         looked_up = self.setting("prompt_lookup_num_tokens")
         if num_speculative_tokens is not None and named:
@@ -162,12 +155,7 @@ class Assistance:
             self.assistant_model.generation_config.num_assistant_tokens = length.num_tokens
 
     def choose_drafter(self) -> Drafter:
-        """Return what the caller wants to draft with.
-
-        Raises:
-            TypeError: for what can propose nothing.
-            ValueError: for none or two, and for settings that go with another one.
-        """
+        """Return what the caller wants to draft with; refuse none, two, and settings that go with another one."""
         sources = dict.fromkeys(_SOURCES) | {name: self.given.get(name) for name in _SOURCES[2:]}
         sources |= {"drafter": self.drafter, "assistant_model": self.assistant_model}
         named = [name for name, value in sources.items() if value is not None and value is not False]

@@ -6,7 +6,6 @@ import inspect
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -31,11 +30,7 @@ from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
 from cactus_decoding.generation.settings import DECODING, PARTS
 from cactus_decoding.integrations.transformers.assistance import SETTINGS, Assistance, ScheduledLength
-from cactus_decoding.integrations.transformers.call import (
-    check_not_synced,
-    named_arguments_of_generate,
-    random_source,
-)
+from cactus_decoding.integrations.transformers.call import check_not_synced, named_arguments_of_generate, random_source
 from cactus_decoding.integrations.transformers.positions import position_limit, read_in_blocks
 from cactus_decoding.integrations.transformers.request import (
     ProcessedProbs,
@@ -187,7 +182,7 @@ def speculative_generate(
             for token in outcome.token_ids:
                 streamer.put(torch.tensor([token]))
         if metrics is not None:
-            _add(metrics, Metrics.of(outcome))
+            vars(metrics).update(vars(metrics + Metrics.of(outcome)))  # the caller's own object
     if metrics is not None:
         metrics.seconds += time.perf_counter() - start
     assistance.remember(length)
@@ -207,9 +202,3 @@ def _with_settings(signature: inspect.Signature) -> inspect.Signature:
 
 
 speculative_generate.__signature__ = _with_settings(inspect.signature(speculative_generate))  # type: ignore[attr-defined]
-
-
-def _add(metrics: Metrics, counts: Metrics) -> None:
-    """Add counts to the caller's own object."""
-    for field in fields(Metrics):
-        setattr(metrics, field.name, getattr(metrics, field.name) + getattr(counts, field.name))

@@ -48,12 +48,8 @@ _PREPARED = frozenset({"attention_mask", "logits_to_keep", "past_key_values", "p
 class ProcessedProbs:
     """Turns logits into probabilities with a `generate` call's processors; each row sees the tokens before it.
 
-    Args:
-        processors: as prepared by `generate`.
-        config: likewise.
-        input_ids: the prompt.
-        padding: how many of its first tokens are padding, which processors would see in `generate` too.
-        greedy: whether all the mass goes to the most likely token; as ``do_sample`` says, if None.
+    Processors see the padding too, as in `generate`. All the mass goes to the most likely token where ``greedy``, or,
+    if that is None, ``do_sample`` says so.
     """
 
     def __init__(

@@ -67,12 +67,11 @@ def repair_empty_steps(rejection_sampler: Any, device: torch.device) -> None:
     vLLM takes the largest top-k of the speculated positions, which fails where there is none, and ends the engine.
     """
     if torch.device(device).type == "cpu":
-        replace(rejection_sampler, "apply_sampling_constraints", with_rows)
-
-
-def with_rows(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `apply_sampling_constraints` that gives logits back where they have no rows."""
-    return lambda logits, *args, **kwargs: stock(logits, *args, **kwargs) if len(logits) else logits
+        replace(
+            rejection_sampler,
+            "apply_sampling_constraints",
+            lambda stock: lambda logits, *args, **kwargs: stock(logits, *args, **kwargs) if len(logits) else logits,
+        )
 
 
 def expand_batch_to_tokens(

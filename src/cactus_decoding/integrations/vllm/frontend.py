@@ -13,9 +13,9 @@ from cactus_decoding.integrations.vllm.request import (
     check_request_texts,
     check_texts,
     request_of,
+    vocabulary_of,
 )
 from cactus_decoding.integrations.vllm.seams import replace
-from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 
 
 def install() -> None:

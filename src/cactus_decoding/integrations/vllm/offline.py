@@ -67,22 +67,14 @@ class StepCounts:
         taken, self._metrics = self._metrics, Metrics()
         return taken
 
-    def log(self) -> None:
+    def log(self, *_: Any) -> None:
         """Do nothing: nobody reads a log of it."""
 
-    def log_engine_initialized(self) -> None:
-        """Do nothing."""
-
-    def record_sleep_state(self, *_: Any) -> None:
-        """Do nothing."""
+    log_engine_initialized = record_sleep_state = log
 
 
 def parse_engine_arguments(text: str | None) -> dict[str, Any]:
-    """Return arguments for vLLM's engine from a JSON object.
-
-    Raises:
-        ValueError: if it is none, or holds a name that vLLM does not know or that is not to be given.
-    """
+    """Return arguments for vLLM's engine from a JSON object; `ValueError` for another text or a name that is ours."""
     if text is None:
         return {}
     try:
@@ -114,18 +106,9 @@ def engine_config(
     max_num_seqs: int = 1,
     draft_sampling: str = "probabilistic",
 ) -> Any:
-    """Return vLLM's configuration of an engine, checked by vLLM itself; nothing starts.
+    """Return vLLM's configuration of an engine, which itself raises `ValueError` for what it refuses; nothing starts.
 
-    Args:
-        target: path or hub name.
-        draft: likewise, or ``ngram``.
-        num_speculative_tokens: 0 for the target alone.
-        given: further arguments, which win over the defaults here.
-        max_num_seqs: the most requests at once.
-        draft_sampling: how a draft model proposes; drawn, as our own loop does.
-
-    Raises:
-        ValueError: for what vLLM refuses.
+    A draft may be ``ngram``, 0 proposals are the target alone, and further arguments win over the defaults here.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -151,11 +134,7 @@ def engine_config(
 
 
 def start_engine(config: Any, counts: StepCounts) -> Any:
-    """Return a running engine whose steps are counted.
-
-    Raises:
-        ValueError: if it does not start; the log on stderr says why.
-    """
+    """Return a running engine whose steps are counted; `ValueError` where none starts: the log on stderr says why."""
     from vllm.v1.engine.llm_engine import LLMEngine
 
     try:

@@ -31,10 +31,7 @@ def register() -> None:
 def check_version(version: str, any_version: bool = False, package: Path | None = None) -> None:
     """Raise unless the seams were checked against a vLLM version, or are in any other as they were.
 
-    Args:
-        version: of vLLM.
-        any_version: whether another one may be tried.
-        package: its folder, which is looked at then.
+    A package folder is looked at where another version may be tried.
 
     Raises:
         RuntimeError: for an unknown version that is not to be tried, or whose sources differ where the seams are.

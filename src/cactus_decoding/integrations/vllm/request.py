@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 from cactus_decoding.arguments.checks import check_number, shown
 from cactus_decoding.arguments.contributed import Contributed
+from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
 from cactus_decoding.integrations.common.reports import REPORT_KEY
-from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.policy.fitted import check_scalable
+from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules import RULES, Lossless, parse_rule
@@ -46,11 +47,7 @@ def request_of(
     These are `KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
     the request that is returned says nothing of them.
 
-    Args:
-        asked: the keys and their values; None is as good as absent.
-        default: of the server.
-        thinking: the tokens between which the server's model thinks, where a reasoning parser says.
-        any_pattern: whether patterns, marks and files may be any, as `read_keys` has it, and rules any path.
+    What is None is as good as absent. ``any_pattern`` allows what `read_keys` does then, and rules by any path.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -95,10 +92,6 @@ def asked_of(request: Request) -> dict[str, Any]:
 def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
     """Raise `ValueError` for a key that is nearly one of ours, or belongs elsewhere; others may be meant for others.
 
-    Args:
-        given: the keys.
-        ours: `REQUEST_KEYS` or `SERVER_KEYS`.
-
     Example:
         >>> check_spelling({"acceptance_rule": "lossless", "top_n": 3}, REQUEST_KEYS)
         >>> check_spelling({"acceptance_metrics": True}, REQUEST_KEYS)
@@ -118,10 +111,7 @@ def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
 
 
 def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
-    """Say whether a request asks for a report of what it cost and gained.
-
-    Raises:
-        TypeError: if the value is neither true nor false; vLLM hands on 1 and 0 for these.
+    """Say whether a request asks for a report; raise `TypeError` for neither true nor false (vLLM hands on 1 and 0).
 
     Example:
         >>> asks_for_report({"acceptance_report": True}), asks_for_report({}), asks_for_report(None)
@@ -143,6 +133,25 @@ def is_lossless(request: Request) -> bool:
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
 
 
+def vocabulary_of(vllm_config: Any) -> Vocabulary | None:
+    """Return what the target's tokens say; None if the server has no tokenizer, or one that cannot tell."""
+    model = vllm_config.model_config
+    try:
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(model)
+        return None if tokenizer is None else Vocabulary.of(tokenizer, model.get_vocab_size())
+    except Exception as error:  # tokenizers are of many kinds, and one that is not needed must not end a server
+        logger.warning("requests cannot protect tokens: the tokenizer does not say what tokens say: %s", error)
+        return None
+
+
+def protected_tokens(pattern: str, vocabulary: Vocabulary) -> Tensor:
+    """Return the tokens that a pattern protects, ``[tokens]``; raise `ValueError` if there are none, or no others."""
+    # masks are kept by pattern and threshold, and of thresholds there are too many
+    return Protection(pattern).mask(vocabulary).nonzero().squeeze(1)
+
+
 def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
     """Raise what `check_texts` raises of the policy of a request that has a use for it."""
     if asked is not None and not is_lossless(asked):
@@ -150,12 +159,7 @@ def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabula
 
 
 def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
-    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown or do not fit.
-
-    Args:
-        policy: of a request or a server.
-        vocabulary: what the tokens say, None where nobody knows; called if need be.
-    """
+    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown (None) or do not fit."""
     asked = {
         "protect": policy.protection is not None,
         "importance": policy.limit is not None,
@@ -181,10 +185,6 @@ def admitted(params: Any, config: ServerConfig) -> Request | None:
 
     The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
     in a worker ends the server.
-
-    Args:
-        params: vLLM's sampling parameters.
-        config: of the server.
     """
     if params.temperature < GREEDY_BELOW:
         return None
@@ -248,12 +248,7 @@ class ServerConfig:
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
-        """Read vLLM's configuration.
-
-        Raises:
-            TypeError: for a value of the wrong type.
-            ValueError: for one out of range, or a default rule that the server cannot follow.
-        """
+        """Read vLLM's configuration; raise what `request_of` does, also for a rule that the server cannot follow."""
         speculative = vllm_config.speculative_config
         keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
         metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)

@@ -121,12 +121,7 @@ RECORDED: dict[str, dict[str, tuple[str, ...] | frozenset[str]]] = {
 
 
 def differences(package: Path, version: str) -> list[str]:
-    """Return how a vLLM's sources differ from a recorded version, in what the plug-in relies on.
-
-    Args:
-        package: the folder of the package `vllm`.
-        version: a key of `RECORDED`.
-    """
+    """Return how a vLLM's sources differ from a recorded version, in what the plug-in relies on."""
     found = (_difference(package, place, expected) for place, expected in RECORDED[version].items())
     return [difference for difference in found if difference]
 

@@ -66,10 +66,6 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
 def memory_arguments(engine_arguments: Sequence[str], free: float | None) -> list[str]:
     """Return how much memory to ask for where the user does not say it: what is free, if vLLM would ask for more.
 
-    Args:
-        engine_arguments: those of the user.
-        free: see `free_memory`.
-
     Example:
         >>> memory_arguments([], 0.55), memory_arguments(["--gpu-memory-utilization=0.3"], 0.55)
         (['--gpu-memory-utilization', '0.50'], [])
@@ -128,12 +124,7 @@ def server_command(
 ) -> list[str]:
     """Return the command line of the server.
 
-    Args:
-        target: path or hub name; the bundled one if None.
-        speculation: the draft, as `speculative_config` returns it.
-        default: rule, budget and policy of requests that ask for nothing.
-        audit_fraction: part of the positions to audit for the metrics.
-        engine_arguments: handed on to vLLM; they go last, so that they win.
+    Without a target it is the bundled one's. What is handed on to vLLM goes last, so that it wins.
 
     Raises:
         ValueError: where they have an ``--additional-config`` of their own, which would drop the defaults.

@@ -18,8 +18,8 @@ from cactus_decoding.integrations.vllm.request import (
     asks_for_report,
     check_texts,
     nats_of,
+    protected_tokens,
 )
-from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
 from cactus_decoding.policy.importance import ImportanceWeights
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.vocabulary import Vocabulary
@@ -57,13 +57,6 @@ class RelaxedRequest:
 
 class RequestRules:
     """The rules, budgets and policies of the requests in a batch.
-
-    Args:
-        config: of the server.
-        device: of the logits.
-        max_num_requests: the largest batch.
-        counters: what to count, or None.
-        vocabulary: what tokens say; None where nobody knows.
 
     Attributes:
         requests: by the runner's own index.

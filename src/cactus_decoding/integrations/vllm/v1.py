@@ -17,10 +17,9 @@ from cactus_decoding.integrations.common.batched_policy import FollowedResponse,
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.cpu_repairs import repair_empty_steps, repair_expansion, repair_generators
 from cactus_decoding.integrations.vllm.reports import install_worker
-from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig, vocabulary_of
 from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.state import RequestRules, counters_of
-from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.rules.base import Rule
 
 
@@ -97,10 +96,7 @@ class BatchRules(RequestRules):
     def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int, draft_token_ids: Tensor) -> Layout | None:
         """Return where the rows of a step are, or None where none is relaxed.
 
-        Args:
-            num_draft_tokens: of each request.
-            max_draft_tokens: the largest of them.
-            draft_token_ids: ``[rows]``; looked at, and waited for, where a request has marks.
+        Drafted tokens, ``[rows]``, are looked at, and waited for, where a request has marks.
         """
         if not self.requests:
             return None
@@ -244,7 +240,4 @@ def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def batch_rules(batch: Any) -> BatchRules | None:
     """Return our state among the logits processors of a batch, or of its sampling metadata."""
-    for processor in batch.logitsprocs.argmax_invariant:
-        if isinstance(processor, BatchRules):
-            return processor
-    return None
+    return next((each for each in batch.logitsprocs.argmax_invariant if isinstance(each, BatchRules)), None)

@@ -17,22 +17,26 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cactus_decoding.integrations.common.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
+from cactus_decoding.integrations.common.batched_policy import (
+    MAX_ELEMENTS,
+    FollowedResponse,
+    Group,
+    Layout,
+    Protected,
+    Weighed,
+)
 from cactus_decoding.integrations.common.counters import Counters
 from cactus_decoding.integrations.common.step import RelaxedStep
 from cactus_decoding.integrations.vllm.reports import install_worker
-from cactus_decoding.integrations.vllm.request import ServerConfig
+from cactus_decoding.integrations.vllm.request import ServerConfig, vocabulary_of
 from cactus_decoding.integrations.vllm.seams import replace
 from cactus_decoding.integrations.vllm.state import RelaxedRequest, RequestRules, counters_of
-from cactus_decoding.integrations.vllm.vocabulary import vocabulary_of
 from cactus_decoding.policy.phases import Phases
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.rules.base import Rule
 
 NO_RULE = -1
 _NEVER = 1 << 62
-_MAX_ELEMENTS = 1 << 25
-"""Of float64 rows that are worked on at once."""
 
 
 def install() -> None:
@@ -63,11 +67,6 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 class SlotRules(RequestRules):
     """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
 
-    Other arguments are those of `RequestRules`.
-
-    Args:
-        states: the runner's own state of its slots (vLLM's `RequestState`).
-
     Attributes:
         codes: of each slot's rule, ``[slots]``; `NO_RULE` without one.
         budgets: in nats, infinite without one, ``[slots]``.
@@ -82,11 +81,7 @@ class SlotRules(RequestRules):
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        states: Any,
-        counters: Counters | None = None,
-        vocabulary: Vocabulary | None = None,
+        self, config: ServerConfig, states: Any, counters: Counters | None = None, vocabulary: Vocabulary | None = None
     ) -> None:
         super().__init__(config, states.device, states.max_num_reqs, counters, vocabulary)
         slots, device = states.max_num_reqs, states.device
@@ -118,15 +113,13 @@ class SlotRules(RequestRules):
             marked = FollowedResponse(Phases(0, phases.relax_within), self.vocabulary, (), [])
             request = dataclasses.replace(request, response=marked)
         self.requests[req_idx] = request
-        self.codes[req_idx], self.budgets[req_idx] = self._code(request.rule), request.budget
+        code = self._codes.setdefault(request.rule, len(self._codes))
+        self.codes[req_idx], self.budgets[req_idx] = code, request.budget
         self.meter_slots[req_idx], self.reporting[req_idx] = request.meter_slot or 0, request.reports
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
         self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.limit
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
         return True
-
-    def _code(self, rule: Rule) -> int:
-        return self._codes.setdefault(rule, len(self._codes))
 
     def apply_staged_writes(self) -> None:
         """Do nothing: what concerns a slot is written when its request is added."""
@@ -145,20 +138,17 @@ class SlotRules(RequestRules):
     ) -> Layout:
         """Return where the rows of a step are.
 
-        Args:
-            slots: of each row's request, ``[rows]``.
-            local_pos: its place among those of its request, ``[rows]``.
-            pos: of the token before it in the text, ``[rows]``.
-            token_ids: the drafted tokens, ``[rows]``; looked at, and waited for, where a request has marks.
-            num_speculative_tokens: the largest number of drafted tokens.
+        Of each of ``[rows]``: the slot, the place among its request's rows, the place in the text of the token before
+        it, and the drafted token, which is looked at, and waited for, where a request has marks.
         """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
         own = {request.rule: self.rule_at(request.rule, self.batch_size) for request in present}
         metered = any(math.isfinite(request.budget) for request in present)
+        importance = self.importance if any(request.limit < math.inf for request in present) else None
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
-            groups=[Group(rule, rows, codes == self._code(key)) for key, rule in own.items() if rule is not None],
+            groups=[Group(rule, rows, codes == self._codes[key]) for key, rule in own.items() if rule is not None],
             requests=slots,
             depths=local_pos,
             width=num_speculative_tokens + 1,
@@ -167,16 +157,10 @@ class SlotRules(RequestRules):
             protected=[
                 Protected(rows, self.protected_ids[pattern], self._thresholds(pattern, slots)) for pattern in patterns
             ],
-            weighed=self._weighed(rows, slots),
+            weighed=None if importance is None else Weighed(rows, importance, self.limits[slots]),
             relaxable=self._relaxable(slots, pos, token_ids),
             reporting=self.reporting if any(request.reports for request in present) else None,
         )
-
-    def _weighed(self, rows: Tensor, slots: Tensor) -> Weighed | None:
-        """Return how important rows may be; None where no request asks."""
-        if self.importance is None or all(each.limit == math.inf for each in self.present.values()):
-            return None
-        return Weighed(rows, self.importance, self.limits[slots])
 
     def _thresholds(self, pattern: str, slots: Tensor) -> Tensor:
         """Return the thresholds of rows whose requests have a pattern, infinite in the others, ``[rows]``."""
@@ -247,7 +231,7 @@ class DraftLogits:
 
     def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
         """Return what these give one token each, a part of the rows at a time."""
-        size = max(1, _MAX_ELEMENTS // self.width)
+        size = max(1, MAX_ELEMENTS // self.width)
         parts = zip(some.split(size), token_ids.unsqueeze(1).split(size), strict=True)
         return torch.cat([self.rows(rows).gather(1, tokens).squeeze(1) for rows, tokens in parts])
 
@@ -296,11 +280,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
 
 
 def drafted_tokens(draft_sampled: Tensor, slots: Tensor) -> Tensor:
-    """Return the drafted token that each row is about, negative where there is none.
-
-    Args:
-        draft_sampled: the token fed in at each row, negative where it is padding.
-        slots: of its request.
+    """Return the drafted token that each row is about, the one fed in at the next; negative where there is none.
 
     Example:
         >>> drafted_tokens(torch.tensor([0, 7, 5, 0, 9]), torch.tensor([4, 4, 4, 1, 1]))

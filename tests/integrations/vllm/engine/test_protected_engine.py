@@ -17,7 +17,7 @@ from support.decisions import protected_mass
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import audit, zoo
-from cactus_decoding.integrations.vllm.vocabulary import protected_tokens
+from cactus_decoding.integrations.vllm.request import protected_tokens
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.engine
