@@ -124,29 +124,40 @@ KINDS = {
     "edit": "code to be edited",
     "summary": "summarising",
     "chat": "free chat",
+    "problem": "word problems",
 }
 AUTO = {"suffix@auto": "`auto`, look-up", "draft@auto": "`auto`, draft"}
 PLAIN = "none", "none@again"
 
 
+RUNS = {
+    "never_slower_long": "1.5B, one thread",
+    "never_slower_two_threads": "1.5B, two threads",
+    "never_slower_bundled": "bundled pair, one thread",
+}
+
+
 def _auto() -> str:
-    """Return what `auto` brings, beside no proposals, and the best fixed choice of the longer run."""
-    runs = _read("never_slower_long")
+    """Return what `auto` brings, beside no proposals, and the best fixed choice of the same run."""
     rows = []
-    for kind, name in KINDS.items():
+    for file, where in RUNS.items():
+        runs = _read(file)
         fixed = [way for way in _ways(runs) if not way.endswith(("auto", "again"))]
-        best = max(fixed, key=lambda way: _mean(_speeds(runs, kind, way)).value)
-        lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
-        rows.append(
-            [
-                name,
-                f"{1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)]):.1f}",
-                *(_mean(_speeds(runs, kind, way)).shown(2) for way in [*AUTO, "suffix@15"]),
-                best.replace("@", " "),
-                f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0",
-            ]
-        )
-    head = ["", "none, tokens/s", *AUTO.values(), "suffix 15", "best fixed choice", "worst loss, tokens"]
+        for kind in dict.fromkeys(key.split("/")[0] for key in runs):
+            speeds = {way: _mean(_speeds(runs, kind, way)) for way in [*AUTO, *fixed]}
+            best = max(fixed, key=lambda way: speeds[way].value)
+            lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
+            rows.append(
+                [
+                    where,
+                    KINDS[kind],
+                    f"{1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)]):.1f}",
+                    *(speeds[way].shown(2) for way in AUTO),
+                    "none" if best == "none" else f"{best.replace('@', ' ')}: {speeds[best].value:.2f}",
+                    f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0",
+                ]
+            )
+    head = ["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"]
     return _table(head, rows)
 
 
@@ -157,6 +168,7 @@ def _fixed() -> str:
     shown = [
         [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
         for kind, name in KINDS.items()
+        if _prompts(runs, kind)
     ]
     return _table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
 
