@@ -260,19 +260,24 @@ def _own_logprobs() -> str:
 
 
 def _beside_server() -> str:
-    """Return tokens per processor second behind the first token, and what was kept."""
-    groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
+    """Return tokens per processor second behind the first token by proposals, and what was kept of most of them."""
+    groups: dict[tuple[float, str, str], dict[int, list[dict[str, Any]]]] = {}
     for answer in _read("beside_llama_server", "answers"):
-        groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), []).append(answer)
+        way = groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), {})
+        way.setdefault(answer["proposals"], []).append(answer)
+    counts = list(next(iter(groups.values())))
     shown = []
-    for (temperature, server, rule), answers in groups.items():
-        tokens, accepted, drafted, seconds = (
-            sum(each[name] for each in answers) for name in ("tokens", "accepted", "drafted", "processor")
-        )
-        speed = f"{(tokens - len(answers)) / seconds:.2f}"
-        kept = f"{accepted / drafted:.2f}"
-        shown.append([server, rule or "matching", f"{temperature:g}", str(len(answers)), kept, speed])
-    return _table(["server", "acceptance", "temperature", "answers", "accepted of drafted", "tokens/s"], shown)
+    for (temperature, server, rule), found in sorted(groups.items(), key=lambda each: each[0][0]):
+        kept, drafted = (sum(each[name] for each in found[counts[-1]]) for name in ("accepted", "drafted"))
+        speeds = [_speed(found[count]) if count in found else "" for count in counts]
+        shown.append([server, rule or "matching", f"{temperature:g}", *speeds, f"{kept / drafted:.2f}"])
+    head = ["server", "acceptance", "temperature", *(f"tokens/s at {count}" for count in counts)]
+    return _table([*head, f"accepted of {counts[-1]}"], shown)
+
+
+def _speed(answers: Sequence[dict[str, Any]]) -> str:
+    tokens, seconds = (sum(each[name] for each in answers) for name in ("tokens", "processor"))
+    return f"{(tokens - len(answers)) / seconds:.2f}"
 
 
 def _read(name: str, key: str = "results") -> Any:
