@@ -217,10 +217,13 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
     return worst
 
 
+QWEN = "Qwen2.5-Coder 1.5B"
+
+
 def _first_token() -> str:
     """Return processor seconds until the first token, by turn."""
-    models = {"Qwen2.5-Coder 1.5B": "first_token", "SmolLM2 135M": "first_token_smollm2"}
-    rows = [(model, row) for model, name in models.items() for row in _read(name, "rows")]
+    files = {"first_token": QWEN, "first_token_4000": QWEN, "first_token_smollm2": "SmolLM2 135M"}
+    rows = [(model, row) for name, model in files.items() for row in _read(name, "rows")]
     shown = [
         [model, f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
         for model, row in rows
