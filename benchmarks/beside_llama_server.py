@@ -71,29 +71,30 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of gsm8k_test.jsonl")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--proposals", type=int, default=3)
+    parser.add_argument("--proposals", type=int, nargs="+", default=[0, 1, 3, 7], help="a step; 0 for no draft")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--starts", type=int, default=0, help="how often each is started instead")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
 
-    options = ["--threads", str(given.threads), "--num-speculative-tokens", str(given.proposals)]
-    commands = {
-        "cactus serve": cactus(
-            f"{given.target}:context_size={given.context}", f"{given.draft}:context_size={given.context}", *options
-        ),
-        "llama.cpp's server": llama_server(
-            given.llama_server, given.target, given.draft, given.threads, given.context,
-            "--spec-draft-n-max", str(given.proposals), "--spec-draft-p-min", "0",
-        ),
-    }  # fmt: skip
-    said = {name: value if isinstance(value, int) else Path(value).name for name, value in vars(given).items()}
+    def commands(proposals: int) -> dict[str, list[str]]:
+        limit = ["--spec-draft-n-max", str(proposals), "--spec-draft-p-min", "0"] if proposals else []
+        return {
+            "cactus serve": cactus(
+                *(f"{each}:context_size={given.context}" for each in (given.target, given.draft)),
+                "--threads", str(given.threads), "--num-speculative-tokens", str(proposals),
+            ),
+            "llama.cpp's server": llama_server(
+                given.llama_server, given.target, given.draft if proposals else None, given.threads, given.context,
+                *limit,
+            ),
+        }  # fmt: skip
+
+    said = {name: value.name if isinstance(value, Path) else value for name, value in vars(given).items()}
     result: dict[str, Any] = {}
 
     def write() -> None:
-        if result.get("answers"):  # an interrupted run has fewer than were asked for
-            said["prompts"] = 1 + result["answers"][-1]["prompt"]
         given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
 
     if given.starts:
@@ -103,24 +104,24 @@ def main() -> None:
             shape = {"n_ctx": given.context, "n_threads": given.threads, "verbose": False}
             return [Llama(str(path), **shape) for path in (given.target, given.draft)]
 
-        result["starts"] = starts(commands, load, given.starts)
+        result["starts"] = starts(commands(max(given.proposals)), load, given.starts)
         for name, taken in result["starts"].items():
             print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in ("seconds", "processor")})
         return write()
     lines = (given.data / "gsm8k_test.jsonl").read_text().splitlines()[: given.prompts]
     result["answers"] = []
-    with ExitStack() as stack:
-        servers = {name: stack.enter_context(running(command)) for name, command in commands.items()}
-        for server in servers.values():
-            server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
-        for number, line in enumerate(lines):
-            for name, rule, temperature in WAYS:
-                found = asked(servers[name], json.loads(line)["question"], rule, temperature, given.tokens)
-                result["answers"].append(
-                    {"prompt": number, "server": name, "rule": rule, "temperature": temperature} | found
-                )
-                print(number, f"{name}, {rule or 'matching'}, {temperature:g}", found, flush=True)
-            write()
+    for proposals in given.proposals:
+        with ExitStack() as stack:
+            servers = {name: stack.enter_context(running(each)) for name, each in commands(proposals).items()}
+            for server in servers.values():
+                server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
+            for number, line in enumerate(lines):
+                for name, rule, temperature in WAYS if proposals else WAYS[:-1]:
+                    found = asked(servers[name], json.loads(line)["question"], rule, temperature, given.tokens)
+                    way = {"server": name, "rule": rule, "temperature": temperature, "proposals": proposals}
+                    result["answers"].append({"prompt": number} | way | found)
+                    print(number, proposals, f"{name}, {rule or 'matching'}, {temperature:g}", found, flush=True)
+                write()
     return None
 
 

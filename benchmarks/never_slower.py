@@ -2,9 +2,10 @@
 
     python benchmarks/never_slower.py target.gguf draft.gguf --data FOLDER --output results.json
 
-FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published. All ways share one target, which
-has read the prompt before an answer is timed; so has a draft with a fixed number of proposals. One that `auto` may ask
-has not, and what it reads is timed. Answers that the output file has are not made again.
+FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it word problems like
+the bundled pair's are asked. One thread is timed by the processor's clock, several by the wall's. All ways share one
+target, which has read the prompt before an answer is timed; so has a draft with a fixed number of proposals. One that
+`auto` may ask has not, and what it reads is timed. Answers that the output file has are not made again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import gzip
 import json
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from cactus_decoding.files.writing import write_atomically
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.pair import Pair, load_pair
 from cactus_decoding.models.tokenizers import as_chat_prompt
+from cactus_decoding.zoo.word_problems.generator import word_problems
 
 EDITS = (
     "Rename every variable called i to index.",
@@ -37,8 +40,10 @@ WAYS = (
 )
 
 
-def prompts(data: Path, count: int) -> dict[str, list[str]]:
+def prompts(data: Path | None, count: int) -> dict[str, list[str]]:
     """Return what is asked, by kind of text."""
+    if data is None:
+        return {"problem": [each.question for each in islice(word_problems("test"), count)]}
     sums = [json.loads(line)["question"] for line in (data / "gsm8k_test.jsonl").read_text().splitlines()]
     with gzip.open(data / "human_eval.jsonl.gz", "rt") as file:
         programs = [json.loads(line) for line in file]
@@ -65,16 +70,17 @@ class Contenders:
     """One target, with each thing that drafts for it.
 
     Args:
-        target: a GGUF file.
+        target: a model, as `cactus generate` takes it.
         draft: another one.
         threads: of both.
         tokens: of an answer.
     """
 
-    def __init__(self, target: Path, draft: Path, threads: int, tokens: int) -> None:
-        pair = load_pair(f"{target}:threads={threads}", f"{draft}:threads={threads}")
+    def __init__(self, target: str, draft: str, threads: int, tokens: int) -> None:
+        pair = load_pair(*(f"{each}:threads={threads}" if each.endswith(".gguf") else each for each in (target, draft)))
         self._pairs = {"draft": pair, "suffix": pair.with_draft("suffix"), "ngram": pair.with_draft("ngram")}
         self._tokens = tokens
+        self._clock = time.process_time if threads == 1 else time.perf_counter
         for each in self._pairs.values():
             each.prepare(AutoLength())
 
@@ -84,9 +90,9 @@ class Contenders:
         return AutoLength().times(pair.target, pair.drafter).as_dict()
 
     def answer(self, way: str, text: str) -> dict[str, Any]:
-        """Answer in chat: tokens, their time on the wall and of the processor; of `auto` each step's log.
+        """Answer in chat: tokens, seconds on the wall, milliseconds by the clock; of `auto` each step's log.
 
-        A step is how much was proposed and written, and milliseconds of the processor.
+        A step is how much was proposed and written, and milliseconds.
         """
         source, _, length = way.partition("@")
         pair = self._pairs.get(source) or self._pairs["suffix"]
@@ -98,9 +104,9 @@ class Contenders:
         elif source == "draft":
             self._read(pair, prompt, 1)
         response = stream(pair, prompt, temperature=0, max_new_tokens=self._tokens, num_speculative_tokens=count)
-        steps, began, clock = list[list[float]](), time.perf_counter(), time.process_time()
+        steps, began, clock = list[list[float]](), time.perf_counter(), self._clock()
         for outcome in response:
-            before, clock = clock, time.process_time()
+            before, clock = clock, self._clock()
             steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (clock - before), 1)])
         run: dict[str, Any] = {
             "tokens": len(response.token_ids),
@@ -119,9 +125,9 @@ class Contenders:
 def main() -> None:
     """Answer what is missing, and write after each prompt."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("target")
+    parser.add_argument("draft")
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--prompts", type=int, default=8, help="of each kind")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--threads", type=int, default=1)
@@ -137,7 +143,7 @@ def main() -> None:
         parser.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
     runs: dict[str, dict[str, Any]] = stored["results"]
     contenders = Contenders(given.target, given.draft, given.threads, given.tokens)
-    about = {"target": given.target.name, "draft": given.draft.name, "prompts": given.prompts}
+    about = {"target": Path(given.target).name, "draft": Path(given.draft).name, "prompts": given.prompts}
     asked = prompts(given.data, given.prompts)
     for i in range(given.prompts):
         for kind, texts in asked.items():

@@ -124,29 +124,40 @@ KINDS = {
     "edit": "code to be edited",
     "summary": "summarising",
     "chat": "free chat",
+    "problem": "word problems",
 }
 AUTO = {"suffix@auto": "`auto`, look-up", "draft@auto": "`auto`, draft"}
 PLAIN = "none", "none@again"
 
 
+RUNS = {
+    "never_slower_long": "1.5B, one thread",
+    "never_slower_two_threads": "1.5B, two threads",
+    "never_slower_bundled": "bundled pair, one thread",
+}
+
+
 def _auto() -> str:
-    """Return what `auto` brings, beside no proposals, and the best fixed choice of the longer run."""
-    runs = _read("never_slower_long")
+    """Return what `auto` brings, beside no proposals, and the best fixed choice of the same run."""
     rows = []
-    for kind, name in KINDS.items():
+    for file, where in RUNS.items():
+        runs = _read(file)
         fixed = [way for way in _ways(runs) if not way.endswith(("auto", "again"))]
-        best = max(fixed, key=lambda way: _mean(_speeds(runs, kind, way)).value)
-        lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
-        rows.append(
-            [
-                name,
-                f"{1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)]):.1f}",
-                *(_mean(_speeds(runs, kind, way)).shown(2) for way in [*AUTO, "suffix@15"]),
-                best.replace("@", " "),
-                f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0",
-            ]
-        )
-    head = ["", "none, tokens/s", *AUTO.values(), "suffix 15", "best fixed choice", "worst loss, tokens"]
+        for kind in dict.fromkeys(key.split("/")[0] for key in runs):
+            speeds = {way: _mean(_speeds(runs, kind, way)) for way in [*AUTO, *fixed]}
+            best = max(fixed, key=lambda way: speeds[way].value)
+            lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
+            rows.append(
+                [
+                    where,
+                    KINDS[kind],
+                    f"{1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)]):.1f}",
+                    *(speeds[way].shown(2) for way in AUTO),
+                    "none" if best == "none" else f"{best.replace('@', ' ')}: {speeds[best].value:.2f}",
+                    f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0",
+                ]
+            )
+    head = ["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"]
     return _table(head, rows)
 
 
@@ -157,6 +168,7 @@ def _fixed() -> str:
     shown = [
         [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
         for kind, name in KINDS.items()
+        if _prompts(runs, kind)
     ]
     return _table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
 
@@ -205,10 +217,13 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
     return worst
 
 
+QWEN = "Qwen2.5-Coder 1.5B"
+
+
 def _first_token() -> str:
     """Return processor seconds until the first token, by turn."""
-    models = {"Qwen2.5-Coder 1.5B": "first_token", "SmolLM2 135M": "first_token_smollm2"}
-    rows = [(model, row) for model, name in models.items() for row in _read(name, "rows")]
+    files = {"first_token": QWEN, "first_token_4000": QWEN, "first_token_smollm2": "SmolLM2 135M"}
+    rows = [(model, row) for name, model in files.items() for row in _read(name, "rows")]
     shown = [
         [model, f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
         for model, row in rows
@@ -248,19 +263,24 @@ def _own_logprobs() -> str:
 
 
 def _beside_server() -> str:
-    """Return tokens per processor second behind the first token, and what was kept."""
-    groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
+    """Return tokens per processor second behind the first token by proposals, and what was kept of most of them."""
+    groups: dict[tuple[float, str, str], dict[int, list[dict[str, Any]]]] = {}
     for answer in _read("beside_llama_server", "answers"):
-        groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), []).append(answer)
+        way = groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), {})
+        way.setdefault(answer["proposals"], []).append(answer)
+    counts = list(next(iter(groups.values())))
     shown = []
-    for (temperature, server, rule), answers in groups.items():
-        tokens, accepted, drafted, seconds = (
-            sum(each[name] for each in answers) for name in ("tokens", "accepted", "drafted", "processor")
-        )
-        speed = f"{(tokens - len(answers)) / seconds:.2f}"
-        kept = f"{accepted / drafted:.2f}"
-        shown.append([server, rule or "matching", f"{temperature:g}", str(len(answers)), kept, speed])
-    return _table(["server", "acceptance", "temperature", "answers", "accepted of drafted", "tokens/s"], shown)
+    for (temperature, server, rule), found in sorted(groups.items(), key=lambda each: each[0][0]):
+        kept, drafted = (sum(each[name] for each in found[counts[-1]]) for name in ("accepted", "drafted"))
+        speeds = [_speed(found[count]) if count in found else "" for count in counts]
+        shown.append([server, rule or "matching", f"{temperature:g}", *speeds, f"{kept / drafted:.2f}"])
+    head = ["server", "acceptance", "temperature", *(f"tokens/s at {count}" for count in counts)]
+    return _table([*head, f"accepted of {counts[-1]}"], shown)
+
+
+def _speed(answers: Sequence[dict[str, Any]]) -> str:
+    tokens, seconds = (sum(each[name] for each in answers) for name in ("tokens", "processor"))
+    return f"{(tokens - len(answers)) / seconds:.2f}"
 
 
 def _read(name: str, key: str = "results") -> Any:

@@ -38,7 +38,7 @@ ASKED: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "gsm8k": ({}, CLAMPED, CLAMPED | {"protect": "digits"}, CACTUS, CACTUS | {"budget_nats": 1.0}),
     "gsm8k, truncated": (PAPER, PAPER | CACTUS),
     "humaneval": ({}, CLAMPED, CACTUS),
-    "ifeval": ({}, CACTUS, CACTUS | {"budget_nats": 1.0}),
+    "ifeval": ({}, CACTUS, CACTUS | {"budget_nats": 1.0}, CACTUS | {"lossless_tokens": 64}),
 }
 """Settings that are compared; the first of each is lossless."""
 PROPOSALS, TOKENS = 3, 512

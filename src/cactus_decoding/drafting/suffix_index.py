@@ -135,7 +135,8 @@ def _agreed(places: list[tuple[list[int], int]], limit: int) -> tuple[list[int],
     shares: list[float] = []
     while places and len(agreed) < limit:
         ahead = [text[place] if place < len(text) else agreed[place - len(text)] for text, place in places]
-        token, votes = Counter(ahead).most_common(1)[0]  # of equal numbers the first
+        # of equal numbers the first; most often there is only one, which needs no count
+        token, votes = Counter(ahead).most_common(1)[0] if len(ahead) > 1 else (ahead[0], 1)
         if token == END:
             break
         agreed.append(token)
