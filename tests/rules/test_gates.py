@@ -23,6 +23,7 @@ OPEN = [
     Cascade(-0.1, "diff"),
     Cascade(0.4, "chow"),
     *(Fuzzy(threshold, name) for name, threshold in {"js": 0.05, "js_code": 0.06, "kl": 0.2, "tv": 0.25}.items()),
+    Fuzzy(0.01, top=2),
     KLGate(0.2),
 ]
 
@@ -62,6 +63,13 @@ def test_published_code_and_the_textbook_disagree_on_jensen_shannon() -> None:
     assert (theirs != ours).any()
 
 
+def test_a_divergence_of_few_tokens_opens_more_often_and_bounds_nothing() -> None:
+    few, every = Fuzzy(0.05, "tv", top=2), Fuzzy(0.05, "tv")
+    assert (opened(every) <= opened(few)).all()
+    assert audit(few, TARGET, DRAFT).tv.max() > 0.07
+    assert (opened(Fuzzy(0.05, "tv", top=7)) == opened(every)).all()
+
+
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 @pytest.mark.parametrize("alpha", [-0.3, 0.0, 0.3, 0.8])
 def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(version: str, alpha: float) -> None:
@@ -79,6 +87,7 @@ def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(
     ("right", "wrong"),
     [
         (Cascade(0.3), Cascade(0.3, "diff")),  # without the total variation
+        (Fuzzy(0.05, "kl", top=2), Fuzzy(0.05, "kl")),  # of all tokens by themselves
         (Fuzzy(0.2, "kl"), KLGate(0.2, confidence=1.0)),  # the KL the other way round
         (TokenCascade(0.3), TokenCascade(0.3, "v2")),  # a difference in the place of a factor
         (KLGate(0.2), KLGate(0.2, confidence=1.0)),  # sure targets too

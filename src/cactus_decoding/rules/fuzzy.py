@@ -10,7 +10,7 @@ from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.rules.base import Preset, Rule
 from cactus_decoding.rules.family import Family
-from cactus_decoding.rules.gate import gated_rows, jensen_shannon, judge_gated, kl, outside, total_variation
+from cactus_decoding.rules.gate import gated_rows, jensen_shannon, judge_gated, kl, lumped, outside, total_variation
 from cactus_decoding.types import Verdict
 
 
@@ -25,11 +25,14 @@ class Fuzzy(Rule):
 
     Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
     and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
-    from before temperature; this compares those that are sampled from, on the target's support.
+    from before temperature; this compares those that are sampled from, on the target's support. Its ``top_k_*`` is
+    ``top=50``: D can only be smaller, and no longer bounds what is emitted.
 
     Attributes:
         threshold: 0 or more; 0 is lossless.
         divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
+        top: D is that of the target's so many likeliest tokens (ties count as equally high) and of all others as one;
+            0 for each by itself.
 
     Example:
         >>> import torch
@@ -47,6 +50,7 @@ class Fuzzy(Rule):
         Literal["js", "js_code", "kl", "tv"],
         Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
     ] = "js"
+    top: Annotated[int, Knob("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
 
     name = "fuzzy"
     title = "Fuzzy"
@@ -70,6 +74,8 @@ class Fuzzy(Rule):
     scalable = ("threshold",)
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        if self.top:
+            q, p = lumped(q, p, self.top)
         if self.divergence == "tv":
             return total_variation(q, p) < self.threshold
         if self.divergence == "kl":

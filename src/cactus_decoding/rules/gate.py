@@ -44,6 +44,17 @@ def gated_rows(opens: Rows, target_probs: Tensor, draft_probs: Tensor) -> Tensor
     return torch.where(opened, Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs), target_probs.double())
 
 
+def lumped(q: Tensor, p: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Return both rows with all but the target's likeliest tokens moved to one more token behind them.
+
+    >>> lumped(torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.5, 0.25, 0.25]), 1)[1].tolist()
+    [0.5, 0.0, 0.0, 0.5]
+    """
+    held = q >= q.topk(min(top, q.shape[-1]), dim=-1).values[..., -1:]
+    q, p = (torch.cat([torch.where(held, row, 0), torch.where(held, 0, row).sum(-1, True)], -1) for row in (q, p))
+    return q, p
+
+
 def kl(rows: Tensor, others: Tensor) -> Tensor:
     """Return sum r log(r / o) in nats, ``[...]``; infinite where the other has 0 and the row has not.
 
