@@ -151,7 +151,7 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
                 row |= costs(rule)
                 beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
                 row["clamped"] = costs(beside or LOOSEST)
-            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless), 8) for at in DRAWN_SHARES)
+            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless), 6) for at in DRAWN_SHARES)
             row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
