@@ -119,7 +119,7 @@ def greedily(rows: RecordedRows, rule: str) -> dict[str, float]:
         passed = parse_rule(rule).judge(q, None, proposed).relaxed_prob > 0
         costs = given_up(q, proposed)[passed]
         kept, nats = kept + passed.sum().item(), nats + costs.sum().item()
-        most = max(most, costs.max().item())
+        most = max([most, *costs.tolist()])
     return {"acceptance": kept / rows.positions, "regret": nats / rows.positions, "most": most}
 
 
