@@ -83,6 +83,27 @@ def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(
     assert (theirs.acceptance >= ours.acceptance - EXACT).all()
 
 
+def test_figures_of_published_variants_that_pages_say_are_not_offered() -> None:
+    rows = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5], [0.5, 0.3, 0.2]], dtype=torch.float64)
+    q, p, draft = rows
+    ours = audit(TokenCascade(0.5), q, p)
+    assert ours.acceptance.item() == pytest.approx(0.5, abs=EXACT)
+    assert torch.minimum(ours.output_probs, p).sum().item() == pytest.approx(0.55, abs=EXACT)  # the paper's coupling
+    tempered = draft**2 / (draft**2).sum()
+    assert tempered[0].item() == pytest.approx(0.66, abs=5e-3)
+    for alpha, row, follows in (
+        (0.35, tempered, True),
+        (0.34, tempered, False),
+        (0.5, draft, True),
+        (0.49, draft, False),
+    ):
+        assert Cascade(alpha, "chow").relaxed_target(q, row).equal(row) is follows
+    # FLy's code: the drafted token 0 is kept if either draw of the target is it, and else the first draw comes
+    drawn = [((first, second), draft[first] * draft[second]) for first in range(3) for second in range(3)]
+    emitted = sum(chance for both, chance in drawn if 0 in both)
+    assert float(emitted) == pytest.approx(0.75, abs=EXACT)
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
