@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.rules.base import Preset, Rule
+from cactus_decoding.rules.base import Preset
 from cactus_decoding.rules.family import Family
-from cactus_decoding.rules.gate import gated_rows, jensen_shannon, judge_gated, kl, lumped, outside, total_variation
-from cactus_decoding.types import Verdict
+from cactus_decoding.rules.gate import Gated, jensen_shannon, kl, lumped, outside, total_variation
 
 
 @dataclass(frozen=True)
-class Fuzzy(Rule):
+class Fuzzy(Gated):
     r"""Emit the draft's row p where its divergence from the target's is below a threshold, and q elsewhere.
 
     .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
@@ -67,9 +66,6 @@ class Fuzzy(Rule):
         Family("fuzzy", "fuzzy, JS", lambda x: f"fuzzy:threshold={x!r}", 1e-3, 0.7),
         Family("fuzzy_kl", "fuzzy, KL", lambda x: f"fuzzy:threshold={x!r},divergence=kl", 1e-3, 20.0),
     )
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    needs_whole_draft_row = True
     recovers_from_relaxed_target = True
     scalable = ("threshold",)
 
@@ -84,11 +80,3 @@ class Fuzzy(Rule):
             return jensen_shannon(q, p) < self.threshold
         middle = (p + q) / 2
         return (kl(middle, p) + kl(middle, q)) / 2 < self.threshold
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return p(n) where the rows are close, else q(n), and s = 1."""
-        return judge_gated(self._opens, target_probs, draft_probs, token_ids)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the row that is emitted, in float64."""
-        return gated_rows(self._opens, target_probs, draft_probs)
