@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,8 +95,8 @@ def _command(given: dict[str, Any]) -> str:
 
 def _verdict(report: dict[str, Any]) -> str:
     wrong = [each["said"].partition(" (")[0] for each in report["findings"] if each["right"] is False]
-    several = f"{len(wrong)} of {len(report['findings'])} checks, mostly: " if len(wrong) > 1 else ""
-    return f"**wrong**: {several}{Counter(wrong).most_common(1)[0][0]}" if wrong else "right"
+    several = f"{len(wrong)} of {len(report['findings'])} checks"
+    return f"**wrong**: {several if len(wrong) > 1 else wrong[0]}" if wrong else "right"
 
 
 def _excluded(report: dict[str, Any]) -> str:

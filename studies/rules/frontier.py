@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from cactus_decoding import Request, load_pair, parse_rule
-from cactus_decoding.auditing import audit
+from cactus_decoding.auditing import audit, judge_every_token
 from cactus_decoding.cli import options
 from cactus_decoding.evaluation.frontier.families import FAMILIES
 from cactus_decoding.evaluation.frontier.frontier import DEFAULT_MEMORY, LOOSEST
@@ -65,6 +66,12 @@ def recorded(positions: int) -> RecordedRows:
     )  # fmt: skip
 
 
+def thinned(rows: RecordedRows, positions: int) -> RecordedRows:
+    """Return rows of which every n-th visited position counts, about so many of all texts."""
+    every = max(round(rows.positions / positions), 1)
+    return replace(rows, visited=rows.visited & (rows.visited.cumsum(0) % every == 0))
+
+
 @cache
 def visited(rows: RecordedRows) -> list[tuple[Tensor, Tensor]]:
     """Return the target's and the draft's rows of visited positions, those of about the same length together."""
@@ -87,8 +94,7 @@ def accepted(rows: RecordedRows, rule: str) -> float:
     """Return what a rule accepts per visited position."""
     parsed, kept = parse_rule(rule), 0.0
     for q, p in visited(rows):
-        h = parsed.relaxed_target(q, p)
-        kept += (audit(parsed, q, p).acceptance if h is None else torch.minimum(h, p)).sum().item()
+        kept += torch.minimum(judge_every_token(parsed, q, p).relaxed_prob, p).sum().item()
     return kept / rows.positions
 
 
@@ -113,18 +119,18 @@ def greedily(rows: RecordedRows, rule: str) -> dict[str, float]:
         passed = parse_rule(rule).judge(q, None, proposed).relaxed_prob > 0
         costs = given_up(q, proposed)[passed]
         kept, nats = kept + passed.sum().item(), nats + costs.sum().item()
-        most = max(most, costs.max().item())
+        most = max([most, *costs.tolist()])
     return {"acceptance": kept / rows.positions, "regret": nats / rows.positions, "most": most}
 
 
-def strictest(family: Family, accepts: Callable[[str], float], wanted: float) -> str | None:
+def strictest(family: Family, accepts: Callable[[str], float], wanted: float, halvings: int = 12) -> str | None:
     """Return the strictest of a family's rules that accept as much as is wanted, by bisection; None if none does."""
     if family.whole:
         return next((family.spell(knob) for knob in family.knobs(100) if accepts(family.spell(knob)) >= wanted), None)
     low, high = math.log(family.strict), math.log(family.loose)
     if accepts(family.spell(round_to(family.loose))) < wanted:
         return None
-    for _ in range(12):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (low, middle) if accepts(family.spell(round_to(math.exp(middle)))) >= wanted else (middle, high)
     return family.spell(round_to(math.exp(high)))
@@ -145,7 +151,7 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
                 row |= costs(rule)
                 beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
                 row["clamped"] = costs(beside or LOOSEST)
-            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless)) for at in DRAWN_SHARES)
+            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless), 6) for at in DRAWN_SHARES)
             row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
@@ -224,15 +230,16 @@ def _factor(row: Mapping[str, Any]) -> float:
     return float(row["kl"]) / float(row["clamped"]["kl"])
 
 
-def drawn(table: list[dict[str, Any]]) -> str:
-    """Return what the rules of a table accept and cost, as SVG: behind the first panel all accept as much."""
-    figure = new_figure((12.5, 5.6))
-    curves, *panels = figure.subplots(1, 4)
-    for row in table:
-        if row["rule"] and row.get("curve"):
-            curves.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
-    curves.set(xlabel="KL, nats per position", ylabel="acceptance")
-    curves.grid(alpha=0.3)
+def drawn(table: list[dict[str, Any]], real: list[dict[str, Any]]) -> str:
+    """Return what rules accept and cost, as SVG: on either pair, then on the first where all accept as much."""
+    figure = new_figure((15, 5.6))
+    bundled, other, *panels = figure.subplots(1, 5)
+    for curves, title, rows in ((bundled, "bundled pair", table), (other, "real pair", real)):
+        for row in rows:
+            if row["rule"] and row.get("curve"):
+                curves.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
+        curves.set(title=title, xlabel="KL, nats per position", ylabel="acceptance")
+        curves.grid(alpha=0.3)
     for panel, name in zip(panels, ("tv", "max_log_ratio", "regret"), strict=True):
         for row in table:
             if row["rule"] is not None:
@@ -253,19 +260,19 @@ def main() -> None:
     """Measure unless told otherwise, then render."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
-    parser.add_argument("--positions", type=int, default=5000)
+    parser.add_argument("--positions", type=int, default=5000, help="about so many; of --rows every n-th")
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     options.prepare(1, small=True)
     if not given.only_render:
-        rows = recorded(given.positions) if given.rows is None else read_rows(given.rows)
+        rows = recorded(given.positions) if given.rows is None else thinned(read_rows(given.rows), given.positions)
         arguments = {"study": "rules.frontier", "positions": rows.positions}
         result = compute(rows) | {"provenance": provenance(arguments)}
         write_atomically(RESULTS["real_" if given.rows else ""], as_json(result, indent=1) + "\n")
     results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
     for kind, result in results.items():
         render(result, PAGE, kind)
-    write_atomically(PICTURE, drawn(results[""]["table"]))
+    write_atomically(PICTURE, drawn(*(result["table"] for result in results.values())))
     text = insert(INDEX.read_text(), "frontier", beside_each_other(results.values()))
     write_atomically(INDEX, insert(text, "greedy frontier", greedy_beside_each_other(results[""])))
 

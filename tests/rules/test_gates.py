@@ -23,6 +23,7 @@ OPEN = [
     Cascade(-0.1, "diff"),
     Cascade(0.4, "chow"),
     *(Fuzzy(threshold, name) for name, threshold in {"js": 0.05, "js_code": 0.06, "kl": 0.2, "tv": 0.25}.items()),
+    Fuzzy(0.01, top=2),
     KLGate(0.2),
 ]
 
@@ -62,6 +63,13 @@ def test_published_code_and_the_textbook_disagree_on_jensen_shannon() -> None:
     assert (theirs != ours).any()
 
 
+def test_a_divergence_of_few_tokens_opens_more_often_and_bounds_nothing() -> None:
+    few, every = Fuzzy(0.05, "tv", top=2), Fuzzy(0.05, "tv")
+    assert (opened(every) <= opened(few)).all()
+    assert audit(few, TARGET, DRAFT).tv.max() > 0.07
+    assert (opened(Fuzzy(0.05, "tv", top=7)) == opened(every)).all()
+
+
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 @pytest.mark.parametrize("alpha", [-0.3, 0.0, 0.3, 0.8])
 def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(version: str, alpha: float) -> None:
@@ -75,10 +83,32 @@ def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(
     assert (theirs.acceptance >= ours.acceptance - EXACT).all()
 
 
+def test_figures_of_published_variants_that_pages_say_are_not_offered() -> None:
+    rows = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5], [0.5, 0.3, 0.2]], dtype=torch.float64)
+    q, p, draft = rows
+    ours = audit(TokenCascade(0.5), q, p)
+    assert ours.acceptance.item() == pytest.approx(0.5, abs=EXACT)
+    assert torch.minimum(ours.output_probs, p).sum().item() == pytest.approx(0.55, abs=EXACT)  # the paper's coupling
+    tempered = draft**2 / (draft**2).sum()
+    assert tempered[0].item() == pytest.approx(0.66, abs=5e-3)
+    for alpha, row, follows in (
+        (0.35, tempered, True),
+        (0.34, tempered, False),
+        (0.5, draft, True),
+        (0.49, draft, False),
+    ):
+        assert Cascade(alpha, "chow").relaxed_target(q, row).equal(row) is follows
+    # FLy's code: the drafted token 0 is kept if either draw of the target is it, and else the first draw comes
+    drawn = [((first, second), draft[first] * draft[second]) for first in range(3) for second in range(3)]
+    emitted = sum(chance for both, chance in drawn if 0 in both)
+    assert float(emitted) == pytest.approx(0.75, abs=EXACT)
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
         (Cascade(0.3), Cascade(0.3, "diff")),  # without the total variation
+        (Fuzzy(0.05, "kl", top=2), Fuzzy(0.05, "kl")),  # of all tokens by themselves
         (Fuzzy(0.2, "kl"), KLGate(0.2, confidence=1.0)),  # the KL the other way round
         (TokenCascade(0.3), TokenCascade(0.3, "v2")),  # a difference in the place of a factor
         (KLGate(0.2), KLGate(0.2, confidence=1.0)),  # sure targets too

@@ -40,7 +40,7 @@ def test_tables_and_picture_are_rendered_from_the_result_file(tmp_path: Path) ->
     for kind, result in results.items():
         render(result, page, kind)
     assert page.read_text() == PAGE.read_text()
-    assert drawn(results[""]["table"]) == PICTURE.read_text()
+    assert drawn(*(result["table"] for result in results.values())) == PICTURE.read_text()
     assert beside_each_other(results.values()) in INDEX.read_text()
     assert greedy_beside_each_other(results[""]) in INDEX.read_text()
 

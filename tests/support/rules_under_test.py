@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ SPELLINGS = (
     "fuzzy:threshold=0.1,divergence=js_code",
     "fuzzy:threshold=0.5,divergence=kl",
     "fuzzy:threshold=0.4,divergence=tv",
+    "fuzzy:threshold=0.05,top=1",
     "kl_gate:threshold=0",
     "kl_gate:threshold=0.5",
     "big_little:rollback=0",
@@ -102,6 +104,7 @@ LOSSLESS_LIMITS = (
     "fuzzy:threshold=0,divergence=js_code",
     "fuzzy:threshold=0,divergence=kl",
     "fuzzy:threshold=0,divergence=tv",
+    "fuzzy:threshold=0,top=1",
     "kl_gate:threshold=0",
 )
 
@@ -204,6 +207,14 @@ def gate_is_open(rule: Rule, q: list[float], p: list[float]) -> bool:
         return max(kept) >= floor - rule.alpha * (tv if rule.defer == "opt" else 1)
     if rule.name == "kl_gate":
         return kl(q, kept) < rule.threshold and max(q) <= rule.confidence
+    if rule.top:
+        held = [a >= sorted(q)[-min(rule.top, len(q))] for a in q]
+        q, kept = (
+            [*itertools.compress(row, held), sum(a for a, own in zip(row, held, strict=True) if not own)]
+            for row in (q, kept)
+        )
+        q, kept, p = [*q, 0.0], [*kept, 0.0], [*kept, lost]
+        tv = sum(max(a - b, 0.0) for a, b in zip(q, p, strict=True))
     middle = [(a + b) / 2 for a, b in zip(q, p, strict=True)]
     inside = [m if a else 0.0 for a, m in zip(q, middle, strict=True)]
     distance = {

@@ -84,7 +84,7 @@ class Answer:
     Attributes:
         token_ids: the output, the token that ended it included.
         logprobs: of each of them, where the engine reports them.
-        accepted: proposals that were kept, where the engine counts them.
+        accepted: proposals in it that were kept, where the engine counts them; servers count some behind its end too.
     """
 
     token_ids: tuple[int, ...]

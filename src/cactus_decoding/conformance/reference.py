@@ -102,11 +102,11 @@ class Reference(Engine):
                 recovered = draw(self.recovery(target, draft, token), self.second(uniform, numbers))
                 logprobs.append(math.log(max(target[recovered], 1e-300)))
                 break
-            accepted += len(emitted)
             assert recovered is not None
             text = self.keep(text, emitted, recovered, rejected)
             for place, token in enumerate([*emitted, recovered]):
                 output.append(token)
+                accepted += place < len(emitted)
                 if token in sampling.ends and self.stops(output, place < len(emitted)):
                     return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
             if len(output) >= sampling.max_tokens:

@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.rules.base import Preset, Rule
+from cactus_decoding.rules.base import Preset
 from cactus_decoding.rules.family import Family, round_to
-from cactus_decoding.rules.gate import gated_rows, judge_gated, total_variation
-from cactus_decoding.types import Verdict
+from cactus_decoding.rules.gate import Gated, total_variation
 
 
 @dataclass(frozen=True)
-class Cascade(Rule):
+class Cascade(Gated):
     r"""Emit the draft's row where it is sure enough, and the target's own elsewhere.
 
     h is the draft's row p where
@@ -57,9 +56,6 @@ class Cascade(Rule):
         Family("cascade_diff", "cascade, Diff", lambda x: f"cascade:alpha={round_to(x - 1)!r},defer=diff", 0.02, 2.0),
         Family("cascade_chow", "cascade, Chow", lambda x: f"cascade:alpha={x!r},defer=chow", 1e-3, 1.0),
     )
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    needs_whole_draft_row = True
     # no recovers_from_relaxed_target: beside a deterministic draft h depends on the target's whole row too
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
@@ -67,11 +63,3 @@ class Cascade(Rule):
         if self.defer == "chow":
             return sure >= 1 - self.alpha
         return sure >= least - self.alpha * (total_variation(q, p) if self.defer == "opt" else 1.0)
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return p(n) where the position is left to the draft, else q(n), and s = 1."""
-        return judge_gated(self._opens, target_probs, draft_probs, token_ids)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the row that is emitted, in float64."""
-        return gated_rows(self._opens, target_probs, draft_probs)

@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.rules.base import Preset, Rule
+from cactus_decoding.rules.base import Preset
 from cactus_decoding.rules.family import Family
-from cactus_decoding.rules.gate import gated_rows, jensen_shannon, judge_gated, kl, outside, total_variation
-from cactus_decoding.types import Verdict
+from cactus_decoding.rules.gate import Gated, jensen_shannon, kl, lumped, outside, total_variation
 
 
 @dataclass(frozen=True)
-class Fuzzy(Rule):
+class Fuzzy(Gated):
     r"""Emit the draft's row p where its divergence from the target's is below a threshold, and q elsewhere.
 
     .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
@@ -25,11 +24,14 @@ class Fuzzy(Rule):
 
     Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
     and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
-    from before temperature; this compares those that are sampled from, on the target's support.
+    from before temperature; this compares those that are sampled from, on the target's support. Its ``top_k_*`` is
+    ``top=50``: D can only be smaller, and no longer bounds what is emitted.
 
     Attributes:
         threshold: 0 or more; 0 is lossless.
         divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
+        top: D is that of the target's so many likeliest tokens (ties count as equally high) and of all others as one;
+            0 for each by itself.
 
     Example:
         >>> import torch
@@ -47,6 +49,7 @@ class Fuzzy(Rule):
         Literal["js", "js_code", "kl", "tv"],
         Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
     ] = "js"
+    top: Annotated[int, Knob("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
 
     name = "fuzzy"
     title = "Fuzzy"
@@ -63,13 +66,12 @@ class Fuzzy(Rule):
         Family("fuzzy", "fuzzy, JS", lambda x: f"fuzzy:threshold={x!r}", 1e-3, 0.7),
         Family("fuzzy_kl", "fuzzy, KL", lambda x: f"fuzzy:threshold={x!r},divergence=kl", 1e-3, 20.0),
     )
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    needs_whole_draft_row = True
     recovers_from_relaxed_target = True
     scalable = ("threshold",)
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        if self.top:
+            q, p = lumped(q, p, self.top)
         if self.divergence == "tv":
             return total_variation(q, p) < self.threshold
         if self.divergence == "kl":
@@ -78,11 +80,3 @@ class Fuzzy(Rule):
             return jensen_shannon(q, p) < self.threshold
         middle = (p + q) / 2
         return (kl(middle, p) + kl(middle, q)) / 2 < self.threshold
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return p(n) where the rows are close, else q(n), and s = 1."""
-        return judge_gated(self._opens, target_probs, draft_probs, token_ids)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the row that is emitted, in float64."""
-        return gated_rows(self._opens, target_probs, draft_probs)

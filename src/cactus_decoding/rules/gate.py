@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 
 from cactus_decoding.arguments.later import Tensor, functional, torch
-from cactus_decoding.rules.base import draft_probability_of, probability_of
+from cactus_decoding.rules.base import Rule, draft_probability_of, probability_of
 from cactus_decoding.rules.ensemble import Ensemble
 from cactus_decoding.types import Verdict
 
@@ -23,25 +24,43 @@ def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_
     return says(q, torch.where(q > 0, draft_probs.double(), 0.0))
 
 
-def judge_gated(opens: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-    """Return p(n) where the gate is open and q(n) where it is closed, 0 where the target excludes n; and s = 1.
+class Gated(Rule):
+    """A rule that emits the draft's row p where its gate is open, and q elsewhere.
 
-    Args:
-        opens: the gate, ``[...]``.
-        target_probs: q.
-        draft_probs: p, or None for a deterministic draft.
-        token_ids: ``[..., tokens]``.
+    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours.
     """
-    q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
-    opened = on_rows(opens, target_probs, draft_probs, token_ids)
-    opened = opened if draft_probs is None else opened.unsqueeze(-1)
-    return Verdict(torch.where(opened & (q > 0), p, q), torch.ones_like(q))
+
+    never_stricter_than_lossless = True
+    needs_support_only = True
+    needs_whole_draft_row = True
+
+    @abstractmethod
+    def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        """Say where the gate is open, ``[...]``; see `Rows`."""
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return p(n) where the gate is open and q(n) where it is closed, 0 where the target excludes n; and s = 1."""
+        q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
+        opened = on_rows(self._opens, target_probs, draft_probs, token_ids)
+        opened = opened if draft_probs is None else opened.unsqueeze(-1)
+        return Verdict(torch.where(opened & (q > 0), p, q), torch.ones_like(q))
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return the row that is emitted, in float64."""
+        opened = on_rows(self._opens, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
+        given_back = Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs)
+        return torch.where(opened, given_back, target_probs.double())
 
 
-def gated_rows(opens: Rows, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    """Return what is emitted: the draft's row, what the target excludes of it given back, or the target's own."""
-    opened = on_rows(opens, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
-    return torch.where(opened, Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs), target_probs.double())
+def lumped(q: Tensor, p: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Return both rows with all but the target's likeliest tokens moved to one more token behind them.
+
+    >>> lumped(torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.5, 0.25, 0.25]), 1)[1].tolist()
+    [0.5, 0.0, 0.0, 0.5]
+    """
+    held = q >= q.topk(min(top, q.shape[-1]), dim=-1).values[..., -1:]
+    q, p = (torch.cat([torch.where(held, row, 0), torch.where(held, 0, row).sum(-1, True)], -1) for row in (q, p))
+    return q, p
 
 
 def kl(rows: Tensor, others: Tensor) -> Tensor:

@@ -8,14 +8,13 @@ from typing import Annotated
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.rules.base import Preset, Rule
+from cactus_decoding.rules.base import Preset
 from cactus_decoding.rules.family import Family
-from cactus_decoding.rules.gate import gated_rows, judge_gated, kl
-from cactus_decoding.types import Verdict
+from cactus_decoding.rules.gate import Gated, kl
 
 
 @dataclass(frozen=True)
-class KLGate(Rule):
+class KLGate(Gated):
     r"""Emit the draft's row p where KL(q || p) is below a threshold and the target is not sure, and q elsewhere.
 
     .. math:: h = p \ \text{ if } KL(q \| p) < threshold,\ \max q \le confidence, \text{ else } q, \qquad s = 1
@@ -55,19 +54,8 @@ class KLGate(Rule):
         ),
     )
     families = (Family("kl_gate", "KL gate", lambda x: f"kl_gate:threshold={x!r}", 1e-3, 50.0),)
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    needs_whole_draft_row = True
     recovers_from_relaxed_target = True
     scalable = ("threshold",)
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         return (kl(q, p) < self.threshold) & (q.amax(-1) <= self.confidence)
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return p(n) where the gate is open, else q(n), and s = 1."""
-        return judge_gated(self._opens, target_probs, draft_probs, token_ids)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the row that is emitted, in float64."""
-        return gated_rows(self._opens, target_probs, draft_probs)

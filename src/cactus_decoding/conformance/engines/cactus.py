@@ -54,6 +54,7 @@ class CactusEngine(Engine):
         """Answer a query."""
         from cactus_decoding.generation.generate import stream
         from cactus_decoding.generation.request import Request
+        from cactus_decoding.types import Fate
 
         sampling, pair = query.sampling, self._pair(query.sampling.draft)
         asked = sampling.named() | {
@@ -70,4 +71,5 @@ class CactusEngine(Engine):
         response = stream(pair, text_of(query.prompt), request)
         for _ in response:
             pass
-        return Answer(tuple(response.token_ids), None, response.metrics.accepted)
+        kept = sum(fate in {Fate.ACCEPTED, Fate.RELAXED} for fate in response.fates)  # none behind the end
+        return Answer(tuple(response.token_ids), None, kept)

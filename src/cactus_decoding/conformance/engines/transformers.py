@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from cactus_decoding.conformance.asking import CUTS, DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
@@ -55,8 +56,13 @@ class TransformersEngine(Engine):
 
         target, settings = self._model("target"), _settings(query.sampling)
         settings |= self._assistance(query.sampling) if self._speculates else {}
+        read: list[tuple[int, list[int]]] = []  # of each pass, from where on and which tokens
+
+        def note(model: Any, args: object, given: Mapping[str, Any]) -> None:
+            read.append((given["past_key_values"].get_seq_length(), given["input_ids"][0].tolist()))
+
         torch.manual_seed(query.seed)  # after the models are made, which draws numbers too
-        with torch.no_grad():
+        with torch.no_grad(), _hooked(target, note):
             output = target.generate(
                 torch.tensor([query.prompt]),
                 attention_mask=torch.ones(1, len(query.prompt), dtype=torch.long),
@@ -66,7 +72,8 @@ class TransformersEngine(Engine):
             )
         tokens = tuple(output.sequences[0, len(query.prompt) :].tolist())
         rows = [row[0].log_softmax(-1) for row in output.logits]
-        return Answer(tokens, tuple(row[token].item() for row, token in zip(rows, tokens, strict=False)))
+        logprobs = tuple(row[token].item() for row, token in zip(rows, tokens, strict=False))
+        return Answer(tokens, logprobs, _accepted(query.prompt, tokens, read) if self._speculates else None)
 
     def _assistance(self, sampling: Sampling) -> dict[str, Any]:
         count = sampling.num_speculative_tokens
@@ -75,7 +82,32 @@ class TransformersEngine(Engine):
         draft = self._model(sampling.draft)
         draft.generation_config.num_assistant_tokens = count
         draft.generation_config.num_assistant_tokens_schedule = "constant"
+        if (threshold := self._settings.get("assistant_confidence_threshold")) is not None:  # a draft's, not a call's
+            draft.generation_config.assistant_confidence_threshold = threshold
         return {"assistant_model": draft}
+
+
+@contextmanager
+def _hooked(model: Any, hook: Callable[..., None]) -> Iterator[None]:
+    handle = model.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _accepted(prompt: Sequence[int], tokens: Sequence[int], read: Sequence[tuple[int, list[int]]]) -> int:
+    """Count proposals that came to stand in the output: a rejected token is not what is drawn in its place.
+
+    >>> _accepted((1, 2), (3, 4, 5), [(0, [1, 2, 3, 7]), (3, [4, 5])])
+    2
+    """
+    text, total = [*prompt, *tokens], 0
+    for start, ids in read:
+        known = start + 1 if start else len(prompt)  # all but the last token are cached
+        kept = zip(ids[known - start :], text[known:], strict=False)
+        total += len([*takewhile(lambda pair: pair[0] == pair[1], kept)])
+    return total
 
 
 class _GivenUp(Exception):

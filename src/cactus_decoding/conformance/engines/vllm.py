@@ -89,8 +89,8 @@ class VllmEngine(Engine):
         """Answer queries as one batch."""
         from vllm import SamplingParams
 
-        engine = self._start(queries[0].sampling)
         try:
+            engine = self._start(queries[0].sampling)
             if queries[0].sampling.cancels:
                 _give_up(engine, queries)
             found = engine.generate(
