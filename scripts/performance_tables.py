@@ -247,6 +247,22 @@ def _own_logprobs() -> str:
     return _table(["file", "tokens", "of them proposed", "largest difference", "mean"], shown)
 
 
+def _clients() -> str:
+    """Return what clients were answered, of two models."""
+    first, second = (_read(name, "rows") for name in ("clients_smollm2", "clients"))
+    shown = [
+        [row["client"], row["request"], _cut(row["answer"]), _cut(other["answer"])]
+        for row, other in zip(first, second, strict=True)
+    ]
+    return _table(["client", "request", "SmolLM2 135M", "Qwen2.5-Coder 1.5B, 0.5B"], shown, "---")
+
+
+def _cut(text: str, most: int = 80) -> str:
+    """Return the beginning of a text, in whole words."""
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text if len(text) <= most else text[:most].rpartition(" ")[0] + " …"
+
+
 def _beside_server() -> str:
     """Return tokens per processor second behind the first token, and what was kept."""
     groups: dict[tuple[float, str, str], list[dict[str, Any]]] = {}
@@ -267,8 +283,8 @@ def _read(name: str, key: str = "results") -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())[key]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], aligned: str = "---:") -> str:
+    lines = [head, ["---", *[aligned] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -288,6 +304,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "at_once": _at_once,
     "own_logprobs": _own_logprobs,
     "beside_server": _beside_server,
+    "clients": _clients,
 }
 
 
