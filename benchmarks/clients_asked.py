@@ -288,11 +288,11 @@ def llama_index() -> dict[str, Callable[[], str]]:
         return f"{len(answer)} characters"
 
     return {
-        "OpenAILike.chat": lambda: length(chat.chat(said, max_tokens=8).message.content),
-        "stream_chat": lambda: length("".join(part.delta or "" for part in chat.stream_chat(said, max_tokens=8))),
+        "OpenAILike.chat": lambda: length(chat.chat(said).message.content),
+        "stream_chat": lambda: length("".join(part.delta or "" for part in chat.stream_chat(said))),
         "chat_with_tools": tools,
         "structured_predict": lambda: repr(chat.as_structured_llm(Count).chat(said).raw),
-        "complete": lambda: length(texts.complete("The sky is", max_tokens=8).text),
+        "complete": lambda: length(texts.complete("The sky is").text),
         "stream_complete": lambda: length("".join(p.delta or "" for p in texts.stream_complete("The sky is"))),
     }
 

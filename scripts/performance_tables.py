@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -258,8 +259,8 @@ def _clients() -> str:
 
 
 def _cut(text: str, most: int = 80) -> str:
-    """Return the beginning of a text, in whole words."""
-    text = " ".join(text.split()).replace("|", "\\|")
+    """Return the beginning of a text, in whole words, and numbers to three decimals."""
+    text = re.sub(r"(\.\d{3})\d+", r"\1", " ".join(text.split()).replace("|", "\\|"))
     return text if len(text) <= most else text[:most].rpartition(" ")[0] + " …"
 
 

@@ -71,8 +71,8 @@ def library() -> Any:
         if (error.name or "").partition(".")[0] != "llama_cpp":
             raise
         raise ValueError(f"GGUF files need llama-cpp-python: run {install('llama-cpp')}") from None
-    except (OSError, RuntimeError, FileNotFoundError) as error:
-        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}") from error
+    except (OSError, RuntimeError, AttributeError) as error:  # the last where its Python is of another release
+        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}: run {install('llama-cpp')}") from error
     check_interface(llama_cpp)
     llama_cpp.llama_backend_init()
     return llama_cpp
