@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,22 @@ def _own_logprobs() -> str:
     return _table(["file", "tokens", "of them proposed", "largest difference", "mean"], shown)
 
 
+def _clients() -> str:
+    """Return what clients were answered, of two models."""
+    first, second = (_read(name, "rows") for name in ("clients_smollm2", "clients"))
+    shown = [
+        [row["client"], row["request"], _cut(row["answer"]), _cut(other["answer"])]
+        for row, other in zip(first, second, strict=True)
+    ]
+    return _table(["client", "request", "SmolLM2 135M", "Qwen2.5-Coder 1.5B, 0.5B"], shown, "---")
+
+
+def _cut(text: str, most: int = 80) -> str:
+    """Return the beginning of a text, in whole words, and numbers to three decimals."""
+    text = re.sub(r"(\.\d{3})\d+", r"\1", " ".join(text.split()).replace("|", "\\|"))
+    return text if len(text) <= most else text[:most].rpartition(" ")[0] + " …"
+
+
 def _beside_server() -> str:
     """Return tokens per processor second behind the first token by proposals, and what was kept of most of them."""
     groups: dict[tuple[float, str, str], dict[int, list[dict[str, Any]]]] = {}
@@ -287,8 +304,8 @@ def _read(name: str, key: str = "results") -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())[key]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], aligned: str = "---:") -> str:
+    lines = [head, ["---", *[aligned] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -308,6 +325,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "at_once": _at_once,
     "own_logprobs": _own_logprobs,
     "beside_server": _beside_server,
+    "clients": _clients,
 }
 
 

@@ -174,6 +174,7 @@ CASES = [
     (("serve", "--draft-sampling", "gredy"), "did you mean 'greedy'?"),
     (("serve", "some/model", "--draft", "suffix"), "vLLM takes a draft model or 'ngram'"),
     (("serve", "some/model", "--api-key", ""), "--api-key must not be empty"),
+    (("serve", "some.gguf", "--alias", " "), "--alias must not be empty"),
     (("serve", "--engine", "lama-cpp"), "did you mean 'llama-cpp'?"),
     (("serve", "--rule", "cactos"), "did you mean 'cactus'?"),
     (("play", "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),

@@ -116,8 +116,9 @@ def serve(
         raise ValueError(f"{_NO_TREES[engine]}, so there is no --tree: give --num-speculative-tokens")
     if budget is not None:
         check_number("budget", budget, 0, math.inf)
-    if api_key and not all(key.strip() for key in api_key):
-        raise ValueError("--api-key must not be empty: give a key, or leave the option out")
+    for name, given_texts in (("--api-key", api_key or ()), ("--alias", () if alias is None else (alias,))):
+        if not all(each.strip() for each in given_texts):
+            raise ValueError(f"{name} must not be empty: give one, or leave the option out")
     policy = {name: value for name, value in settings.items() if value is not None}
     if not policy["lossless_tokens"]:
         del policy["lossless_tokens"]
@@ -131,7 +132,7 @@ def serve(
             asked["num_speculative_tokens"] = proposals
         if budget is not None:
             asked["budget"] = budget
-        keys = api_key or [each for each in os.environ.get(KEY, "").split(",") if each]
+        keys = api_key or [key for each in os.environ.get(KEY, "").split(",") if (key := each.strip())]
         place = Place(host or "127.0.0.1", PORT if port is None else port, keys, alias, max_waiting, shared_prompts)
         return _serve_llama_cpp(target, draft, asked, parallel, kept_prompts, threads, place)
     for name, value in (("--host", host), ("--port", port)):

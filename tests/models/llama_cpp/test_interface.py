@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,3 +64,12 @@ def params(**changed):
 def test_another_release_is_refused_with_what_to_install(changed, said):
     with pytest.raises(ValueError, match=f"does not fit, because .*{said}: run .*llama-cpp"):
         check_interface(otherwise(**changed))
+
+
+def test_a_library_that_is_not_that_of_its_python_is_told_apart(tmp_path):
+    other = next((Path(lib.__file__).parent / "lib").glob("libggml-base.*"))
+    shutil.copy(other, tmp_path / f"libllama{other.suffix if other.suffix == '.dylib' else '.so'}")
+    code = "from cactus_decoding.integrations.llama_cpp import CactusLlama"
+    environment = os.environ | {"LLAMA_CPP_LIB_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert re.search("ValueError: .* library cannot be loaded: .*run .*llama-cpp", done.stderr), done.stderr

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _DRAFTED = 4
 _REPEATS, _LEAST = 2, 4
 _SINGLY = 8
 _Clock = Callable[[], float]
-_ENGINES = ("transformers", "llama_cpp")
+_ENGINES = ("torch", "transformers", "llama-cpp-python")
 
 
 @dataclass(frozen=True)
@@ -257,9 +257,19 @@ def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, A
         else _identity(getattr(drafter, "model_cache", drafter)),
         "device": device_name(target.device),
         "threads": torch.get_num_threads() if target.threads is None else target.threads,
-        "versions": [torch.__version__, *(sys.modules[name].__version__ for name in _ENGINES if name in sys.modules)],
+        "versions": _versions(),
     }
     return cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
+
+
+@cache
+def _versions() -> list[str]:
+    """Return those of the engines that are installed, whichever of them have been imported so far."""
+    found = []
+    for name in _ENGINES:
+        with suppress(PackageNotFoundError):
+            found.append(version(name))
+    return found
 
 
 def _identity(model: Any) -> list[Any]:

@@ -14,6 +14,9 @@ def __getattr__(name: str) -> Any:
     """Import the class when it is asked for: the server's command must not wait for it."""
     if name != "CactusLlama":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cactus_decoding.models.llama_cpp.library import library
+
+    library()  # says what to install, where an import would fail by a name
     from cactus_decoding.integrations.llama_cpp import llama
 
     return llama.CactusLlama

@@ -189,8 +189,11 @@ def serve(
         announce: takes the server's address.
     """
     announce(address_of(host, listening))
-    # what writes conversations as prompts takes a second to import, which need not be of the first one's time
-    threading.Thread(target=import_module, args=("transformers.utils.chat_template_utils",), daemon=True).start()
+    # what writes conversations as prompts takes a second to import, which need not be of the first one's time, nor of
+    # that until the server answers
+    writing = threading.Timer(0.5, import_module, ("transformers.utils.chat_template_utils",))
+    writing.daemon = True
+    writing.start()
     try:
         server_of(server.application(names_of(host), keys)).run(sockets=[listening])
     finally:

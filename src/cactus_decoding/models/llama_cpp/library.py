@@ -71,8 +71,8 @@ def library() -> Any:
         if (error.name or "").partition(".")[0] != "llama_cpp":
             raise
         raise ValueError(f"GGUF files need llama-cpp-python: run {install('llama-cpp')}") from None
-    except (OSError, RuntimeError, FileNotFoundError) as error:
-        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}") from error
+    except (OSError, RuntimeError, AttributeError) as error:  # the last where its Python is of another release
+        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}: run {install('llama-cpp')}") from error
     check_interface(llama_cpp)
     llama_cpp.llama_backend_init()
     return llama_cpp
@@ -183,21 +183,24 @@ class Words(NamedTuple):
 def words(vocab: int, size: int) -> Words:
     """Describe a vocabulary."""
     lib = library()
-    attributes = [lib.llama_vocab_get_attr(vocab, i) for i in range(size)]
+    attribute = lib.llama_vocab_get_attr
+    attributes = [attribute(vocab, i) for i in range(size)]
     special, unused = ([i for i, each in enumerate(attributes) if each & of] for of in (_SPECIAL, _UNUSED))
     ends = (int(lib.llama_vocab_eos(vocab)), int(lib.llama_vocab_bos(vocab)))
     eos, bos = (None if each < 0 else each for each in ends)
     return Words(special, unused, eos, bos, lib.llama_vocab_type(vocab) == _SENTENCE_PIECE)
 
 
-def ends_text(vocab: int, token: int) -> bool:
-    """Say whether a token ends a generation."""
-    return bool(library().llama_vocab_is_eog(vocab, token))
+def end_tokens(vocab: int, size: int) -> list[int]:
+    """Return the tokens that end a generation."""
+    ends = library().llama_vocab_is_eog
+    return [i for i in range(size) if ends(vocab, i)]
 
 
-def token_text(vocab: int, token: int) -> str:
-    """Return what a vocabulary calls a token."""
-    return str(library().llama_vocab_get_text(vocab, token).decode(errors="replace"))
+def token_texts(vocab: int, size: int) -> list[str]:
+    """Return what a vocabulary calls its tokens."""
+    text = library().llama_vocab_get_text
+    return [text(vocab, i).decode(errors="replace") for i in range(size)]
 
 
 def token_piece(vocab: int, token: int) -> bytes:

@@ -128,7 +128,7 @@ class GgufTokenizer:
 
     @cached_property
     def _texts(self) -> list[str]:
-        return [library.token_text(self._model.vocab, i) for i in range(len(self))]
+        return library.token_texts(self._model.vocab, len(self))
 
     def piece(self, token_id: int) -> bytes:
         """Return what a token adds to a text."""

@@ -73,7 +73,7 @@ class GgufModel:
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """Every token that ends a generation, by what the vocabulary says."""
-        return [i for i in range(self.own_size) if library.ends_text(self.vocab, i)]
+        return library.end_tokens(self.vocab, self.own_size)
 
     def metadata(self, key: str) -> str:
         """Return what the file says of itself under a key; nothing where it does not."""

@@ -1,0 +1,341 @@
+"""Clients that ask a server, and what they find: run by clients.py, in an environment of theirs.
+
+PYTHONPATH=../src:../tests python clients_asked.py ADDRESS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import litellm
+import openai
+from answers_read import call, calls, counted, logprobs, refused, streamed, text
+from langchain_openai import ChatOpenAI, OpenAI
+from llama_index.core.llms import ChatMessage
+from llama_index.core.tools import FunctionTool
+from llama_index.llms.openai_like import OpenAILike
+from pydantic import BaseModel
+from support.client_requests import CALLED, CHATS, RESULT, TOOLS
+
+ADDRESS = sys.argv[1]
+PACKAGES = ["openai", "langchain-openai", "litellm", "llama-index-llms-openai-like", "httpx"]
+ADDED = [{"role": "user", "content": "Finn has 2 nuts and Sam has 3. How many nuts do they have together?"}]
+QUESTION = ADDED[0]["content"]
+SAID = {"role": "assistant", "content": None, "tool_calls": [CALLED]}
+NAMED = {"type": "function", "function": {"name": "add"}}
+COUNTED = {"include_usage": True}
+PARTS = [{"type": "text", "text": QUESTION}]
+ANY = {"model": "any", "seed": 1}
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+
+
+class Count(BaseModel):
+    """A form of answer."""
+
+    n: int
+
+
+def official() -> dict[str, Callable[[], str]]:
+    """Return requests of OpenAI's own client."""
+    client = openai.OpenAI(base_url=ADDRESS, api_key="none", max_retries=0)
+    chat, complete = client.chat.completions, client.completions.create
+
+    def create(**more: Any) -> Any:
+        return chat.create(**({"messages": ADDED, "max_tokens": 12} | ANY | more))
+
+    def whole(**more: Any) -> str:
+        answer = create(**more)
+        (choice,) = answer.choices
+        return text(choice, choice.message.content, answer.usage, 12)
+
+    def same_seed() -> str:
+        first, second = (create(temperature=1).choices[0].message.content for _ in range(2))
+        assert first == second, (first, second)
+        return "the same text"
+
+    def told() -> str:
+        choice = create(logprobs=True, top_logprobs=2).choices[0]
+        return logprobs(choice.logprobs.content, choice.message.content, 2)
+
+    def parsed() -> str:
+        choice = chat.parse(messages=ADDED, max_tokens=60, response_format=Count, **ANY).choices[0]
+        assert isinstance(choice.message.parsed, Count), choice
+        return choice.message.content
+
+    def json_object() -> str:
+        choice = create(response_format={"type": "json_object"}, max_tokens=200).choices[0]
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content), dict)
+        return f"begins {choice.message.content.split()[0][:12]}, {choice.finish_reason}"
+
+    def tool_stream() -> str:
+        with chat.stream(messages=ADDED, tools=TOOLS, tool_choice=NAMED, max_tokens=60, **ANY) as stream:
+            kinds = {event.type for event in stream}
+            assert "tool_calls.function.arguments.done" in kinds, kinds
+            return calls(stream.get_final_completion().choices[0])
+
+    def tool_auto() -> str:
+        choice = create(tools=TOOLS, max_tokens=60, temperature=0).choices[0]
+        return calls(choice) if choice.message.tool_calls else text(choice, choice.message.content)
+
+    def several() -> str:
+        choices = create(n=2).choices
+        assert [each.index for each in choices] == [0, 1]
+        return "; ".join(text(each, each.message.content) for each in choices)
+
+    def stopped() -> str:
+        said = create(temperature=0).choices[0].message.content
+        choice = create(temperature=0, stop=[said[4:6]]).choices[0]
+        assert choice.message.content == said[: said.index(said[4:6])], (said, choice)
+        assert choice.finish_reason == "stop", choice
+        return f"{len(choice.message.content)} characters before it, stop"
+
+    def report() -> str:
+        ours = {"acceptance_rule": "clamped:width=1", "budget": 0.5, "protect": "digits", "acceptance_report": True}
+        said = create(extra_body=ours).metrics["speculative_decoding"]["acceptance_report"]
+        assert 0 <= said["nats"] <= 0.5, said
+        return ", ".join(f"{name} {value}" for name, value in said.items() if isinstance(value, int | float))
+
+    def left() -> str:
+        with create(stream=True, max_tokens=400) as stream:
+            next(iter(stream))
+        return f"the next is answered: {whole()}"
+
+    async def at_once() -> str:
+        async with openai.AsyncOpenAI(base_url=ADDRESS, api_key="none", max_retries=0) as both:
+            made = [both.chat.completions.create(messages=ADDED, max_tokens=12, model="any", seed=i) for i in range(4)]
+            choices = [answer.choices[0] for answer in await asyncio.gather(*made)]
+        return "; ".join(text(each, each.message.content) for each in choices)
+
+    def completed(**more: Any) -> str:
+        answer = complete(**(ANY | {"prompt": "The sky is", "max_tokens": 4} | more))
+        return "; ".join(text(each, each.text) for each in answer.choices) + f", {counted(answer.usage, 8)}"
+
+    def completed_told() -> str:
+        found = complete(prompt="The sky is", max_tokens=4, logprobs=2, **ANY).choices[0].logprobs
+        assert all(value <= 0 for value in found.token_logprobs), found
+        assert len({len(each) for each in (found.tokens, found.top_logprobs, found.text_offset)}) == 1, found
+        return f"{len(found.tokens)} log-probabilities of 0 at most, with text offsets"
+
+    def completed_stream() -> str:
+        chunks = [*complete(prompt="The sky is", max_tokens=8, stream=True, stream_options=COUNTED, **ANY)]
+        parts = [chunk.choices[0] for chunk in chunks if chunk.choices]
+        return f"{text(parts[-1], ''.join(part.text for part in parts))}, then {counted(chunks[-1].usage, 8)}"
+
+    wrong, missing = openai.BadRequestError, openai.NotFoundError
+    harmless = {
+        "user": "u", "service_tier": "auto", "store": False, "metadata": {"k": "v"}, "parallel_tool_calls": True,
+        "reasoning_effort": "low", "safety_identifier": "s", "prompt_cache_key": "p", "verbosity": "low",
+        "modalities": ["text"], "logit_bias": {"50": -1}, "prediction": {"type": "content", "content": "x"},
+    }  # fmt: skip
+    return {
+        "models.list": lambda: ", ".join(each.id for each in client.models.list()),
+        "models.retrieve, any name": lambda: client.models.retrieve("gpt-4o").id,
+        "chat": whole,
+        "chat, the same seed twice": same_seed,
+        "chat, `stream`, usage, `logprobs`": lambda: streamed(
+            [*create(stream=True, stream_options=COUNTED, logprobs=True)], 12, told=True
+        ),
+        "chat, `logprobs`, `top_logprobs` 2": told,
+        "chat, `n` 2": several,
+        "chat, `stop`": stopped,
+        "chat, keys without effect": lambda: whole(**harmless),
+        "chat, a developer's message, text in parts": lambda: whole(
+            messages=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": PARTS}]
+        ),
+        "chat.parse, a pydantic model": parsed,
+        "chat, `json_object`": json_object,
+        "chat, tools, `required`": lambda: calls(create(tools=TOOLS, tool_choice="required", max_tokens=60).choices[0]),
+        "chat.stream, a named tool": tool_stream,
+        "chat, tools, `auto`": tool_auto,
+        "chat, a tool's result": lambda: whole(messages=[*ADDED, SAID, RESULT], tools=TOOLS, tool_choice="none"),
+        "chat, our keys in `extra_body`": report,
+        "chat, four by the asynchronous client": lambda: asyncio.run(at_once()),
+        "chat, a stream that is left": left,
+        "completion": completed,
+        "completion, two prompts": lambda: completed(prompt=["The sky is", "The sea is"]),
+        "completion, tokens": lambda: completed(prompt=[5, 6, 7]),
+        "completion, `echo`": lambda: completed(echo=True),
+        "completion, `logprobs` 2": completed_told,
+        "completion, `stream`, usage": completed_stream,
+        "completion, `best_of` 2": lambda: refused(wrong, lambda: complete(prompt="x", best_of=2, **ANY), "best_of"),
+        "completion, `suffix`": lambda: refused(wrong, lambda: complete(prompt="x", suffix="y", **ANY), "suffix"),
+        "chat, an unknown key": lambda: refused(wrong, lambda: create(extra_body={"budge": 1}), "did you mean"),
+        "chat, an unknown rule": lambda: refused(
+            wrong, lambda: create(extra_body={"acceptance_rule": "cactis"}), "did you mean"
+        ),
+        "chat, a stream of `max_tokens` 0": lambda: refused(
+            wrong, lambda: create(max_tokens=0, stream=True), "max_tokens"
+        ),
+        "chat, an image": lambda: refused(
+            wrong, lambda: create(messages=[{"role": "user", "content": IMAGE}]), "images"
+        ),
+        "chat, longer than the context": lambda: refused(
+            wrong, lambda: create(messages=[{"role": "user", "content": "word " * 2000}]), "shorter than"
+        ),
+        "embeddings": lambda: refused(missing, lambda: client.embeddings.create(model="any", input="x"), "Not Found"),
+        "responses": lambda: refused(missing, lambda: client.responses.create(model="any", input="x"), "Not Found"),
+    }
+
+
+def langchain() -> dict[str, Callable[[], str]]:
+    """Return LangChain's."""
+    model = ChatOpenAI(model="gpt-4o", base_url=ADDRESS, api_key="none", max_tokens=60, temperature=0, max_retries=0)
+    texts = OpenAI(model="any", base_url=ADDRESS, api_key="none", max_tokens=5, max_retries=0)
+    short = model.bind(max_completion_tokens=12)
+
+    def invoked() -> str:
+        answer = short.invoke(QUESTION)
+        assert answer.usage_metadata["output_tokens"] <= 12, answer
+        return f"{len(answer.content)} characters, {answer.response_metadata['finish_reason']}"
+
+    def stream() -> str:
+        parts = [*short.stream(QUESTION, stream_usage=True)]
+        usage = [part.usage_metadata for part in parts if part.usage_metadata]
+        assert len(usage) == 1, usage
+        return f"{len(''.join(part.content for part in parts))} characters, {usage[0]['output_tokens']} tokens"
+
+    def told() -> str:
+        answer = short.bind(logprobs=True).invoke(QUESTION)
+        return logprobs(answer.response_metadata["logprobs"]["content"], answer.content, 0)
+
+    def tools() -> str:
+        (made,) = model.bind_tools(TOOLS, tool_choice="required").invoke(QUESTION).tool_calls
+        return call(made["name"], made["args"])
+
+    def structured(**more: Any) -> str:
+        answer = model.with_structured_output(Count, **more).invoke(QUESTION)
+        assert isinstance(answer, Count), answer
+        return repr(answer)
+
+    return {
+        "ChatOpenAI.invoke": invoked,
+        "ChatOpenAI.stream": stream,
+        "ChatOpenAI.batch of 2": lambda: f"{len([*map(str, short.batch([QUESTION] * 2))])} answers",
+        "with_structured_output": structured,
+        "with_structured_output, by a function": lambda: structured(method="function_calling"),
+        "bind_tools, `required`": tools,
+        "bind, `logprobs`": told,
+        "OpenAI.batch of 2": lambda: f"{len(texts.batch(['The sky is', 'The sea is']))} texts",
+    }
+
+
+def lite() -> dict[str, Callable[[], str]]:
+    """Return LiteLLM's."""
+    to = {"api_base": ADDRESS, "api_key": "none", "max_retries": 0}
+
+    def create(**more: Any) -> Any:
+        asked = {"model": "openai/x", "messages": ADDED, "max_tokens": 12, "seed": 1}
+        return litellm.completion(**(to | asked | more))
+
+    def whole(**more: Any) -> str:
+        answer = create(**more)
+        return "; ".join(text(each, each.message.content) for each in answer.choices) + ", " + counted(answer.usage, 24)
+
+    def stream(**more: Any) -> Any:
+        return litellm.stream_chunk_builder([*create(stream=True, stream_options=COUNTED, **more)])
+
+    def completed() -> str:
+        answer = litellm.text_completion(model="text-completion-openai/x", prompt="The sky is", max_tokens=4, **to)
+        return text(answer.choices[0], answer.choices[0].text, answer.usage, 4)
+
+    def schema() -> str:
+        said = create(response_format=Count, max_tokens=60).choices[0].message.content
+        return repr(Count.model_validate_json(said))
+
+    def streamed_whole() -> str:
+        answer = stream()
+        return text(answer.choices[0], answer.choices[0].message.content, answer.usage, 12)
+
+    return {
+        "completion": lambda: whole(user="me"),
+        "completion, `n` 2, `stop`, penalties": lambda: whole(n=2, stop=["."], presence_penalty=0.1),
+        "completion, `stream`, usage": streamed_whole,
+        "completion, tools": lambda: calls(create(tools=TOOLS, tool_choice="required", max_tokens=60).choices[0]),
+        "completion, tools, `stream`": lambda: calls(
+            stream(tools=TOOLS, tool_choice="required", max_tokens=60).choices[0]
+        ),
+        "completion, a pydantic model": schema,
+        "completion, as `hosted_vllm`, a rule": lambda: whole(model="hosted_vllm/x", acceptance_rule="cactus:delta=1"),
+        "text_completion": completed,
+    }
+
+
+def llama_index() -> dict[str, Callable[[], str]]:
+    """Return llama-index's."""
+    to = {"model": "x", "api_base": ADDRESS, "api_key": "none", "max_retries": 0, "max_tokens": 60}
+    chat = OpenAILike(is_chat_model=True, is_function_calling_model=True, **to)
+    texts, said = OpenAILike(is_chat_model=False, **to), [ChatMessage(role="user", content=QUESTION)]
+
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    def tools() -> str:
+        answer = chat.chat_with_tools([FunctionTool.from_defaults(add)], user_msg=QUESTION, tool_required=True)
+        (made,) = chat.get_tool_calls_from_response(answer)
+        return call(made.tool_name, made.tool_kwargs)
+
+    def length(answer: str) -> str:
+        assert answer
+        return f"{len(answer)} characters"
+
+    return {
+        "OpenAILike.chat": lambda: length(chat.chat(said).message.content),
+        "stream_chat": lambda: length("".join(part.delta or "" for part in chat.stream_chat(said))),
+        "chat_with_tools": tools,
+        "structured_predict": lambda: repr(chat.as_structured_llm(Count).chat(said).raw),
+        "complete": lambda: length(texts.complete("The sky is").text),
+        "stream_complete": lambda: length("".join(p.delta or "" for p in texts.stream_complete("The sky is"))),
+    }
+
+
+def web_ui() -> dict[str, Callable[[], str]]:
+    """Return Open WebUI's, as recorded, but short."""
+    kinds = openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk
+
+    def ask(body: dict[str, Any]) -> str:
+        most = {"max_completion_tokens" if "max_completion_tokens" in body else "max_tokens": 30}
+        with httpx.stream("POST", f"{ADDRESS}/chat/completions", json=body | most, timeout=600) as answer:
+            lines = [line for line in answer.iter_lines() if line]
+            kind = answer.headers["content-type"].partition(";")[0]
+        if not body.get("stream"):
+            assert kind == "application/json", kind
+            whole = kinds[0].model_validate_json("".join(lines))
+            return text(whole.choices[0], whole.choices[0].message.content, whole.usage, 30)
+        assert (kind, lines[-1]) == ("text/event-stream", "data: [DONE]"), lines
+        return streamed([kinds[1].model_validate_json(line.removeprefix("data: ")) for line in lines[:-1]], 30)
+
+    recorded = ((name.partition(", "), body) for name, body in CHATS.items())
+    return {name: lambda body=body: ask(body) for (client, _, name), body in recorded if client == "open webui"}
+
+
+def main() -> None:
+    """Print what came back, as JSON."""
+    logging.disable()
+    litellm.suppress_debug_info = True
+    clients = {
+        "OpenAI": official(), "LangChain": langchain(), "LiteLLM": lite(), "llama-index": llama_index(),
+        "Open WebUI": web_ui(),
+    }  # fmt: skip
+    rows = []
+    for client, requests in clients.items():
+        for name, ask in requests.items():
+            try:
+                answer, right = ask(), True
+            except Exception as error:
+                answer, right = f"{type(error).__name__}: {error}"[:1000], False
+            rows.append({"client": client, "request": name, "answer": answer, "right": right})
+            print(client, name, right, file=sys.stderr, flush=True)
+    print(json.dumps({"rows": rows, "clients": {name: version(name) for name in PACKAGES}}))
+
+
+if __name__ == "__main__":
+    main()
