@@ -10,10 +10,7 @@ Contribution = TypeVar("Contribution", covariant=True)
 
 
 class Contributed(Mapping[str, Contribution]):
-    """Objects by name, each imported when it is taken.
-
-    Args:
-        places: module and name of each, as ``package.module:Name``.
+    """Objects by name, each imported when it is taken from its place, such as ``package.module:Name``.
 
     Example:
         >>> table = Contributed[object]({"path": "pathlib:Path"})

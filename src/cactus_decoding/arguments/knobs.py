@@ -75,9 +75,7 @@ class Parameter:
     def check(self, value: object, called: str = "") -> object:
         """Return the value, as Python's own number if it is one; raise TypeError or ValueError if it is not allowed.
 
-        Args:
-            value: of the parameter.
-            called: what errors call it; by its name, if empty.
+        Errors call it as they are told to, or by its name.
         """
         knob, called = self.knob, called or self.name
         if value is None and self.optional:

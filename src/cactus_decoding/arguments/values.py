@@ -11,10 +11,7 @@ from numbers import Integral, Real
 def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> str:
     """Return ``; did you mean 'cactus'?`` for a name that is close to a known one, else nothing.
 
-    Args:
-        given: the name.
-        known: what it may mean.
-        cutoff: how close is close, from 0 to 1 for the same: more where the name may be meant for somebody else.
+    ``cutoff`` is how close, from 0 to 1 for the same: more where the name may be meant for somebody else.
 
     Example:
         >>> suggestion("cactos", ["lossless", "cactus"]), suggestion("magic", ["lossless", "cactus"])

@@ -20,12 +20,7 @@ _LONE = re.compile(rb"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]", re.
 
 
 def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
-    r"""Return the JSON value in some lines of a file.
-
-    Args:
-        data: the lines.
-        path: of the file, for messages.
-        first: the number of the first line.
+    r"""Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on.
 
     Raises:
         ValueError: for what is not UTF-8, not JSON or nested more than `MAX_DEPTH` deep, and for a text with half of a

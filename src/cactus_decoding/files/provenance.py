@@ -20,9 +20,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return commit, versions, machine, date and the arguments (seeds among them) of a run, for JSON.
 
-    Args:
-        arguments: what the run was called with; JSON types only.
-
     Example:
         >>> provenance({"seed": 0})["arguments"]
         {'seed': 0}

@@ -14,13 +14,7 @@ from cactus_decoding.files.writing import as_json, replacing
 
 
 class Format(NamedTuple):
-    """A kind of such files.
-
-    Attributes:
-        key: of the object in the header.
-        schema: that this version writes and reads.
-        described: completes "this is not a file …".
-    """
+    """A kind of such files: the object's key in the header, its schema, and what completes "this is not a file …"."""
 
     key: str
     schema: int
@@ -38,12 +32,7 @@ def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about
 
 
 def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a file's tensors, and what is told about them.
-
-    Args:
-        path: of a regular file.
-        form: what it should be.
-        name: for messages; the path, if None.
+    """Return a regular file's tensors, and what is told about them; messages call it by its name, or by its path.
 
     Raises:
         OSError: if it cannot be read.

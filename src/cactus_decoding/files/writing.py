@@ -18,11 +18,7 @@ def check_writable(*outputs: Path | None, inputs: Iterable[Path | None] = ()) ->
     """Raise `ValueError` for a path that cannot be written, before any work.
 
     Outputs are regular files that exist or are made in a folder that exists; symbolic links are followed. Devices and
-    pipes are refused, and so is the file that this command's own output goes to.
-
-    Args:
-        outputs: what will be written; None is passed over.
-        inputs: what will be read, and must not be written.
+    pipes are refused, and so are the file that this command's own output goes to and the inputs; None is passed over.
     """
     files = [(path, file_behind(path)) for path in outputs if path is not None]
     for path, file in files:
@@ -98,10 +94,8 @@ def file_behind(path: Path) -> Path:
 def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
     """Yield where to write; what stands there takes the path's place when the block is done, so all or nothing.
 
-    Args:
-        path: what is replaced. A symbolic link stays, and leads to the new file, which may be read by whom the old one
-            could.
-        keep: whether a block that is interrupted leaves what it has written at `part_of` the path.
+    A symbolic link stays, and leads to the new file, which may be read by whom the old one could. With ``keep`` a block
+    that is interrupted leaves what it has written at `part_of` the path.
 
     Raises:
         OSError: where it cannot be written; names the path.

@@ -63,12 +63,7 @@ class PositionReader:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        request: Request,
-        *,
-        top_candidates: int = 5,
-        max_rows_bytes: float = 0,
+        self, tokenizer: Tokenizer, request: Request, *, top_candidates: int = 5, max_rows_bytes: float = 0
     ) -> None:
         check_traced(request)
         self._name = TokenNames(tokenizer)

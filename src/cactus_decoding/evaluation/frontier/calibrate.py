@@ -13,13 +13,7 @@ from cactus_decoding.arguments.later import torch
 from cactus_decoding.evaluation.frontier.frontier import Frontier, Point
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, LOSSLESS, Relaxation
 from cactus_decoding.evaluation.frontier.step_times import RelaxationAtLength
-from cactus_decoding.evaluation.intervals import (
-    Interval,
-    Numbers,
-    bootstrapped,
-    resampled_medians,
-    resampled_sums,
-)
+from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_medians, resampled_sums
 from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.rules.family import Family, round_to
 
@@ -202,11 +196,7 @@ def _ends(interval: Interval, digits: str) -> str:
 
 
 def as_result(
-    candidates: Sequence[Point],
-    chosen: Point | None,
-    compared: Speeds | None,
-    text: str,
-    about: Mapping[str, Any],
+    candidates: Sequence[Point], chosen: Point | None, compared: Speeds | None, text: str, about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the result file of `cactus calibrate --max-nats`."""
     speed: dict[str, Any] | None = None

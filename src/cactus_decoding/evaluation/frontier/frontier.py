@@ -27,7 +27,7 @@ from cactus_decoding.files.writing import plain
 from cactus_decoding.policy.protection import may_relax
 from cactus_decoding.policy.relaxation import RelaxationPolicy
 from cactus_decoding.policy.vocabulary import Vocabulary
-from cactus_decoding.rules import Lossless, parse_rule
+from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import AcceptanceRule
 
@@ -97,7 +97,7 @@ class Frontier:
 
         Up to ``max_children`` children of a tree's node are looked at.
         """
-        rule = parse_rule(rule) if isinstance(rule, str) else rule
+        rule = as_rule(rule)
         rows, problems = self.rows, self.rows.problems
         per_position = torch.zeros(len(rows.drafted), 3, dtype=torch.float64)
         accepted = torch.zeros(len(rows.drafted), dtype=torch.float64)
@@ -139,7 +139,7 @@ class Frontier:
 
     def chances(self, rule: AcceptanceRule | str, policy: RelaxationPolicy = EVERYWHERE) -> Tensor:
         """Return the probability that each recorded proposal is accepted, were it reached, ``[proposals]``."""
-        rule = parse_rule(rule) if isinstance(rule, str) else rule
+        rule = as_rule(rule)
         accepted = torch.zeros(len(self.rows.drafted), dtype=torch.float64)
         for judge, places, target, draft, drafted in self._judged(rule, policy):
             accepted[places] = chance_of_acceptance(judge, target, draft, drafted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,10 +50,7 @@ def time_steps(
                 seconds.append(response.metrics.seconds - sum(seconds))
                 if len(seconds) > steps:
                     break
-            if len(seconds) > 1:
-                times[relaxation, length].append(statistics.median(seconds[1:]))
-            else:
-                times[relaxation, length].append(float("nan"))
+            times[relaxation, length].append(statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan)
             done += 1
             report(done)
     found = {each: np.array(values) for each, values in times.items()}

@@ -15,13 +15,7 @@ _BUCKETS, _PER_NAT = 65, 4
 
 
 class Shortened(NamedTuple):
-    """A pair of rows in part.
-
-    Attributes:
-        token_ids: ascending, ``[tokens]``.
-        target: the probabilities of these, ``[tokens]``, float64, as is the next.
-        draft: likewise.
-    """
+    """A pair of rows in part: the probabilities, float64, of ascending token ids, all ``[tokens]``."""
 
     token_ids: Tensor
     target: Tensor
@@ -34,13 +28,8 @@ def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = TAIL) -
     The drafted token is kept, and the others from the likeliest by max(q, p) on, until the rest has at most ``tail`` in
     either row. Of the rest, tokens with about the same ratio stand together as the last one of them. What lossless
     accepts, :math:`\sum_x \min(q(x), p(x))`, stays what it is, because none with p > q stands beside one with p < q; a
-    rule whose numbers for the kept tokens stay what they are accepts at most ``tail`` more or less.
-
-    Args:
-        target: q, ``[vocabulary]``.
-        draft: p, likewise.
-        drafted: the token that is kept in any case.
-        tail: in [0, 1).
+    rule whose numbers for the kept tokens stay what they are accepts at most ``tail`` more or less. Rows are
+    ``[vocabulary]``, target q and draft p.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.4, 0.06, 0.04]), torch.tensor([0.6, 0.37, 0.02, 0.01])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from cactus_decoding.evaluation.reporting.pictures import (
     STYLES,
     family_of,
     new_figure,
+    parts_of,
     plain,
     style_of,
     to_svg,
@@ -231,7 +231,7 @@ def _in_lines(length: int | str) -> str:
     >>> _in_lines("tree:static=4.2,drawn=2"), _in_lines(6)
     ('tree:\nstatic=4.2,\ndrawn=2', '6')
     """
-    return "\n".join(plain(part) for part in re.findall(r"[^:,]*[:,]|[^:,]+", str(length)))
+    return "\n".join(map(plain, parts_of(str(length))))
 
 
 def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,6 +98,15 @@ def clean(text: str, max_length: int = 200) -> str:
     """
     kept = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return kept if len(kept) <= max_length else kept[: max_length - 1] + "…"
+
+
+def parts_of(name: str) -> list[str]:
+    """Return a setting's name in parts between which a line may end: never within a number.
+
+    >>> parts_of("cactus:delta=1.0,solver=exact ×10")
+    ['cactus:', 'delta=1.0,', 'solver=exact ×10']
+    """
+    return re.findall(r"[^:,]*[:,]|[^:,]+", name)
 
 
 def plain(text: str) -> str:

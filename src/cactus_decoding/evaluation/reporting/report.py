@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.evaluation.reporting import charts
-from cactus_decoding.evaluation.reporting.pictures import clean
+from cactus_decoding.evaluation.reporting.pictures import clean, parts_of
 from cactus_decoding.evaluation.runs.results import RunResult, read_results
 from cactus_decoding.evaluation.runs.summary import PASS_AT, RunSummary, summarise
 from cactus_decoding.files.templates import page_templates
@@ -193,8 +192,7 @@ def _frontier_of(result: Mapping[str, Any]) -> Picture:
 
 def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
     """Return what made a file, as text: each provenance once."""
-    texts = dict.fromkeys(json.dumps(each, indent=1, sort_keys=True, ensure_ascii=True) for each in provenances)
-    return "\n".join(texts)
+    return "\n".join(dict.fromkeys(json.dumps(each, indent=1, sort_keys=True) for each in provenances))
 
 
 def number(interval: Interval | None, digits: int) -> str:
@@ -255,15 +253,6 @@ def to_html(report: Report) -> str:
     templates = page_templates(Path(__file__).parent)
     templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
-
-
-def parts_of(name: str) -> list[str]:
-    """Return a setting's name in parts between which a line may end: never within a number.
-
-    >>> parts_of("cactus:delta=1.0,solver=exact ×10")
-    ['cactus:', 'delta=1.0,', 'solver=exact ×10']
-    """
-    return re.findall(r"[^:,]*[:,]|[^:,]+", name)
 
 
 def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:

@@ -28,11 +28,8 @@ _ROWS = 16
 class Answer:
     """An answer of the target, and what is known of proposals for each of its tokens.
 
-    Attributes:
-        token_ids: of the answer.
-        copied: what look-up finds behind the text as it was before each token.
-        chances: that a proposal for each token is kept, by draft and rule, ``[tokens]``.
-        verify_seconds: of one token: its row, the draw, and what surrounds them.
+    ``copied`` is what look-up finds behind the text as it was before each token; by draft and rule, ``chances`` are
+    those that a proposal for each token is kept, ``[tokens]``; verification takes so many seconds a token.
     """
 
     token_ids: list[int]
@@ -57,14 +54,8 @@ def answer(
     look-up copies is kept where it is what the target wrote: along the target's own answers that is as likely as that
     the lossless test accepts it.
 
-    Args:
-        target: with look-up as its draft.
-        drafts: by name.
-        prompt: the text.
-        request: of plain sampling.
-        rules: to look at.
-        seconds: behind the first token, after which the answer ends as soon as it has `FEWEST` tokens.
-        copies: of tokens that look-up finds, at most.
+    The target has look-up as its draft, which copies ``copies`` tokens at most; so many ``seconds`` behind the first
+    token the answer ends as soon as it has `FEWEST` tokens.
     """
     response, rows, verifying = stream(target, prompt, request), list[Tensor](), list[float]()
     windows = [draft.max_length for draft in drafts.values() if draft.max_length is not None]

@@ -21,14 +21,10 @@ WORTH = 0.05
 
 @dataclass(frozen=True)
 class DraftTimes:
-    """What a draft costs.
+    """What a draft costs: seconds of a proposal, and of ``reading`` a token in a longer pass.
 
-    Attributes:
-        threads: that it reads with.
-        seconds: of a proposal.
-        reading: of a token that it only reads, in a longer pass.
-        behind: what its pass over two tokens takes longer than over one: where all proposals of a step were kept, it
-            has not read the last of them.
+    ``behind`` is what its pass over two tokens takes longer than over one: where all proposals of a step were kept, it
+    has not read the last of them.
     """
 
     threads: int
@@ -39,15 +35,10 @@ class DraftTimes:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one draft and draft length bring under one rule.
+    """What one draft (``suffix`` for look-up) and draft length bring under one rule.
 
-    Attributes:
-        draft: its name, or ``suffix`` for look-up; without proposals that is what there would be.
-        rule: by which its proposals are judged.
-        num_speculative_tokens: per step; 0 for none.
-        tokens_per_second: behind the prompt.
-        tokens_per_step: the recovered or bonus token included.
-        speedup: over no proposals; its interval is over prompts.
+    Tokens per second are those behind the prompt, tokens per step include the recovered or bonus token, and the speedup
+    is over no proposals, with an interval over prompts.
     """
 
     draft: str
@@ -71,12 +62,8 @@ def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, 
 
     .. math:: S \, (V(k + 1) + k \, d) + F \, b + N \, v
 
-    F, the steps in which all is kept, follows from the tokens that the k-th proposal adds to a step.
-
-    Args:
-        answers: all with the same drafts and rules.
-        times: of the target's passes; as many proposals are tried as the widest has room for.
-        drafts: what they cost, by name.
+    F, the steps in which all is kept, follows from the tokens that the k-th proposal adds to a step. All answers have
+    the same drafts and rules, and as many proposals are tried as the widest of the target's passes has room for.
 
     Example:
         >>> times = PassTimes(((1, 1.0), (2, 1.1), (3, 1.2)))

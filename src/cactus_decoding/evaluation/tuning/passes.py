@@ -36,13 +36,8 @@ def use_fastest_threads(model: BaseCachedModel, counts: Sequence[int], widths: S
     """Try numbers of threads on passes of some widths, have the model use the best one, and return it.
 
     They are compared by the time on the wall, the best of three each: what other programs do on the machine at the same
-    time falls on all of them, or on none.
-
-    Args:
-        model: what reads.
-        counts: of threads; where there is one, nothing is timed.
-        widths: whose times are added up.
-        until: when no further pass is begun, by `time.perf_counter`; each number is tried once.
+    time falls on all of them, or on none. Each is tried once, and no further pass is begun at ``until``, by
+    `time.perf_counter`; a single number is not timed.
     """
     taken: dict[int, float] = {}
     for count in counts if len(counts) > 1 else ():

@@ -24,13 +24,8 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 class Profile:
     """What is fastest for a target on one machine.
 
-    Attributes:
-        target: its name, with settings such as ``model.gguf:threads=2``.
-        draft: likewise, or ``suffix``.
-        num_speculative_tokens: 0 where speculation does not pay.
-        threads: of the CPU.
-        files: what `file_key` said of both.
-        machine: what `machine_key` said.
+    Names may have settings, such as ``model.gguf:threads=2``; no proposals mean that speculation does not pay; files
+    and machine are as `file_key` (of both names) and `machine_key` describe them.
 
     Raises:
         ValueError: for values of other types.

@@ -32,15 +32,7 @@ Report = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True)
 class Tuned:
-    """All that was found.
-
-    Attributes:
-        times: of the target's passes.
-        threads: that it reads with.
-        drafts: by name.
-        answers: that were looked at.
-        found: what everything brings; no proposals come first.
-    """
+    """The target's passes and threads, what drafts cost, and what everything brings; no proposals come first."""
 
     times: PassTimes
     threads: int
@@ -84,17 +76,9 @@ def tune(
     thread_counts: Sequence[int],
     report: Report,
 ) -> Tuned:
-    """Return what speculation brings on this machine; it takes about as long as it may, or less.
+    """Return what speculation brings on this machine; it takes about as many seconds as it may, or less.
 
-    Args:
-        target: with look-up as its draft.
-        drafts: by name.
-        prompts: to answer; as many as there is time for.
-        request: of plain sampling.
-        rules: to look at.
-        seconds: that all may take.
-        thread_counts: to try.
-        report: see `Report`.
+    The target has look-up as its draft, and answers as many prompts as there is time for.
     """
     began = time.perf_counter()
     until = began + PASSES_SHARE * seconds

@@ -103,13 +103,7 @@ def answer(
     for start in range(len(kept), len(prompts), batch):
         some = prompts[start : start + batch]
         room = max_new_tokens if longest is None else min(max_new_tokens, longest - max(map(len, some)))
-        found = sample(
-            target,
-            some,
-            stop_token_ids=stop_token_ids,
-            max_new_tokens=room,
-            seed=seed * 1_000_003 + start,
-        )
+        found = sample(target, some, stop_token_ids=stop_token_ids, max_new_tokens=room, seed=seed * 1_000_003 + start)
         with naming(file), file.open("a", encoding="utf-8") as out:
             out.write("".join(map(_line, found)))
         report(start + len(found))

@@ -112,8 +112,7 @@ class TrainingSettings:
     width: Annotated[int | None, Knob("Of the new draft's hidden states.", ge=1, shown="")] = None
     first_layers: Annotated[int | None, Knob("The target's own first N layers.", ge=1, shown="")] = None
     draft_vocabulary: Annotated[
-        int | None,
-        Knob("Propose from the N commonest tokens of the training text alone.", ge=1, shown="the whole"),
+        int | None, Knob("Propose from the N commonest tokens of the training text alone.", ge=1, shown="the whole")
     ] = None
     filter: Annotated[
         str | None,
