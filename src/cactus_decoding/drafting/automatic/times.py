@@ -31,6 +31,9 @@ WIDTHS = (1, 2, 3, 4, 8, 12, 16)
 _CONTEXT = 16
 _DRAFTED = 4
 _REPEATS, _LEAST = 2, 4
+_SLICE, _ALIKE = 0.005, 1.25
+"""Seconds for which a thread usually keeps its core, and how much longer a pass may take that was not disturbed."""
+_BUSY = "measured now on a busy machine, and not kept"
 _SINGLY = 8
 _Clock = Callable[[], float]
 _ENGINES = ("torch", "transformers", "llama-cpp-python")
@@ -129,12 +132,22 @@ def measure(target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = No
     """Time passes of both models over a few tokens, the best of two each; both forget what they had read.
 
     Where all is computed on the CPU the clock is that of the processor, which other work on the machine hardly
-    disturbs: what is decided by these times depends on their ratios only.
+    disturbs: what is decided by these times depends on their ratios only. But threads that wait for one that has no
+    core count as at work: where two runs differ much there is a third, and its ``source`` says so if none agree.
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
-    best = time_passes(target, WIDTHS, clock)
+    runs = [time_passes(target, WIDTHS, clock, repeats=1) for _ in range(_REPEATS)]
+    if not _agree(runs):
+        runs.append(time_passes(target, WIDTHS, clock, repeats=1))
+    best = {width: min(run[width] for run in runs) for width in runs[0]}
     draft, reading, pair = time_drafter(target, drafter, clock)
-    return PassTimes(tuple(best.items()), draft, reading, "now", pair)
+    return PassTimes(tuple(best.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
+
+
+def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
+    """Say whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
+    nearest = [sorted(run[width] for run in runs)[:2] for width in runs[0]]
+    return nearest[0][0] < _SLICE or all(second <= _ALIKE * first for first, second in nearest)
 
 
 def time_passes(
@@ -239,9 +252,15 @@ def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
 
 
 def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
-    """Have `pass_times` return these from now on, in further processes too where the cache can be written."""
+    """Have `pass_times` return these from now on, in further processes too where the cache can be written.
+
+    Those of a busy machine are this process's alone.
+    """
     path, about = _place(target, drafter)
-    _KNOWN[str(path)] = known = replace(times, source=f"measured now, to be kept in {path}")
+    busy = times.source == _BUSY
+    _KNOWN[str(path)] = known = times if busy else replace(times, source=f"measured now, to be kept in {path}")
+    if busy:
+        return known
     with suppress(OSError, ValueError):  # it cannot be written, or another process does that
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, as_json({"about": about, "times": known.as_dict()}, indent=2) + "\n")
