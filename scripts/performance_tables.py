@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
     ROOT / "docs" / f"{folder}{name}.md"
-    for folder, names in (("", "performance laptop_benchmarks"), ("studies/tables/", "performance proposals laptop"))
+    for folder, names in (("", "performance"), ("studies/tables/", "performance proposals laptop"))
     for name in names.split()
 )
 OURS = "ours|lossless"

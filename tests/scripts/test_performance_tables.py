@@ -14,7 +14,6 @@ PAGES = [
     ROOT / "docs" / f"{name}.md"
     for name in (
         "performance",
-        "laptop_benchmarks",
         "studies/tables/performance",
         "studies/tables/proposals",
         "studies/tables/laptop",
@@ -22,7 +21,7 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["short", "GGUF", "long", "long proposals", "long GGUF"])
+@pytest.mark.parametrize("page", PAGES, ids=["short", "long", "long proposals", "long GGUF"])
 def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page: Path) -> None:
     written = page.read_text()
     stale = tmp_path / "page.md"
