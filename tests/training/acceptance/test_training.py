@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from cactus_decoding.files.writing import part_of
 from cactus_decoding.training import TrainingSettings, train_draft
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
 from cactus_decoding.training.acceptance.saving import occupied
+from cactus_decoding.training.acceptance.trainer import AcceptanceTrainer
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 TESTS = Path(__file__).resolve().parents[2]
@@ -136,6 +138,23 @@ def test_whole_texts_are_learned_too(folder, tmp_path):
     texts.write_text("".join(json.dumps({"text": each["completion"]}) + "\n" for each in lines))
     output = train_draft(settings(folder, data=str(texts), steps=2, loss="cross_entropy"), tmp_path / "draft")
     assert not (output / "answers.jsonl").exists()
+
+
+@pytest.mark.parametrize(("loss", "reads"), [("cross_entropy", False), ("lk", True)])
+def test_the_target_reads_what_is_learned_only_where_the_loss_needs_its_rows(
+    loss, reads, folder, tmp_path, monkeypatch
+):
+    passes = []
+    rows = AcceptanceTrainer._target_rows
+
+    def noted(trainer: AcceptanceTrainer, *given: Any) -> Any:
+        passes.append(trainer.model.training)
+        return rows(trainer, *given)
+
+    monkeypatch.setattr(AcceptanceTrainer, "_target_rows", noted)
+    train_draft(settings(folder, steps=2, loss=loss), tmp_path / "draft")
+    assert (True in passes) is reads
+    assert False in passes  # the checkpoint is chosen by what the target accepts
 
 
 def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):

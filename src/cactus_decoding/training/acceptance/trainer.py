@@ -108,7 +108,8 @@ class AcceptanceTrainer(Trainer):
         indices = inputs.pop("index", None)
         if self.continuations is not None:
             inputs = self.continuations.mixed(inputs, self.accelerator.unwrap_model(model), self.state.global_step)
-        target = self._target_rows(inputs, indices)
+        reads = self.loss.reads_target or self.filter is not None
+        target = self._target_rows(inputs, indices) if reads else ()
         rows = self._rows(model, inputs, target)
         losses = self.loss(rows)
         if self.filter is not None and self.reference is not None:
@@ -133,10 +134,10 @@ class AcceptanceTrainer(Trainer):
         return (self._logits(self.target, inputs),)
 
     def _rows(self, model: torch.nn.Module, inputs: dict[str, Any], target: tuple[Tensor, ...]) -> Rows:
-        """Return a draft's and the target's rows of a batch."""
+        """Return a draft's and the target's rows of a batch; the draft's twice, where the target's were not read."""
         labels = inputs["labels"][:, 1:]
         given = self._logits(model, inputs), labels.clamp(min=0), labels != IGNORED
-        first, *more = target
+        first, *more = target or (given[0].detach(),)
         return coarse(first, more[0], self.cache.vocabulary, *given) if self.cache and more else Rows.of(first, *given)
 
     @staticmethod

@@ -112,6 +112,8 @@ class Loss(ABC):
     """Base of the losses: frozen dataclasses whose fields are their parameters, each a `Knob`."""
 
     name: ClassVar[str]
+    reads_target: ClassVar[bool] = True
+    """Whether the target's rows play a part: where they do not, training spares the target's passes."""
 
     def __post_init__(self) -> None:
         check_knobs(self)
@@ -141,6 +143,7 @@ class CrossEntropy(Loss):
     """
 
     name = "cross_entropy"
+    reads_target = False
 
     def __call__(self, rows: Rows) -> Tensor:
         """Return the loss at each position."""
