@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from llama_cpp import LlamaGrammar
 
-from cactus_decoding.arguments.later import torch, without_gradients
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 from cactus_decoding.generation.loop import StopCheck, StoppingCriteria, decode
@@ -25,6 +25,7 @@ from cactus_decoding.integrations.llama_cpp.sampling import (
     RowProcessor,
     without_penalties,
 )
+from cactus_decoding.models.base import without_gradients
 from cactus_decoding.models.tokenizers import conversation_prompt
 from cactus_decoding.types import Outcome
 
