@@ -203,7 +203,7 @@ def _entry(problem: Problem, answer: Answer, right: bool | None, token_ids: bool
     return entry
 
 
-class StoredAnswers:
+class StoredAnswers(Engine):
     """An engine that gives the answers of a finished run, each to the request that has its seed."""
 
     def __init__(self, result: RunResult) -> None:
@@ -227,9 +227,6 @@ class StoredAnswers:
         """Return the stored answer, which holds those of further turns."""
         assert request.seed is not None  # a run's requests have one
         return self._answers.get(request.seed, Answer("", "stop"))
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: str) -> Iterator[RunResult]:
