@@ -77,18 +77,18 @@ class _Test(NamedTuple):
 def _test(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Test:
     """Test the drafted child by the laws that tokens are drawn from, whatever rows sum to."""
     position, drafted = position.on_support(rule), position.drafted
-    law, token, child = position.law(drafted), position.token_ids[drafted], position.nodes[drafted]
-    p, target = law[token], position.target
+    draft, token, child = position.distribution(drafted), position.token_ids[drafted], position.nodes[drafted]
+    p, target = draft[token], position.target
     losslessly = chance.below(child, ratio(target[token], p))
     promised = isinstance(rule, Rule) and rule.never_stricter_than_lossless and not rule.needs_whole_draft_row
     if losslessly and promised:
         return _Test()
     judge = position.effective_rule(rule)
-    given = law.probs if position.is_drawn else None
+    given = draft.probs if position.is_drawn else None
     relaxed_prob, scale = judge.judge(target.probs, given, torch.tensor([token]))
     if chance.below(child, ratio(relaxed_prob.item(), p)):
         return _Test(not losslessly)
-    recovery = residual(judge.recovery_target(target.probs), law.probs, scale[0])
+    recovery = residual(judge.recovery_target(target.probs), draft.probs, scale[0])
     return _Test(recovery=recovery if position.listed is None else recovery[:-1], row=position.listed)
 
 
