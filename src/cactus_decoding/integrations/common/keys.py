@@ -45,8 +45,9 @@ def read_keys(
         ValueError: for a value out of range, a pattern that is not named, marks that nobody knows, or another file.
 
     Example:
-        >>> read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})
-        {'rule': 'lossless', 'protect': None, 'protect_threshold': None}
+        >>> settings = read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})
+        >>> settings["rule"], settings["protect"], "n" in settings
+        ('lossless', None, False)
     """
     given = {key: asked[key] for key in KEYS if asked.get(key) is not None}
     settings: dict[str, Any] = {}
