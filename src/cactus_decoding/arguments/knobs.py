@@ -177,8 +177,7 @@ def values_of(part: type[Any], made: Any) -> dict[str, Any]:
 def build(part: type[Part], given: Mapping[str, Any]) -> Part | None:
     """Return the part that values ask for, among others; None where its `switch` is given no value.
 
-    Raises:
-        TypeError, ValueError: for a value that is not allowed, or one of a part that there is not.
+    Raises `TypeError`, `ValueError` for a value that is not allowed, or one of a part that there is not.
 
     Example:
         >>> from cactus_decoding.policy.protection import Protection

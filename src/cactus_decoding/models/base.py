@@ -218,8 +218,7 @@ class BaseCachedModel(ABC):
         Returns:
             Logits in the model's dtype, ``[rows, vocabulary]``.
 
-        Raises:
-            ValueError: for positions or a mask that do not fit, or of a model that cannot take them.
+        Raises `ValueError` for positions or a mask that do not fit, or of a model that cannot take them.
         """
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
@@ -243,9 +242,7 @@ class BaseCachedModel(ABC):
         """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
 
         The places stay as they are up to the first that is left out: ``keep(range(n))`` is ``rollback(n)``.
-
-        Raises:
-            ValueError: for places that do not ascend or hold no token, or of a model that cannot read trees.
+        Raises `ValueError` for places that do not ascend or hold no token, or of a model that cannot read trees.
         """
         prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
         path = list(indices[prefix:])

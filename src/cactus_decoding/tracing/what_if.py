@@ -113,8 +113,7 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         rows: of both models at the position.
         rule: any acceptance rule or its spelling, whichever was used when the rows were kept.
 
-    Raises:
-        TypeError, ValueError: for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
+    Raises `TypeError`, `ValueError` for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
 
     Example:
         >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))

@@ -23,11 +23,6 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     Where h does not depend on n, a node's children are kept with probability :math:`h(S) + \sum_{x \notin S}
     \min(h(x), p'(x))`, S the fixed ones: the most for such children (Hu et al., arXiv 2502.18779, for h = q).
 
-    Args:
-        tree: the proposal and the target's rows.
-        judge: the rule at each position.
-        chance: a number for the test of each node, and one for each token that is drawn.
-
     Example:
         >>> from cactus_decoding.rules import Lossless
         >>> from cactus_decoding.types import Proposal, StepRows

@@ -77,9 +77,7 @@ def run(
     are answered side by side, so that their wall times can be compared. With ``token_ids``
     each answer's tokens are kept beside its text. ``workers`` processes of ``threads`` each answer problems apart;
     ``load`` must pickle for them. ``estimate`` is told about how many seconds all will take at most.
-
-    Raises:
-        ValueError: for settings that do not go together, or a prompt that does not fit.
+    Raises `ValueError` for settings that do not go together, or a prompt that does not fit.
     """
     check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
     todo = pending(configs, file.results)

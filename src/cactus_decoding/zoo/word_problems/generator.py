@@ -113,8 +113,7 @@ def word_problems(split: SplitName, seed: int = 0, habit: float = 0.0) -> Iterat
         seed: start of the generator.
         habit: how often a sentence of a solution is told in its kind's dominant way rather than in any, in [0, 1].
 
-    Raises:
-        ValueError: for an unknown split, or a habit out of range.
+    Raises `ValueError` for an unknown split, or a habit out of range.
 
     Example:
         >>> problem = next(word_problems("test", seed=0))
