@@ -7,6 +7,8 @@ that the walk ends at once. Nothing is truncated, and one child of each token is
 from __future__ import annotations
 
 import argparse
+from itertools import accumulate
+from operator import mul
 
 import torch
 from pairing import add_arguments, write
@@ -28,7 +30,7 @@ VOCABULARY = 151_936
 def tree(seed: int, shape: str, case: str) -> tuple[Tensor, Proposal]:
     """Return the target's logits, ``[nodes + 1, vocabulary]``, and the tree that a draft proposes."""
     generator, branching = numbers(seed), StaticTree(shape).branching
-    logits = torch.randn(StaticTree(shape).num_nodes + 1, VOCABULARY, generator=generator) * 3
+    logits = torch.randn(sum(accumulate(branching, mul)) + 1, VOCABULARY, generator=generator) * 3
     token_ids, parents, drawn, rows, level = list[int](), list[int](), list[bool](), list[Tensor](), [ROOT]
     for count in branching:
         new = []

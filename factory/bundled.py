@@ -11,13 +11,18 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cactus_decoding.files.writing import check_replaceable
 from factory.batches import texts
 from factory.language_model import TrainingPlan, small_llama, train_language_model
 from factory.tokenizer import train_tokenizer
 
 TOKENIZER_TEXTS = 20_000
 TOKENIZER_SEED = 1
+
+
+def check_replaceable(folder: Path, overwrite: bool) -> None:
+    """Raise `ValueError` where a folder is in the way of one that will be written."""
+    if os.path.lexists(folder) and not overwrite:
+        raise ValueError(f"{str(folder)!r} exists; choose another output, or allow it to be replaced (--force)")
 
 
 @dataclass(frozen=True)

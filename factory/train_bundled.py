@@ -72,7 +72,8 @@ def train_bundled(
 
 def _check(output: Path, work: Path, roles: Sequence[str], force: bool) -> None:
     """Raise `ValueError` where something must not or cannot be written."""
-    from cactus_decoding.files.writing import check_folder, check_replaceable
+    from cactus_decoding.files.writing import check_folder
+    from factory.bundled import check_replaceable
 
     for folder in (output, work):
         check_folder(folder)

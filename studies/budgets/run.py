@@ -69,7 +69,7 @@ def table(results: list[dict[str, Any]]) -> str:
     """Return the results as a Markdown table."""
     lossless = results[0]["score"]
     lines = [
-        "| spending | budget, nats | promised shift ≤ | right answers (95 %) | shift from lossless | acceptance_length "
+        "| setting | budget, nats | promised shift ≤ | right answers (95 %) | shift from lossless | acceptance_length "
         "| nats per answer, mean (most) | fallen back |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]

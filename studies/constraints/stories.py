@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from cactus_decoding.zoo.word_problems import extract_answer, format_prompt, split_of
 from cactus_decoding.zoo.word_problems.families import FAMILIES
-from cactus_decoding.zoo.word_problems.generator import Split
+from cactus_decoding.zoo.word_problems.generator import SplitName
 from cactus_decoding.zoo.word_problems.story import (
     Equation,
     Story,
@@ -276,7 +276,7 @@ def draw_constrained(rng: random.Random, answerable: bool, two_numbers: float = 
             continue
 
 
-def constrained_stories(split: Split, seed: int = 0, two_numbers: float = 0.0) -> Iterator[ConstrainedStory]:
+def constrained_stories(split: SplitName, seed: int = 0, two_numbers: float = 0.0) -> Iterator[ConstrainedStory]:
     """Yield stories of one split without end, by turns one that has an answer and one that has none.
 
     ``two_numbers`` is the share of additional ones that state a fact twice, with the same number or with another, which

@@ -40,7 +40,7 @@ def both(seed: int) -> tuple[Position, Position]:
 
 def numbers(position: Position, rule: AcceptanceRule) -> tuple[float, torch.Tensor, torch.Tensor]:
     """Return what a rule costs there, h of the drafted token, and the law of recovery."""
-    law, token = position.law(position.drafted), position.token_ids[position.drafted]
+    law, token = position.distribution(position.drafted), position.token_ids[position.drafted]
     given = law.probs if position.is_drawn else None
     judge = position.effective_rule(rule)
     relaxed_prob, scale = judge.judge(position.target.probs, given, torch.tensor([token]))

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from cactus_decoding.drafting.automatic import times
+from cactus_decoding.models.base import BaseCachedModel
+
+
+def threads_of(model: BaseCachedModel) -> int:
+    """How many threads a model reads with."""
+    return torch.get_num_threads() if model.threads is None else model.threads
 
 
 def pretend(
@@ -15,8 +22,6 @@ def pretend(
     """Have passes over some tokens take what a function of them and of the threads says, and drafts what they take."""
 
     def time_passes(model, widths, *_):
-        from cactus_decoding.evaluation.tuning.passes import threads_of
-
         return {width: seconds(width, threads_of(model)) for width in sorted(widths)}
 
     monkeypatch.setattr(times, "time_passes", time_passes)

@@ -16,7 +16,7 @@ from torch import Tensor
 from cactus_decoding import Request, generate, load_pair, parse_rule
 from cactus_decoding.evaluation.engines.engine import TransformersEngine
 from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.generation.settings import with_usual_proposals
+from cactus_decoding.generation.settings import with_default_proposals
 from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing import stream_trace
 from cactus_decoding.types import AcceptanceRule
@@ -179,7 +179,7 @@ def test_steps_must_be_longer_than_its_window() -> None:
         Request.from_dict(asked | {"num_speculative_tokens": 0})  # the target alone
         Request.from_dict(asked | {"verification": f"fly:window={window},threshold=inf"})  # who wants nothing relaxed
     assert Request(verification="fly").draft_length.max_draft_tokens > FlyKnobs().window
-    usual = with_usual_proposals({"verification": "fly"}, automatic=True)
+    usual = with_default_proposals({"verification": "fly"}, automatic=True)
     assert Request.from_dict(usual) == Request(verification="fly")
 
 

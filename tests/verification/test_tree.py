@@ -46,8 +46,8 @@ def test_children_of_a_proposal_are_the_fixed_ones_and_then_the_drawn() -> None:
         torch.testing.assert_close(children.target.probs, TARGET[node + 1])
     expected = DRAFT[1].clone()
     expected[1] = 0
-    torch.testing.assert_close(first.law(1).probs, expected / expected.sum())
-    assert first.law(0).probs.tolist() == [0, 1, 0, 0]
+    torch.testing.assert_close(first.distribution(1).probs, expected / expected.sum())
+    assert first.distribution(0).probs.tolist() == [0, 1, 0, 0]
     assert [proposal.tokens_to(node) for node in range(ROOT, 5)] == [[], [3], [1], [3, 2], [1, 0], [3, 1]]
     assert (root.child_with(3, other_than=1), root.child_with(1, other_than=1), root.child_with(2, other_than=1)) == (
         0,

@@ -19,9 +19,7 @@ _WIDENED = 2.0**-8
 def check_floats(name: str, values: object, what: str = "values") -> Tensor:
     """Return a floating-point tensor with a vocabulary as its last dimension, without what autograd knows of it.
 
-    Raises:
-        TypeError: if it is no such tensor.
-        ValueError: for no vocabulary.
+    Raises `TypeError` if it is no such tensor, `ValueError` for no vocabulary.
     """
     if not isinstance(values, torch.Tensor) or str(values.dtype) not in _FLOATS:
         raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
@@ -36,9 +34,8 @@ def check_floats(name: str, values: object, what: str = "values") -> Tensor:
 def check_probabilities(name: str, probs: object) -> Tensor:
     """Return a float tensor whose last dimension holds distributions, without what autograd knows of it.
 
-    Raises:
-        TypeError: if it is no floating-point tensor.
-        ValueError: for an empty vocabulary, NaN, a negative entry, or a row that does not sum to 1.
+    Raises `TypeError` if it is no floating-point tensor; `ValueError` for an empty vocabulary, NaN, a negative entry,
+    or a row that does not sum to 1.
     """
     rows = check_floats(name, probs, "probabilities")
     least = rows.amin() if rows.numel() else rows.new_zeros(())  # NaN where there is one: a single pass finds both
@@ -78,9 +75,7 @@ def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
 def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
     """Return an integer tensor with entries in ``[0, vocabulary)``.
 
-    Raises:
-        TypeError: if it is no tensor of integers.
-        ValueError: for an entry out of range.
+    Raises `TypeError` if it is no tensor of integers, `ValueError` for an entry out of range.
     """
     ids = check_integers(name, token_ids)
     if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):

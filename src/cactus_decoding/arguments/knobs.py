@@ -147,8 +147,8 @@ def settings_of(part: type[Any]) -> dict[str, Parameter]:
 
     Example:
         >>> from cactus_decoding.policy.protection import Protection
-        >>> [*settings_of(Protection)]
-        ['protect', 'protect_threshold']
+        >>> [each.name for each in settings_of(Protection).values()]
+        ['pattern', 'threshold']
     """
     return {each.flat: each for each in parameters(part)}
 
@@ -163,8 +163,8 @@ def values_of(part: type[Any], made: Any) -> dict[str, Any]:
 
     Example:
         >>> from cactus_decoding.policy.protection import Protection
-        >>> values_of(Protection, Protection("digits")), values_of(Protection, None)
-        ({'protect': 'digits', 'protect_threshold': 0.01}, {'protect': None, 'protect_threshold': None})
+        >>> [*values_of(Protection, Protection("digits")).values()], {*values_of(Protection, None).values()}
+        (['digits', 0.01], {None})
     """
     if made is None:
         return {name: False if each.kind is bool else None for name, each in settings_of(part).items()}
@@ -177,8 +177,7 @@ def values_of(part: type[Any], made: Any) -> dict[str, Any]:
 def build(part: type[Part], given: Mapping[str, Any]) -> Part | None:
     """Return the part that values ask for, among others; None where its `switch` is given no value.
 
-    Raises:
-        TypeError, ValueError: for a value that is not allowed, or one of a part that there is not.
+    Raises `TypeError`, `ValueError` for a value that is not allowed, or one of a part that there is not.
 
     Example:
         >>> from cactus_decoding.policy.protection import Protection

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or "torch" in sys.modules:
     import torch as torch
@@ -32,14 +27,3 @@ else:
             return value
 
     torch, functional = _Later("torch"), _Later("torch.nn.functional")
-
-
-def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Return a function that runs under `torch.inference_mode`."""
-
-    @wraps(function)
-    def run(*args: Given.args, **options: Given.kwargs) -> Made:
-        with torch.inference_mode():
-            return function(*args, **options)
-
-    return run

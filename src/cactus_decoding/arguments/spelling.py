@@ -15,8 +15,7 @@ Spelled = TypeVar("Spelled")
 def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name.
 
-    Raises:
-        ValueError: for an unknown name or parameter, one that is missing or given twice, or a value out of range.
+    Raises `ValueError` for an unknown name or parameter, one that is missing or given twice, or a value out of range.
 
     Example:
         >>> from cactus_decoding.rules import RULES

@@ -32,9 +32,8 @@ def check_number(
 ) -> float:
     """Return a number between the bounds as Python's own: NumPy's numbers and fractions are taken too.
 
-    Raises:
-        TypeError: if it is no real number.
-        ValueError: if it is NaN, out of range, or an integer that is too large for a float.
+    Raises `TypeError` if it is no real number; `ValueError` if it is NaN, out of range, or an integer that is too large
+    for a float.
 
     Example:
         >>> import numpy as np
@@ -58,9 +57,7 @@ def check_number(
 def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
     """Return an integer of at least ``low`` (and at most ``high``) as Python's own; NumPy's are taken too.
 
-    Raises:
-        TypeError: if it is no integer.
-        ValueError: if it is out of range.
+    Raises `TypeError` if it is no integer, `ValueError` if it is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, but is {shown(value)}")

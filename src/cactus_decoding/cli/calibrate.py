@@ -149,7 +149,7 @@ def _by_nats(
         raise ValueError(
             f"--num-speculative-tokens must be at most {max_length}, the proposals per step in {path}, but is {current}"
         )
-    policies = searched[2] or _usual_policies(rows)
+    policies = searched[2] or _default_policies(rows)
     options.prepare(threads, small=rows.settings["target"] == "bundled")
     measured = Frontier(rows, memory, _vocabulary(rows, policies))
     for policy in policies:
@@ -180,7 +180,7 @@ def _by_nats(
     return as_result([lossless, *candidates], chosen, compared, text, about)
 
 
-def _usual_policies(rows: RecordedRows) -> list[RelaxationPolicy]:
+def _default_policies(rows: RecordedRows) -> list[RelaxationPolicy]:
     """Return nothing protected, and digits beside it where the task's answers are numbers."""
     from cactus_decoding.evaluation.frontier.relaxations import NONE, answers_are_numbers, parse_policies
     from cactus_decoding.evaluation.tasks.sources import parse_task

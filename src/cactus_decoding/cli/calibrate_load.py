@@ -36,8 +36,7 @@ def by_load(
 ) -> dict[str, Any]:
     """Time an engine of vLLM, print the table that a server takes, and return it with its evidence.
 
-    Raises:
-        ValueError: for what is missing or out of range; before the engine starts, as far as that can be known.
+    Raises `ValueError` for what is missing or out of range; before the engine starts, as far as that can be known.
     """
     from cactus_decoding import parse_rule, zoo
     from cactus_decoding.arguments.checks import check_choice, check_integer, check_number

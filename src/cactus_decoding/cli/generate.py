@@ -77,11 +77,11 @@ def generate(
     check_names(target, draft)
     if settings["tree"] is None:
         settings = settings | {"num_speculative_tokens": proposals}
-    from cactus_decoding.generation.settings import with_usual_proposals
+    from cactus_decoding.generation.settings import with_default_proposals
     from cactus_decoding.zoo import BUNDLED
 
     # first: mistakes need not wait for transformers
-    request = options.as_request(with_usual_proposals(settings, automatic=target not in (None, BUNDLED)))
+    request = options.as_request(with_default_proposals(settings, automatic=target not in (None, BUNDLED)))
     from cactus_decoding import Rule, load_pair, stream
     from cactus_decoding.files.writing import as_json as to_json
     from cactus_decoding.files.writing import check_writable
@@ -105,7 +105,7 @@ def generate(
         check_traced(request)
     if adapt is not None and trace is not None:
         raise ValueError("--adapt and --trace exclude each other: trace a response of the adapted draft, --draft DIR")
-    named = draft if adapt is not None else notes.usual_draft(target, draft)
+    named = draft if adapt is not None else notes.default_draft(target, draft)
     options.prepare(threads, target, named, small=target is None)
     with ExitStack() as closing:
         with errors.status("Loading the models"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cactus_decoding import Pair
 
 
-def usual_draft(target: str | None, draft: str | None) -> str | None:
+def default_draft(target: str | None, draft: str | None) -> str | None:
     """Return what drafts: where a target is named alone, look-up in the text; None for the bundled pair's own draft."""
     from cactus_decoding.zoo import BUNDLED
 

@@ -192,8 +192,7 @@ def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
 def as_request(settings: Settings) -> Request:
     """Return the request that a command line asks for.
 
-    Raises:
-        TypeError, ValueError: where the options do not go together, in the words of the command line.
+    Raises `TypeError`, `ValueError` where the options do not go together, in the words of the command line.
     """
     from cactus_decoding.generation.request import Request
 

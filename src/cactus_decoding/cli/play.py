@@ -76,7 +76,7 @@ def play(
     if not (target or draft is None or is_drafter(draft) or zoo.draft_path(draft)):
         raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or '{LOOK_UP}'")
     check_keeps_nothing(draft or LOOK_UP)
-    named = notes.usual_draft(target, draft)
+    named = notes.default_draft(target, draft)
     models = is_loopback(host) if allow_models is None else allow_models
     playground = Playground(limits, models=models, pair=(target, named), rules=rules, proposals=proposals)
     with_models = "visitors may name models" if models else "only the pair it was started with"

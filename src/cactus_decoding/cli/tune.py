@@ -173,8 +173,8 @@ def _profile(found: Tuned, target: str, best: Forecast) -> Profile:
     from cactus_decoding.evaluation.tuning.profile import Profile
 
     draft = best.draft
-    if draft in found.drafts and found.drafts[draft].threads != found.threads:
-        draft = _on_threads(draft, found.drafts[draft].threads)
+    if draft in found.drafts and found.draft_threads[draft] != found.threads:
+        draft = _on_threads(draft, found.draft_threads[draft])
     return Profile.of(target, draft, best.num_speculative_tokens, found.threads)
 
 
@@ -206,7 +206,8 @@ def _about(found: Tuned) -> list[str]:
     ]
     for name, draft in found.drafts.items():
         kept = ", ".join(f"{found.acceptance(name, rule):.3f} by {rule}" for rule in found.rules)
-        lines.append(f"{name}: {1000 * draft.seconds:.1f} ms a proposal with {_threads(draft.threads)}; kept: {kept}")
+        threads = _threads(found.draft_threads[name])
+        lines.append(f"{name}: {1000 * draft.draft:.1f} ms a proposal with {threads}; kept: {kept}")
     return lines
 
 

@@ -9,11 +9,11 @@ from typing import Any, Self
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
 
-from cactus_decoding.arguments.later import Tensor, torch, without_gradients
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.drafting import candidate_recipes as recipes
 from cactus_decoding.drafting import cross_tokenizer
 from cactus_decoding.drafting.candidate_recipes import CandidateRecipe, RequestLaw, fit_width
-from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.base import BaseCachedModel, without_gradients
 from cactus_decoding.models.cached import CachedModel, context_window, vocabulary_size
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 

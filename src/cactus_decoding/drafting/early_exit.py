@@ -25,8 +25,7 @@ class EarlyExit:
     Attributes:
         layers: how many, at least 1 and fewer than the target has.
 
-    Raises:
-        ValueError: if ``layers`` is out of range.
+    Raises `ValueError` if ``layers`` is out of range.
 
     Example:
         >>> EarlyExit(3).layers
@@ -45,8 +44,7 @@ class EarlyExit:
     def of(self, target: PreTrainedModel) -> PreTrainedModel:
         """Return a model of the target's first layers; all of its tensors are the target's own.
 
-        Raises:
-            ValueError: where the target has no list of layers, or no more layers than that.
+        Raises `ValueError` where the target has no list of layers, or no more layers than that.
         """
         total = getattr(getattr(target, "config", None), "num_hidden_layers", None)  # a GGUF file's has no such thing
         if total is None or not isinstance(getattr(target.base_model, "layers", None), torch.nn.ModuleList):

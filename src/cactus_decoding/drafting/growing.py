@@ -87,7 +87,7 @@ class GrowingTree:
             new += self._add(nodes[place], *chosen[place])
         return new
 
-    def add_given(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
+    def add_looked_up(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
         """Give a node that the draft has not read children all the same, and return their places."""
         row = torch.zeros_like(like[:1])
         row[0, token_ids[0]] = 1.0  # what a draft that is sure of one of them would say
@@ -145,7 +145,7 @@ def _add_rest(tree: GrowingTree, node: int, place: int, found: LookedUp, probs: 
     """Add what was found behind a node that the draft has not read."""
     if behind := found.behind(place):
         tokens = [found.token_ids[i] for i in behind]
-        new = tree.add_given(node, tokens, probs)
+        new = tree.add_looked_up(node, tokens, probs)
         for child, i in zip(new, behind, strict=True):
             _add_rest(tree, child, i, found, probs)
 

@@ -37,8 +37,7 @@ def is_drafter(text: str) -> bool:
 def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
     """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model.
 
-    Raises:
-        ValueError: for an unknown parameter, one that is missing, or a value out of range.
+    Raises `ValueError` for an unknown parameter, one that is missing, or a value out of range.
 
     Example:
         >>> parse_drafter("early_exit:layers=3"), parse_drafter("path/to/model")

@@ -46,9 +46,7 @@ def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | No
     """Return how a target is asked: by its template where it has one and nobody says otherwise; None for plain text.
 
     The bundled target's template is what its problems are written in already, so it counts only where it is asked for.
-
-    Raises:
-        ValueError: for a chat without a template, and a system message without a chat or a place in the template.
+    Raises `ValueError` for a chat without a template, and a system message without a chat or a place in the template.
     """
     if chat is False or (chat is None and target == zoo.BUNDLED):
         if system is not None:

@@ -73,9 +73,8 @@ class RunConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         """Return the run of `as_dict`.
 
-        Raises:
-            TypeError: for a value of the wrong type.
-            ValueError: for a field that is missing or unknown, or a value out of range.
+        Raises `TypeError` for a value of the wrong type; `ValueError` for a field that is missing or unknown, or a
+        value out of range.
         """
         names = set(cls("", "", "").as_dict())
         if names != set(values) - {"tree", "chat", "system", "max_relaxed", *RelaxationPolicy().as_dict()}:

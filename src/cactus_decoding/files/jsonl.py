@@ -22,9 +22,8 @@ _LONE = re.compile(rb"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]", re.
 def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
     r"""Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on.
 
-    Raises:
-        ValueError: for what is not UTF-8, not JSON or nested more than `MAX_DEPTH` deep, and for a text with half of a
-            surrogate pair, which is no text.
+    Raises `ValueError` for what is not UTF-8, not JSON or nested more than `MAX_DEPTH` deep, and for a text with half
+    of a surrogate pair, which is no text.
 
     Example:
         >>> parse_json(b'{"prompt": "\\ud83d"}', "a.jsonl", 3)
@@ -78,9 +77,8 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
     A file that gzip compressed is read as what was compressed.
 
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: for a device, and for a line that is no object in JSON; see `parse_json`.
+    Raises `OSError` if the file cannot be read; `ValueError` for a device, and for a line that is no object in JSON;
+    see `parse_json`.
     """
     data = read_bytes(path)
     if data[:2] == b"\x1f\x8b":
@@ -132,8 +130,7 @@ def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = Fals
 def number_of(value: float | str | None, absent: float = math.nan) -> float:
     """Return the number that JSON holds, and ``absent`` for null: what is not known, or in older files infinite.
 
-    Raises:
-        ValueError: for what is no number.
+    Raises `ValueError` for what is no number.
 
     Example:
         >>> number_of("-inf"), number_of(2), number_of(None)

@@ -14,10 +14,8 @@ MOST = 2**28
 def read_bytes(path: str | Path) -> bytes:
     """Return what a file holds.
 
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: for a device, a named pipe (it may wait for its writer for ever) or a socket, and for a pipe with
-            more than `MOST` bytes.
+    Raises `OSError` if it cannot be read; `ValueError` for a device, a named pipe (it may wait for its writer for ever)
+    or a socket, and for a pipe with more than `MOST` bytes.
 
     Example:
         >>> read_bytes("/dev/zero")
@@ -39,8 +37,7 @@ def read_bytes(path: str | Path) -> bytes:
 def read_all(file: IO[bytes], name: str) -> bytes:
     """Return what is left of an open file, such as standard input.
 
-    Raises:
-        ValueError: for a device other than a terminal, and for a pipe with more than `MOST` bytes.
+    Raises `ValueError` for a device other than a terminal, and for a pipe with more than `MOST` bytes.
     """
     try:
         found = os.fstat(file.fileno())

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def page_templates(folder: Path) -> Environment:
     """Return the templates of a folder, which are escaped, and which refuse a name that is not given.
 
-    Raises:
-        ValueError: where Jinja2 is not installed.
+    Raises `ValueError` where Jinja2 is not installed.
     """
     with needing("pages need Jinja2", "report"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -34,9 +34,7 @@ def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about
 def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a regular file's tensors, and what is told about them; messages call it by its name, or by its path.
 
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is damaged, is no such file, or has another schema.
+    Raises `OSError` if it cannot be read; `ValueError` if it is damaged, is no such file, or has another schema.
     """
     name = str(path) if name is None else name
     wrong = f"{name}: this is not a file {form.described}"

@@ -51,18 +51,11 @@ def check_folder(path: Path) -> None:
         raise ValueError(f"cannot write to {str(path)!r}: {error.strerror or error}") from None
 
 
-def check_replaceable(folder: Path, overwrite: bool) -> None:
-    """Raise `ValueError` where a folder is in the way of one that will be written."""
-    if os.path.lexists(folder) and not overwrite:
-        raise ValueError(f"{str(folder)!r} exists; choose another output, or allow it to be replaced (--force)")
-
-
 def file_behind(path: Path) -> Path:
     """Return the regular file that a path leads to, through links; it need not exist.
 
-    Raises:
-        ValueError: for a folder, a device, a pipe, a circle of links, a file that may not be changed, or one that this
-            command's own output goes to.
+    Raises `ValueError` for a folder, a device, a pipe, a circle of links, a file that may not be changed, or one that
+    this command's own output goes to.
 
     Example:
         >>> file_behind(Path("/dev/null"))
@@ -97,9 +90,8 @@ def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
     A symbolic link stays, and leads to the new file, which may be read by whom the old one could. With ``keep`` a block
     that is interrupted leaves what it has written at `part_of` the path.
 
-    Raises:
-        OSError: where it cannot be written; names the path.
-        ValueError: for what is no regular file, or is being written by another process.
+    Raises `OSError` where it cannot be written; names the path; `ValueError` for what is no regular file, or is being
+    written by another process.
 
     Example:
         >>> from tempfile import TemporaryDirectory

@@ -11,7 +11,7 @@ from cactus_decoding.arguments.later import torch
 from cactus_decoding.generation.loop import StoppingCriteria, decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request, Settings
-from cactus_decoding.generation.settings import with_usual_proposals
+from cactus_decoding.generation.settings import with_default_proposals
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.types import Fate, Outcome
 
@@ -97,7 +97,7 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
         >>> sum(len(outcome.token_ids) for outcome in response) == len(response.token_ids)
         True
     """
-    given = settings if request is not None else with_usual_proposals(settings, automatic=pair.chooses)
+    given = settings if request is not None else with_default_proposals(settings, automatic=pair.chooses)
     request = Request.of(request, given)
     pair.check(request)
     prompt_ids = check_prompt(pair, prompt, request)

@@ -118,8 +118,8 @@ class Request:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        window, default = getattr(read_scheme(self.verification)[1], "window", 0), NUM_SPECULATIVE_TOKENS
-        default += 0 if window < default else window
+        least, default = read_scheme(self.verification)[1].min_proposals, NUM_SPECULATIVE_TOKENS
+        default += 0 if least <= default else least - 1
         proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
         tree = proposals if isinstance(proposals, TreeShape) else None
         length = proposals if tree is None else FixedLength(tree.max_draft_tokens)

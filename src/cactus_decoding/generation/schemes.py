@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import AcceptanceRule, DraftLength
-from cactus_decoding.verification.declarations import FlyKnobs, read_scheme
+from cactus_decoding.verification.declarations import read_scheme
 from cactus_decoding.verification.tree import check_relaxed_target
 
 NEEDS_BLOCKS = (
@@ -35,10 +33,10 @@ def check_scheme(
             f"relaxation policy, but the rule is {rule}"
         )
     proposals = length.max_draft_tokens
-    if isinstance(knobs, FlyKnobs) and 0 < proposals <= knobs.window and knobs.threshold < math.inf:
+    if 0 < proposals < knobs.min_proposals:
         raise ValueError(
-            f"{what} would relax nothing: {knobs.window} proposals must follow one that is kept, but "
-            f"num_speculative_tokens is {proposals}: give at least {knobs.window + 1}, or a smaller window"
+            f"{what} would relax nothing: it needs {knobs.min_proposals} proposals in a step, but "
+            f"num_speculative_tokens is {proposals}: give at least {knobs.min_proposals}, or a smaller window"
         )
     if scheme.needs_rows:
         check_relaxed_target(rule, what)

@@ -80,7 +80,7 @@ SETTINGS: MappingProxyType[str, Parameter] = MappingProxyType(
 """Every setting by its flat name."""
 
 
-def with_usual_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dict[str, Any]:
+def with_default_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dict[str, Any]:
     """Return settings that say what a step proposes: where they do not, what pays on this machine.
 
     Relaxed rules have a fixed number where steps are judged as a whole: there the proposals at a position must have the
@@ -90,9 +90,9 @@ def with_usual_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dic
     for drafters that need not be asked in every step.
 
     Example:
-        >>> with_usual_proposals({"rule": "lossless"}, automatic=True)
+        >>> with_default_proposals({"rule": "lossless"}, automatic=True)
         {'rule': 'lossless', 'num_speculative_tokens': 'auto'}
-        >>> with_usual_proposals({"num_speculative_tokens": 4}, automatic=True)
+        >>> with_default_proposals({"num_speculative_tokens": 4}, automatic=True)
         {'num_speculative_tokens': 4}
     """
     scheme = VERIFICATIONS.get(str(settings.get("verification")).partition(":")[0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise, takewhile
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
 
-from cactus_decoding.arguments.later import Tensor, torch, without_gradients
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.types import Proposal
 from cactus_decoding.types.proposals import path_places, tree_inputs
 
@@ -16,6 +17,19 @@ CONFIGURED = "draft_vocabulary"
 """The name under which a draft's configuration lists the tokens that it proposes, in ascending order."""
 ForwardName = Literal["auto", "lean", "transformers"]
 """Which forward pass reads a model: see `CachedModel`."""
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Return a function that runs under `torch.inference_mode`."""
+
+    @wraps(function)
+    def run(*args: Given.args, **options: Given.kwargs) -> Made:
+        with torch.inference_mode():
+            return function(*args, **options)
+
+    return run
 
 
 class Forward(Protocol):
@@ -204,8 +218,7 @@ class BaseCachedModel(ABC):
         Returns:
             Logits in the model's dtype, ``[rows, vocabulary]``.
 
-        Raises:
-            ValueError: for positions or a mask that do not fit, or of a model that cannot take them.
+        Raises `ValueError` for positions or a mask that do not fit, or of a model that cannot take them.
         """
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
@@ -229,9 +242,7 @@ class BaseCachedModel(ABC):
         """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
 
         The places stay as they are up to the first that is left out: ``keep(range(n))`` is ``rollback(n)``.
-
-        Raises:
-            ValueError: for places that do not ascend or hold no token, or of a model that cannot read trees.
+        Raises `ValueError` for places that do not ascend or hold no token, or of a model that cannot read trees.
         """
         prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
         path = list(indices[prefix:])

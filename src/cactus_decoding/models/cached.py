@@ -30,9 +30,8 @@ class CachedModel(BaseCachedModel):
         model: the model.
         forward: as given.
 
-    Raises:
-        ValueError: for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder; for an
-            unknown ``forward``, and for ``lean`` where that is not the model's pass.
+    Raises `ValueError` for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder; for
+    an unknown ``forward``, and for ``lean`` where that is not the model's pass.
     """
 
     def __init__(self, model: PreTrainedModel, forward: ForwardName = "auto") -> None:

@@ -15,10 +15,7 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
 
     A path, or as text a name on the hub such as ``owner/name``; old ones have no owner, such as ``gpt2``. One without
     an owner that is close to one of some other words is refused too.
-
-    Raises:
-        TypeError: for what is neither a path nor text.
-        ValueError: for all else.
+    Raises `TypeError` for what is neither a path nor text, `ValueError` for all else.
 
     Example:
         >>> check_model_name("draft", "ngrm", ["ngram"])

@@ -45,9 +45,7 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 
     Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. What a
     tokenizer puts before every text is left out where the template writes it too: it must not stand there twice.
-
-    Raises:
-        ValueError: for a tokenizer without a template, or one whose template fails or leaves out ``system``.
+    Raises `ValueError` for a tokenizer without a template, or one whose template fails or leaves out ``system``.
 
     Example:
         >>> from cactus_decoding import load_pair

@@ -61,8 +61,7 @@ class GeneralForward(StatefulForward):
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Keep a prefix and a path behind it; nothing where a sliding window has lost some of the prefix.
 
-        Raises:
-            ValueError: for a path in a cache that holds anything but the keys and values of all tokens.
+        Raises `ValueError` for a path in a cache that holds anything but the keys and values of all tokens.
         """
         kept = prefix + len(path)
         if path:

@@ -86,7 +86,10 @@ class FittedPolicy:
         return self.phases.after(state, token_ids, self.vocabulary)
 
     def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
-        """Return the rule, its knob as loose as the position is unimportant where that is asked; None for lossless."""
+        """Return the rule, its knob as loose as the position is unimportant where that is asked; None for lossless.
+
+        Importance is worked out here and not once a step, because a walk reads only the rows of nodes that it visits.
+        """
         if not self.phases.relaxes(state):
             return None
         untempered, protection, limit = judges_untempered(rule), self.protection, self.limit

@@ -62,9 +62,8 @@ class Importance:
         about: what it was trained on, and how well it tells positions apart; for JSON.
         path: the file that it was read from.
 
-    Raises:
-        TypeError: for weights that are no tensors of floating-point numbers.
-        ValueError: for weights of different lengths, or numbers that are not finite or beyond ±1e30.
+    Raises `TypeError` for weights that are no tensors of floating-point numbers; `ValueError` for weights of different
+    lengths, or numbers that are not finite or beyond ±1e30.
 
     Sources: AutoJudge (arXiv 2504.20039), which trains on hidden states; design of this project.
 
@@ -162,9 +161,8 @@ def _weights(importance: Importance, device: torch.device, dtype: torch.dtype) -
 def read_importance(path: str | Path) -> Importance:
     """Return what a file holds; ``bundled:worded`` is the one that was learned with that draft.
 
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is no file of `Importance.save`, is damaged, or has another schema.
+    Raises `OSError` if it cannot be read; `ValueError` if it is no file of `Importance.save`, is damaged, or has
+    another schema.
     """
     if not isinstance(path, (str, Path)):
         raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")

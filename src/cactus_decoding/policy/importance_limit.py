@@ -30,9 +30,8 @@ class ImportanceLimit:
             losslessly. By default 0.2, or 1 with ``scale``.
         scale: whether the knob of the rule, one of which 0 is lossless, is multiplied by 1 - importance.
 
-    Raises:
-        TypeError: for what is no importance and no path, or a limit that is no number.
-        ValueError: for a limit out of range.
+    Raises `TypeError` for what is no importance and no path, or a limit that is no number; `ValueError` for a limit out
+    of range.
 
     Sources: AutoJudge (arXiv 2504.20039) for the limit; DIVERSED (arXiv 2604.07622), whose ensemble has a weight that
     is learned for each position, for the scale.

@@ -43,9 +43,8 @@ class Phases:
             however tokens share these out, parts of characters included; token ids are found among the tokens, so that
             a text that quotes the mark opens nothing. None relaxes everywhere.
 
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a negative number, or marks of which one has the other in it.
+    Raises `TypeError` for a value of the wrong type; `ValueError` for a negative number, or marks of which one has the
+    other in it.
 
     Example:
         >>> from cactus_decoding.policy.vocabulary import Vocabulary

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from cactus_decoding.auditing import Audit
 
 
-class Law:
+class Distribution:
     """A distribution over tokens: weights divided by their sum, which is all that a single probability needs.
 
     Weights are not negative, ``[vocabulary]`` on the CPU; if all are 0, so are the probabilities.
 
     Example:
-        >>> law = Law(torch.tensor([2.0, 1.0, 1.0]))
-        >>> law[0], law.without([0])[1], law.without([0]).probs.tolist()
+        >>> row = Distribution(torch.tensor([2.0, 1.0, 1.0]))
+        >>> row[0], row.without([0])[1], row.without([0]).probs.tolist()
         (0.5, 0.5, [0.0, 0.5, 0.5])
     """
 
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights
-        self._without: dict[tuple[int, ...], Law] = {}
+        self._without: dict[tuple[int, ...], Distribution] = {}
 
     @property
     def weights(self) -> Tensor:
@@ -51,23 +51,23 @@ class Law:
         """Return the probability of a token, the same as in `probs`."""
         return self.weights[token_id].item() / self.total
 
-    def without(self, token_ids: list[int]) -> Law:
-        """Return the law of a token that is drawn beside others which are proposed in any case."""
+    def without(self, token_ids: list[int]) -> Distribution:
+        """Return the distribution of a token that is drawn beside others which are proposed in any case."""
         if not token_ids:
             return self
         key = tuple(token_ids)
         if key not in self._without:
             weights = self.weights.clone()
             weights[token_ids] = 0.0
-            self._without[key] = Law(weights)
+            self._without[key] = Distribution(weights)
         return self._without[key]
 
 
-class OneHotLaw(Law):
-    """The law of a token that is proposed in any case.
+class OneHotDistribution(Distribution):
+    """The distribution of a token that is proposed in any case.
 
     Example:
-        >>> OneHotLaw(1, 3)[1], OneHotLaw(1, 3).probs.tolist()
+        >>> OneHotDistribution(1, 3)[1], OneHotDistribution(1, 3).probs.tolist()
         (1.0, [0.0, 1.0, 0.0])
     """
 
@@ -112,7 +112,7 @@ class Position:
         self.num_fixed = sum(not proposal.drawn[each] for each in self.nodes)
         self.vocabulary = rows.logits.shape[-1]
         self.listed: SparseProbs | None = None
-        self._laws: dict[int, Law] = {}
+        self._distributions: dict[int, Distribution] = {}
         self._relaxed: tuple[AcceptanceRule, Tensor | None] | None = None
 
     @property
@@ -141,9 +141,9 @@ class Position:
         return target_row(self._rows, self.node, self._lazy)
 
     @cached_property
-    def target(self) -> Law:
-        """The target's law as it is sampled from; `ValueError` for NaN."""
-        return self._checked(Law(self.row.dense()), "target")
+    def target(self) -> Distribution:
+        """The target's distribution as it is sampled from; `ValueError` for NaN."""
+        return self._checked(Distribution(self.row.dense()), "target")
 
     @cached_property
     def untempered(self) -> Tensor:
@@ -157,19 +157,19 @@ class Position:
         return None if row is None else row.cpu()
 
     @cached_property
-    def draft(self) -> Law | None:
-        """The same as a law; `ValueError` for NaN."""
-        return None if self.draft_row is None else self._checked(Law(self.draft_row), "draft")
+    def draft(self) -> Distribution | None:
+        """The same as a distribution; `ValueError` for NaN."""
+        return None if self.draft_row is None else self._checked(Distribution(self.draft_row), "draft")
 
-    def law(self, index: int) -> Law:
-        """Return the law that a child has given the text and the children drawn before it."""
-        if index not in self._laws:
+    def distribution(self, index: int) -> Distribution:
+        """Return the distribution that a child has given the text and the children drawn before it."""
+        if index not in self._distributions:
             if index < self.num_fixed:
-                self._laws[index] = OneHotLaw(self.token_ids[index], self.vocabulary)
+                self._distributions[index] = OneHotDistribution(self.token_ids[index], self.vocabulary)
             else:
                 assert self.draft is not None
-                self._laws[index] = self.draft.without(self.token_ids[:index])
-        return self._laws[index]
+                self._distributions[index] = self.draft.without(self.token_ids[:index])
+        return self._distributions[index]
 
     def child_with(self, token_id: int, *, other_than: int) -> int | None:
         """Return the child that is a token, if there is one and it is another than a given one."""
@@ -182,8 +182,8 @@ class Position:
             row = None
             if not judges_untempered(rule):
                 whole = None if self.draft is None else self.draft.probs
-                law = self.law(self.drafted).probs
-                row = relaxed_target_beside(rule, self.target.probs, whole, law, self.fixed_token_ids)
+                drafted = self.distribution(self.drafted).probs
+                row = relaxed_target_beside(rule, self.target.probs, whole, drafted, self.fixed_token_ids)
             self._relaxed = rule, row
         return self._relaxed[1]
 
@@ -198,7 +198,7 @@ class Position:
         """Return exactly what a rule emits here, by `match` or `recursive`; the acceptance is its drafted child's."""
         from cactus_decoding.auditing import audit_rows
 
-        return audit_rows(self.effective_rule(rule), self.target.probs, self.law(self.drafted).probs)
+        return audit_rows(self.effective_rule(rule), self.target.probs, self.distribution(self.drafted).probs)
 
     def on_support(self, rule: AcceptanceRule) -> Position:
         """Return the position without what the target excludes, where a rule needs no more and that saves something."""
@@ -233,11 +233,11 @@ class Position:
         row = SparseProbs(len(self.untempered), self.untempered) if untempered else self.row
         return row.mass(token_ids)
 
-    def _checked(self, law: Law, role: str) -> Law:
-        if not math.isfinite(law.total):
+    def _checked(self, distribution: Distribution, role: str) -> Distribution:
+        if not math.isfinite(distribution.total):
             length = len(self._rows.text(self.node))
             raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
-        return law
+        return distribution
 
 
 class _OnSupport(Position):
@@ -256,7 +256,7 @@ class _OnSupport(Position):
         self.nodes, self.num_fixed = whole.nodes, whole.num_fixed
         self.token_ids = [int((row.token_ids == token).nonzero()) for token in whole.token_ids]
         self.listed, self.vocabulary = row, len(row.probs) + 1
-        self._laws, self._relaxed = {}, None
+        self._distributions, self._relaxed = {}, None
         self.row = SparseProbs(self.vocabulary, torch.cat([row.probs, row.probs.new_zeros(1)]))
         self.draft_row = None
         if whole.draft_row is not None:

@@ -60,9 +60,8 @@ class Protection:
             several of either joined by ``|``.
         threshold: the largest probability of such tokens at which a position may be relaxed, in [0, 1].
 
-    Raises:
-        TypeError: for a pattern that is no text, or a threshold that is no number.
-        ValueError: for a pattern that is empty or no regular expression, or a threshold out of range.
+    Raises `TypeError` for a pattern that is no text, or a threshold that is no number; `ValueError` for a pattern that
+    is empty or no regular expression, or a threshold out of range.
 
     Sources: design of this project; the idea that few tokens matter is that of AutoJudge (arXiv 2504.20039).
 

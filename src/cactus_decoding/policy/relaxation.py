@@ -69,14 +69,9 @@ class RelaxationPolicy:
     def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
         """Return the policy for a model's tokens; None where it forbids nothing.
 
-        Args:
-            tokenizer: of transformers.
-            size: of the target's rows.
-
-        Raises:
-            OSError: for a file of importance that cannot be read.
-            TypeError: if tokens' texts must be known, and there is no tokenizer.
-            ValueError: if a pattern matches no token of the vocabulary, or all; for the importance of other tokens.
+        Raises `OSError` for a file of importance that cannot be read; `TypeError` if tokens' texts must be known, and
+        there is no tokenizer; `ValueError` if a pattern matches no token of the vocabulary, or all; for the importance
+        of other tokens.
         """
         if self.everywhere:
             return None
@@ -104,9 +99,8 @@ def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
 
     Values without a name are those of the first of `POLICY_SETTINGS`.
 
-    Raises:
-        TypeError: for a value of the wrong type, or an unknown name.
-        ValueError: for one out of range, a threshold without a pattern, or a limit of no importance.
+    Raises `TypeError` for a value of the wrong type, or an unknown name; `ValueError` for one out of range, a threshold
+    without a pattern, or a limit of no importance.
 
     Example:
         >>> relaxation_policy("digits", lossless_tokens=10).protection

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from cactus_decoding.arguments.checks import check_floats
 from cactus_decoding.arguments.knobs import check_knobs
 from cactus_decoding.arguments.later import Tensor, functional, torch
-from cactus_decoding.sampling.selection import at_least, cut_row, largest
+from cactus_decoding.sampling.selection import at_least, largest
 from cactus_decoding.sampling.settings import SamplingSettings
 from cactus_decoding.types import LogitsToProbs
 
@@ -87,18 +89,32 @@ class SamplingParams(SamplingSettings):
             return logits.argmax(-1, keepdim=True), torch.ones(1, dtype=wide)
         if 0 < self.top_k < logits.shape[-1]:
             ids, scaled = largest(logits, self.top_k, self._scale)
-            return ids, cut_row(scaled.softmax(-1), self.top_p, self.min_p)
+            return ids, self._cut_listed(scaled.softmax(-1))
         probs = self._scale(logits).softmax(-1)
         if self.top_p == 1:
             ids, kept = at_least(probs, self.min_p * probs.amax().item())
-            return ids, cut_row(kept, 1.0, self.min_p)
+            return ids, self._cut_listed(kept)
         total, count, rest = probs.sum(dtype=torch.float64).item(), _FIRST_GUESS, math.inf
         while rest > 1 - self.top_p:
             ids, kept = largest(probs, min(count, len(probs)))
             rest, count = total - kept.sum(dtype=torch.float64).item(), 8 * count
             if len(ids) == len(probs):
                 break
-        return ids, cut_row(kept, self.top_p, self.min_p, rest)
+        return ids, self._cut_listed(kept, rest)
+
+    def _cut_listed(self, probs: Tensor, rest: float = 0.0) -> Tensor:
+        """Cut the listed tokens of one row, ``[tokens]``, in place; ``rest`` is the mass of less likely ones."""
+        row = probs.numpy()
+        if self.top_p < 1:
+            order = row.argsort(kind="stable")
+            dropped = row[order].cumsum(dtype=np.float64) <= 1 - self.top_p - rest
+            dropped[-1] = False  # always keep the most likely
+            row[order[dropped]] = 0
+            row /= row.sum()
+        if self.min_p > 0:
+            row[row < self.min_p * row.max()] = 0
+            row /= row.sum()
+        return probs
 
     def _scale(self, logits: Tensor) -> Tensor:
         logits = logits.float() if logits.dtype.itemsize < 4 else logits

@@ -50,28 +50,6 @@ def at_least(row: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     return _select(*_members(row, _maxima(row, _unscaled), floor, _unscaled), floor)
 
 
-def cut_row(probs: Tensor, top_p: float, min_p: float, rest: float = 0.0) -> Tensor:
-    """Cut the listed tokens of one row by top-p and then by min-p: those cut get probability 0, the others add up to 1.
-
-    ``probs``, ``[tokens]``, are changed in place; ``rest`` is the mass of less likely tokens, which are not listed.
-
-    Example:
-        >>> cut_row(torch.tensor([0.5, 0.25, 0.25]), 0.5, 0.0).tolist()
-        [1.0, 0.0, 0.0]
-    """
-    row = probs.numpy()
-    if top_p < 1:
-        order = row.argsort(kind="stable")
-        dropped = row[order].cumsum(dtype=np.float64) <= 1 - top_p - rest
-        dropped[-1] = False  # always keep the most likely
-        row[order[dropped]] = 0
-        row /= row.sum()
-    if min_p > 0:
-        row[row < min_p * row.max()] = 0
-        row /= row.sum()
-    return probs
-
-
 def _maxima(row: Tensor, scale: Scale) -> Tensor:
     """Return the maximum of each group of neighbours; what is left over at the end belongs to none."""
     groups = len(row) // _GROUP

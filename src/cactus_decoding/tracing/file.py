@@ -197,9 +197,7 @@ def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Itera
 
     The file is ``<path>.cactus-part`` while it grows, and takes the path's place once the response is finished. An
     interrupted response leaves that file, which `read_trace` reads, and whatever was at the path before.
-
-    Raises:
-        ValueError: where the path cannot be written.
+    Raises `ValueError` where the path cannot be written.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -260,9 +258,7 @@ def _line(kind: str, value: Mapping[str, Any]) -> str:
 def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
     """Return the trace that a file holds, also of a response that was interrupted; ``rows`` takes torch and time.
 
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: for what is no trace, naming the line.
+    Raises `OSError` if the file cannot be read; `ValueError` for what is no trace, naming the line.
     """
     path = Path(path).expanduser()
     if not path.exists() and part_of(path).exists():

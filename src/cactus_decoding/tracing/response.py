@@ -105,8 +105,7 @@ def stream_trace(
         draft: likewise.
         settings: as `cactus_decoding.generate` takes them.
 
-    Raises:
-        TypeError, ValueError: as `cactus_decoding.generate` does.
+    Raises `TypeError`, `ValueError` as `cactus_decoding.generate` does.
 
     Example:
         >>> from cactus_decoding import load_pair

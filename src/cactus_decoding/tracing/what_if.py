@@ -113,8 +113,7 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
         rows: of both models at the position.
         rule: any acceptance rule or its spelling, whichever was used when the rows were kept.
 
-    Raises:
-        TypeError, ValueError: for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
+    Raises `TypeError`, `ValueError` for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
 
     Example:
         >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))
@@ -133,12 +132,12 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
 
 def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Consequences:
     """Return what a rule does at a position where a token is judged."""
-    target, law, greedy = position.target.probs, position.law(position.drafted).probs, judges_untempered(rule)
+    target, law, greedy = position.target.probs, position.distribution(position.drafted).probs, judges_untempered(rule)
     index, whole = position.token_ids.index(token_id), None if position.draft is None else position.draft.probs
     effective = position.effective_rule(rule)
     audited = audit_beside(effective, target, whole, law, position.fixed_token_ids)
     judge = rule if position.is_plain and not greedy else effective
-    own = position.law(index)
+    own = position.distribution(index)
     given = None if index < position.num_fixed else own.probs
     relaxed_prob, scale = (number.item() for number in judge.judge(target, given, torch.tensor([token_id])))
     relaxed = position.relaxed_target(rule)

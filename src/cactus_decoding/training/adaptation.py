@@ -98,9 +98,8 @@ class DraftAdaptation:
         seconds: that they took, and savings.
         response_seconds: that responses took.
 
-    Raises:
-        ValueError: for a draft that is no model of transformers or has no weights of its own, or a setting out of
-            range.
+    Raises `ValueError` for a draft that is no model of transformers or has no weights of its own, or a setting out of
+    range.
 
     Sources: Online speculative decoding (Liu et al., arXiv 2310.07177); OmniDraft (arXiv 2507.02659).
 
@@ -162,10 +161,9 @@ class DraftAdaptation:
         Target and draft are as in `load_pair`; for a folder that was begun before, ``draft`` is what it began as a copy
         of, or None.
 
-        Raises:
-            OSError: for a folder that cannot be written.
-            ValueError: likewise, for one that another process holds, is no such folder or began as another draft; for
-                models that cannot be loaded, and a draft that cannot be trained.
+        Raises `OSError` for a folder that cannot be written; `ValueError` likewise, for one that another process holds,
+        is no such folder or began as another draft; for models that cannot be loaded, and a draft that cannot be
+        trained.
         """
         check_names(target, draft)
         if draft is not None and (parse_gguf(draft) or (isinstance(draft, str) and parse_drafter(draft))):
@@ -307,8 +305,7 @@ class DraftAdaptation:
     def save(self) -> None:
         """Write the weights, all or nothing, and how much time they took.
 
-        Raises:
-            OSError: where they cannot be written; what was written before stays.
+        Raises `OSError` where they cannot be written; what was written before stays.
         """
         if self.folder is None or self.folder.record is None:
             return

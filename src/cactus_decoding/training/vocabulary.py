@@ -38,9 +38,8 @@ def trim_draft(draft: str, data: str, size: int, output: Path) -> int:
         size: how many tokens to keep, with those that end texts.
         output: what to write, of the same kind.
 
-    Raises:
-        OSError: for what cannot be read or written.
-        ValueError: likewise, for an output that is there, and for what `trim_gguf` refuses.
+    Raises `OSError` for what cannot be read or written; `ValueError` likewise, for an output that is there, and for
+    what `trim_gguf` refuses.
     """
     check_integer("draft_vocabulary", size, 1)
     file = parse_gguf(draft)
@@ -81,9 +80,8 @@ def trim_gguf(source: Path, token_ids: Sequence[int], path: Path) -> int:
 
     Tokens that the file names as special are kept too; how many there are is returned.
 
-    Raises:
-        ValueError: where the package ``gguf`` is missing, for an unknown architecture, and for tokens that the file
-            lacks.
+    Raises `ValueError` where the package ``gguf`` is missing, for an unknown architecture, and for tokens that the file
+    lacks.
     """
     with needing("GGUF files are written by the package gguf", "llama-cpp"):
         from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import fill
@@ -17,9 +17,14 @@ from cactus_decoding.rules import RULES
 class NoKnobs:
     """What a way to verify that has no knobs is spelled with."""
 
+    @property
+    def min_proposals(self) -> int:
+        """How many proposals a step must make for it to relax anything."""
+        return 0
+
 
 @dataclass(frozen=True)
-class FlyKnobs:
+class FlyKnobs(NoKnobs):
     """What `fly` overrules; with an infinite threshold, or a window as long as a step, nothing.
 
     Attributes:
@@ -35,6 +40,11 @@ class FlyKnobs:
 
     def __post_init__(self) -> None:
         check_knobs(self)
+
+    @property
+    def min_proposals(self) -> int:
+        """One more than the window, but for an infinite threshold."""
+        return self.window + 1 if self.threshold < math.inf else 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class SchemeDeclaration:
     needs_rows: bool = True
     max_drawn: int | None = None
     judges_steps: bool = True
-    knobs: type[Any] = NoKnobs
+    knobs: type[NoKnobs] = NoKnobs
     lossy: bool = False
 
 
@@ -107,7 +117,7 @@ VERIFICATIONS = MappingProxyType(
 """Every way to verify by its name, that of requests which say nothing first."""
 
 
-def read_scheme(text: object) -> tuple[SchemeDeclaration, Any]:
+def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
     """Return the way to verify that a text spells, and its knobs; raise `ValueError` for none.
 
     Example:

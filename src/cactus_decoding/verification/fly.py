@@ -38,8 +38,8 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
         overruled = not passed and _is_open(position, knobs, greedy=greedy) and _goes_on(tree, position, chance, knobs)
         trials.append(Trial(node, position.nodes[0], accepted=passed or overruled, relaxed=overruled))
         if not trials[-1].accepted:
-            target, law = position.target.probs, position.law(0).probs
-            return Walk(path, chance.token(residual(target, law, torch.tensor(1.0))), trials)
+            target, draft = position.target.probs, position.distribution(0).probs
+            return Walk(path, chance.token(residual(target, draft, torch.tensor(1.0))), trials)
         node = position.nodes[0]
         path.append(node)
     row = tree.row(node)
@@ -49,7 +49,7 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
 def _passes(position: Position, chance: RandomSource) -> bool:
     """Say whether the lossless test keeps the proposed token."""
     token = position.token_ids[0]
-    return chance.below(position.nodes[0], ratio(position.target[token], position.law(0)[token]))
+    return chance.below(position.nodes[0], ratio(position.target[token], position.distribution(0)[token]))
 
 
 def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:

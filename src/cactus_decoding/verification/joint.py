@@ -59,9 +59,9 @@ def _shares(position: Position, h: Tensor, weight: float) -> tuple[list[float], 
             f"{len(position.nodes) - position.num_fixed}"
         )
     scaled, drafted = weight * h, position.drafted
-    law, token = position.law(drafted).probs, position.token_ids[drafted]
-    kept = min(1.0, ratio(scaled[token].item(), law[token].item()))
-    recovery = left_over(scaled, law)
+    draft, token = position.distribution(drafted).probs, position.token_ids[drafted]
+    kept = min(1.0, ratio(scaled[token].item(), draft[token].item()))
+    recovery = left_over(scaled, draft)
     rest = ratio(1 - kept, 1 - weight + recovery.sum().item())
     others = [each for each in position.token_ids if each != token]
     shares = [kept if each == token else scaled[each].item() * rest for each in position.token_ids]

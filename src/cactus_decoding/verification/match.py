@@ -23,11 +23,6 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     Where h does not depend on n, a node's children are kept with probability :math:`h(S) + \sum_{x \notin S}
     \min(h(x), p'(x))`, S the fixed ones: the most for such children (Hu et al., arXiv 2502.18779, for h = q).
 
-    Args:
-        tree: the proposal and the target's rows.
-        judge: the rule at each position.
-        chance: a number for the test of each node, and one for each token that is drawn.
-
     Example:
         >>> from cactus_decoding.rules import Lossless
         >>> from cactus_decoding.types import Proposal, StepRows
@@ -77,18 +72,18 @@ class _Test(NamedTuple):
 def _test(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Test:
     """Test the drafted child by the laws that tokens are drawn from, whatever rows sum to."""
     position, drafted = position.on_support(rule), position.drafted
-    law, token, child = position.law(drafted), position.token_ids[drafted], position.nodes[drafted]
-    p, target = law[token], position.target
+    draft, token, child = position.distribution(drafted), position.token_ids[drafted], position.nodes[drafted]
+    p, target = draft[token], position.target
     losslessly = chance.below(child, ratio(target[token], p))
     promised = isinstance(rule, Rule) and rule.never_stricter_than_lossless and not rule.needs_whole_draft_row
     if losslessly and promised:
         return _Test()
     judge = position.effective_rule(rule)
-    given = law.probs if position.is_drawn else None
+    given = draft.probs if position.is_drawn else None
     relaxed_prob, scale = judge.judge(target.probs, given, torch.tensor([token]))
     if chance.below(child, ratio(relaxed_prob.item(), p)):
         return _Test(not losslessly)
-    recovery = residual(judge.recovery_target(target.probs), law.probs, scale[0])
+    recovery = residual(judge.recovery_target(target.probs), draft.probs, scale[0])
     return _Test(recovery=recovery if position.listed is None else recovery[:-1], row=position.listed)
 
 

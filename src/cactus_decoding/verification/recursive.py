@@ -25,11 +25,11 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     while (position := tree.at(node)) is not None:
         left, kept = relaxed_row(position, judge(position)), None
         for index, child in enumerate(position.nodes):
-            law, token = position.law(index).probs, position.token_ids[index]
-            if chance.below(child, ratio(left[token].item(), law[token].item())):
+            draft, token = position.distribution(index).probs, position.token_ids[index]
+            if chance.below(child, ratio(left[token].item(), draft[token].item())):
                 kept = child
                 break
-            rest = left_over(left, law)
+            rest = left_over(left, draft)
             mass = rest.sum()
             left = rest / mass if mass > 0 else left  # nothing but rounding rejects where nothing is left
         if kept is None:

@@ -34,13 +34,13 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
         return ([], chance.token(row.probs, row)) if node == ROOT or chance.below(node, weight) else None
     left = relaxed_row(position, judge(position))
     for index, child in enumerate(position.nodes):
-        law, token = position.law(index).probs, position.token_ids[index]
+        draft, token = position.distribution(index).probs, position.token_ids[index]
         scaled = weight * left
-        kept = min(1.0, ratio(scaled[token].item(), law[token].item()))
+        kept = min(1.0, ratio(scaled[token].item(), draft[token].item()))
         fired = _fire(tree, judge, chance, child, kept)
         if fired is not None:
             return [child, *fired[0]], fired[1]
-        rest = left_over(scaled, law)
+        rest = left_over(scaled, draft)
         mass = rest.sum().item()
         if mass > 0:  # nothing but rounding rejects where nothing is left
             left, weight = rest / mass, mass / (mass + (1 - weight))

@@ -25,8 +25,7 @@ def path(role: str) -> Path:
 def full_name(draft: str) -> str:
     """Return a bundled draft's name in full, such as ``bundled:worded``, and any other draft's as it is.
 
-    Raises:
-        ValueError: for ``bundled:`` with a name that no bundled draft has.
+    Raises `ValueError` for ``bundled:`` with a name that no bundled draft has.
 
     Example:
         >>> full_name("bundled"), full_name("bundled:draft"), full_name("owner/name")
@@ -42,8 +41,7 @@ def full_name(draft: str) -> str:
 def draft_path(draft: str | Path) -> Path | None:
     """Return the folder of a bundled draft by its name, ``bundled`` or in full; None for any other draft.
 
-    Raises:
-        ValueError: for ``bundled:`` with a name that no bundled draft has.
+    Raises `ValueError` for ``bundled:`` with a name that no bundled draft has.
 
     Example:
         >>> draft_path("bundled:draft") == path("draft"), draft_path("ngram")

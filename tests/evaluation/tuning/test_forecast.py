@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,10 +12,10 @@ from hypothesis import strategies as st
 from cactus_decoding.drafting.automatic.times import PassTimes
 from cactus_decoding.evaluation.intervals import Interval
 from cactus_decoding.evaluation.tuning.answers import Answer
-from cactus_decoding.evaluation.tuning.forecast import DraftTimes, Forecast, best_of, forecasts, pays, verdict
+from cactus_decoding.evaluation.tuning.forecast import Forecast, best_of, forecasts, pays, verdict
 
 TIMES = PassTimes(((1, 1.0), (2, 1.5), (4, 2.0), (8, 3.0)))
-COSTS = {"small": DraftTimes(1, 0.25)}
+COSTS = {"small": replace(TIMES, draft=0.25)}
 
 
 def answered(*token_ids: int, copied: list[list[int]] | None = None, kept: float = 0.5, verify: float = 0.0) -> Answer:
@@ -45,7 +47,7 @@ def test_a_draft_that_is_behind_reads_two_tokens() -> None:
     """Of steps whose proposals are kept with chance a, a share of a^k keep all k."""
     answers = [answered(*range(4000), kept=0.5)]
     free = by_setting(forecasts(answers, TIMES, COSTS))
-    found = by_setting(forecasts(answers, TIMES, {"small": DraftTimes(1, 0.25, behind=0.5)}))
+    found = by_setting(forecasts(answers, TIMES, {"small": replace(TIMES, draft=0.25, pair=0.75)}))
     for k in (1, 2, 3):
         steps = 4000 / free["small", k].tokens_per_step
         seconds = 4000 / free["small", k].tokens_per_second + steps * 0.5**k * 0.5
@@ -74,7 +76,7 @@ def test_nothing_is_faster_than_its_proposals_allow(chances: list[float], cost: 
     answer = Answer(
         [0] * len(chances), [[]] * len(chances), {("small", "r"): torch.tensor(chances, dtype=torch.float64)}, 0.0
     )
-    for each in forecasts([answer], TIMES, {"small": DraftTimes(1, cost)}):
+    for each in forecasts([answer], TIMES, {"small": replace(TIMES, draft=cost)}):
         k = each.num_speculative_tokens
         assert 1 - 1e-9 <= each.tokens_per_step <= k + 1 + 1e-9
         if each.draft == "small":

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 from support.tiny_models import tiny_llama
-from support.tuning import pretend
+from support.tuning import pretend, threads_of
 
-from cactus_decoding.evaluation.tuning.passes import chosen_threads, thread_counts, threads_of, use_fastest_threads
+from cactus_decoding.evaluation.tuning.passes import chosen_threads, thread_counts, use_fastest_threads
 from cactus_decoding.models.cached import CachedModel
 
 

@@ -26,7 +26,8 @@ _SHAPE = '{"steps": {"LENGTH": {"BATCH": SECONDS, …}, …}, "prompt": SECONDS}
 class StepTimes:
     """Seconds of a step by the number of requests that share it: linear between the sizes that are known.
 
-    Below the smallest size a step takes as long as there; above the largest it grows as between the last two.
+    `PassTimes` is of one request alone. Below the smallest size a step takes as long as there; above the largest it
+    grows as between the last two.
 
     Example:
         >>> times = StepTimes({1: 0.010, 4: 0.016})

@@ -224,7 +224,7 @@ class AdaptiveTree(PricedTree):
         chain.placed[chain.passes - 1] = Placed([], (chain.passes, sure), [])
         chain.passes += 1
         chain.reach *= self._beside.of(sure)
-        chain.expected += chain.reach
+        chain.expected += chain.reach  # a term of `expected_kept`, whose next row is not known yet
         return chain.reach * self._going_on - self._price > self._price_of_level
 
     def grow(self, limit: int) -> PricedGrowth:

@@ -59,9 +59,7 @@ def is_tree(length: int | str) -> bool:
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     """Return a draft length from itself, from a number of proposals, or from its spelling; behind ``tree:`` a tree's.
 
-    Raises:
-        TypeError: for anything else.
-        ValueError: for a negative number or a spelling that is none.
+    Raises `TypeError` for anything else, `ValueError` for a negative number or a spelling that is none.
 
     Example:
         >>> as_draft_length(6), as_draft_length("6")
@@ -93,9 +91,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
 def as_tree(tree: TreeShape | str) -> TreeShape:
     """Return a tree's shape from itself or from its spelling.
 
-    Raises:
-        TypeError: for anything else.
-        ValueError: for a spelling that is none.
+    Raises `TypeError` for anything else, `ValueError` for a spelling that is none.
 
     Example:
         >>> as_tree("static=4.2.2.1"), str(as_tree("best_first,nodes=16"))

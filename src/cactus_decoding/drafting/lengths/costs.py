@@ -1,4 +1,4 @@
-"""What steps cost and bring, as running averages."""
+"""What steps cost and bring, as running averages: learned from steps, as `PassTimes` is measured before them."""
 
 from __future__ import annotations
 

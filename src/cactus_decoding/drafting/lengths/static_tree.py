@@ -37,8 +37,8 @@ class StaticTree(TreeShape):
 
     Example:
         >>> shape = StaticTree("4.2.2.1")
-        >>> shape.branching, shape.max_draft_tokens, shape.num_nodes
-        ((4, 2, 2, 1), 4, 44)
+        >>> shape.branching, shape.max_draft_tokens
+        ((4, 2, 2, 1), 4)
     """
 
     static: Annotated[str, Knob("children of the text and of each token behind it, level by level, such as 4.2.2.1")]
@@ -69,15 +69,6 @@ class StaticTree(TreeShape):
     def branching(self) -> tuple[int, ...]:
         """How many children the text has, each token that follows it, and so on."""
         return tuple(int(each) for each in self.static.split("."))
-
-    @property
-    def num_nodes(self) -> int:
-        """How many tokens it has in all, without those that are looked up and what follows them."""
-        level, total = 1, 0
-        for count in self.branching:
-            level *= count
-            total += level
-        return total
 
     @property
     def is_even(self) -> bool:

@@ -142,14 +142,15 @@ class Engine(Protocol):
         """Answer one prompt."""
 
     def close(self) -> None:
-        """Give back what it holds beyond Python objects; the next answer takes it again."""
+        """Give back what it holds beyond Python objects, if anything; the next answer takes it again."""
+        return None
 
 
 SHARED = 32
 """Tokens that prompts must begin with alike, such as solved examples, so that these are read only once."""
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """One pair, one response at a time, each of which begins with the same in its caches.
 
     That is what all checked prompts with the same first tokens begin with: no answer depends on what was answered
@@ -214,6 +215,3 @@ class TransformersEngine:
             audited,
             token_ids=tuple(response.token_ids),
         )
-
-    def close(self) -> None:
-        """Do nothing: all that this engine holds are Python objects."""

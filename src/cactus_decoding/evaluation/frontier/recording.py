@@ -1,4 +1,7 @@
-"""Runs lossless speculation on problems and keeps the rows of every step."""
+"""Runs lossless speculation on problems and keeps the rows of every step.
+
+`training.diagnosis` has a loop of its own: it reads finished responses again, for hidden states and rows at each token.
+"""
 
 from __future__ import annotations
 

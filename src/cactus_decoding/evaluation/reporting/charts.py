@@ -21,6 +21,7 @@ from cactus_decoding.evaluation.reporting.pictures import (
 )
 from cactus_decoding.evaluation.runs.summary import RunSummary
 from cactus_decoding.files.jsonl import number_of
+from cactus_decoding.policy.protection import Protection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,8 +167,8 @@ def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[M
         said = ""
         if point.get("protect"):
             said = f", protecting {plain(point['protect'])}"
-            if point.get("protect_threshold", 0.01) != 0.01:
-                said += f" above {point['protect_threshold']}"
+            if (threshold := point.get("protect_threshold", Protection.threshold)) != Protection.threshold:
+                said += f" above {threshold}"
         found.setdefault((point["family"], said), []).append(point)
     return found
 

@@ -127,9 +127,8 @@ class ResultFile:
 def opened(path: Path) -> Iterator[ResultFile]:
     """Open a result file to add to it, make it where there is none, and cut off what a kill left of a line.
 
-    Raises:
-        OSError: if it cannot be written.
-        ValueError: if it is something else, or another process is writing it; it is then left as it is.
+    Raises `OSError` if it cannot be written; `ValueError` if it is something else, or another process is writing it; it
+    is then left as it is.
     """
     file_path = file_behind(path)
     is_new = not file_path.exists()

@@ -77,9 +77,7 @@ def run(
     are answered side by side, so that their wall times can be compared. With ``token_ids``
     each answer's tokens are kept beside its text. ``workers`` processes of ``threads`` each answer problems apart;
     ``load`` must pickle for them. ``estimate`` is told about how many seconds all will take at most.
-
-    Raises:
-        ValueError: for settings that do not go together, or a prompt that does not fit.
+    Raises `ValueError` for settings that do not go together, or a prompt that does not fit.
     """
     check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
     todo = pending(configs, file.results)
@@ -203,7 +201,7 @@ def _entry(problem: Problem, answer: Answer, right: bool | None, token_ids: bool
     return entry
 
 
-class StoredAnswers:
+class StoredAnswers(Engine):
     """An engine that gives the answers of a finished run, each to the request that has its seed."""
 
     def __init__(self, result: RunResult) -> None:
@@ -227,9 +225,6 @@ class StoredAnswers:
         """Return the stored answer, which holds those of further turns."""
         assert request.seed is not None  # a run's requests have one
         return self._answers.get(request.seed, Answer("", "stop"))
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: str) -> Iterator[RunResult]:

@@ -142,9 +142,8 @@ def parse_task(text: str, problems: int | None = None, *, chat: bool = False) ->
 
     In a ``chat`` prompts are a user's messages.
 
-    Raises:
-        OSError: for a file that cannot be read.
-        ValueError: for an unknown task or parameter, a malformed line, or fewer problems than are asked for.
+    Raises `OSError` for a file that cannot be read; `ValueError` for an unknown task or parameter, a malformed line, or
+    fewer problems than are asked for.
 
     Example:
         >>> parse_task("word_problems:split=validation", 3).problems[2].id

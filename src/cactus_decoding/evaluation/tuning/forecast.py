@@ -20,20 +20,6 @@ WORTH = 0.05
 
 
 @dataclass(frozen=True)
-class DraftTimes:
-    """What a draft costs: seconds of a proposal, and of ``reading`` a token in a longer pass.
-
-    ``behind`` is what its pass over two tokens takes longer than over one: where all proposals of a step were kept, it
-    has not read the last of them.
-    """
-
-    threads: int
-    seconds: float
-    reading: float = 0.0
-    behind: float = 0.0
-
-
-@dataclass(frozen=True)
 class Forecast:
     """What one draft (``suffix`` for look-up) and draft length bring under one rule.
 
@@ -54,7 +40,7 @@ class Forecast:
         return f"{who} with {self.num_speculative_tokens} proposal{'s' * (self.num_speculative_tokens != 1)}"
 
 
-def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, DraftTimes]) -> list[Forecast]:
+def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, PassTimes]) -> list[Forecast]:
     r"""Return what there is without proposals, and then everything that was looked at with 1, 2, … of them.
 
     N tokens of an answer in S expected steps of k proposals take, with V(n) a pass of the target over n tokens, d one
@@ -66,9 +52,10 @@ def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, 
     the same drafts and rules, and as many proposals are tried as the widest of the target's passes has room for.
 
     Example:
+        >>> from dataclasses import replace
         >>> times = PassTimes(((1, 1.0), (2, 1.1), (3, 1.2)))
         >>> answer = Answer([7] * 12, [[]] * 12, {("small", "lossless"): torch.full((12,), 0.9)}, 0.0)
-        >>> for each in forecasts([answer], times, {"small": DraftTimes(1, 0.1)}):
+        >>> for each in forecasts([answer], times, {"small": replace(times, draft=0.1)}):
         ...     print(f"{each}: {each.tokens_per_second:.2f}")
         look-up with 0 proposals: 1.00
         look-up with 1 proposal: 1.00
@@ -86,10 +73,11 @@ def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, 
         found.append(_forecast(LOOK_UP, "lossless", k, tokens, counts[:, 0], counts[:, 1] + tokens * verifying, plain))
     for draft, rule in answers[0].chances:
         cost, before = drafts[draft], tokens
+        behind = max(cost.pair - cost.draft, 0.0)
         for k in lengths:
             steps = np.array([_steps(each, draft, rule, k) for each in answers])
             whole = (1 - steps / before).clip(0.0) * tokens  # steps, times N / S(k) - N / S(k - 1)
-            seconds = steps * (times.of(k + 1) + k * cost.seconds) + whole * cost.behind + tokens * verifying
+            seconds = steps * (times.of(k + 1) + k * cost.draft) + whole * behind + tokens * verifying
             before = steps
             found.append(_forecast(draft, rule, k, tokens, steps, seconds, plain))
     return found

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic import times
 from cactus_decoding.models.base import BaseCachedModel
 
@@ -47,8 +46,3 @@ def use_fastest_threads(model: BaseCachedModel, counts: Sequence[int], widths: S
     chosen = chosen_threads(taken) if taken else counts[0]
     model.use_threads(chosen)
     return chosen
-
-
-def threads_of(model: BaseCachedModel) -> int:
-    """Return how many threads a model reads with."""
-    return torch.get_num_threads() if model.threads is None else model.threads

@@ -26,9 +26,7 @@ class Profile:
 
     Names may have settings, such as ``model.gguf:threads=2``; no proposals mean that speculation does not pay; files
     and machine are as `file_key` (of both names) and `machine_key` describe them.
-
-    Raises:
-        ValueError: for values of other types.
+    Raises `ValueError` for values of other types.
     """
 
     target: str
@@ -60,8 +58,7 @@ class Profile:
     def read(cls, path: Path) -> Profile:
         """Return the profile in a file, for this machine and the files that it was made with.
 
-        Raises:
-            ValueError: for a file that is none, another machine, or other files than those.
+        Raises `ValueError` for a file that is none, another machine, or other files than those.
         """
         try:
             values = parse_json(read_bytes(path), path)

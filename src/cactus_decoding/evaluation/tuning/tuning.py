@@ -12,7 +12,7 @@ from cactus_decoding.drafting.automatic import times
 from cactus_decoding.drafting.automatic.times import PassTimes, keep_times
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.evaluation.tuning.answers import Answer, answer
-from cactus_decoding.evaluation.tuning.forecast import DraftTimes, Forecast, forecasts
+from cactus_decoding.evaluation.tuning.forecast import Forecast, forecasts
 from cactus_decoding.evaluation.tuning.passes import WIDTHS, use_fastest_threads
 from cactus_decoding.files.writing import plain
 from cactus_decoding.generation.pair import Pair
@@ -32,11 +32,12 @@ Report = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The target's passes and threads, what drafts cost, and what everything brings; no proposals come first."""
+    """The target's passes and threads, those of each draft, and what everything brings; no proposals come first."""
 
     times: PassTimes
     threads: int
-    drafts: Mapping[str, DraftTimes]
+    drafts: Mapping[str, PassTimes]
+    draft_threads: Mapping[str, int]
     answers: Sequence[Answer]
     found: Sequence[Forecast]
 
@@ -55,7 +56,14 @@ class Tuned:
             "times": self.times.as_dict(),
             "threads": self.threads,
             "drafts": [
-                {"draft": name, **vars(each), "acceptance": {rule: self.acceptance(name, rule) for rule in self.rules}}
+                {
+                    "draft": name,
+                    "threads": self.draft_threads[name],
+                    "seconds": each.draft,
+                    "reading": each.reading,
+                    "behind": each.pair - each.draft,
+                    "acceptance": {rule: self.acceptance(name, rule) for rule in self.rules},
+                }
                 for name, each in self.drafts.items()
             ],
             "prompts": len(self.answers),
@@ -82,7 +90,7 @@ def tune(
     """
     began = time.perf_counter()
     until = began + PASSES_SHARE * seconds
-    passes, threads, costs = _time(target, drafts, request, thread_counts, until, report)
+    passes, threads, costs, own = _time(target, drafts, request, thread_counts, until, report)
     answers: list[Answer] = []
     reading = sum(each.reading for each in costs.values())
     share = passes.of(1) / (passes.of(1) + reading)  # of an answer's time that goes into its writing
@@ -99,7 +107,7 @@ def tune(
         besides = max(time.perf_counter() - now - spent, 0.0)
     report("Answering", len(prompts), len(prompts), "")
     found = forecasts(answers, passes, costs)
-    return Tuned(passes, threads, costs, answers, found)
+    return Tuned(passes, threads, costs, own, answers, found)
 
 
 def _time(
@@ -109,7 +117,7 @@ def _time(
     thread_counts: Sequence[int],
     until: float,
     report: Report,
-) -> tuple[PassTimes, int, dict[str, DraftTimes]]:
+) -> tuple[PassTimes, int, dict[str, PassTimes], dict[str, int]]:
     """Time both models' passes with their best numbers of threads, and keep what was found."""
     model, total, now = target.target, 2 + len(drafts), time.perf_counter
     report("Timing passes", 0, total, "threads")
@@ -123,17 +131,16 @@ def _time(
     # one thread's time of the processor is hardly disturbed by other work on the machine
     alone = model.on_cpu and max(threads, *own.values(), 1) == 1
     clock = time.process_time if alone else now
-    costs: dict[str, DraftTimes] = {}
+    taken: dict[str, tuple[float, float, float]] = {}
     for number, (name, draft) in enumerate(drafts.items(), start=1):
         report("Timing passes", number, total, name)
-        seconds, reading, pair = times.time_drafter(model, draft, clock, request.sampling)
-        costs[name] = DraftTimes(own[name], seconds, reading, max(pair - seconds, 0.0))
+        taken[name] = times.time_drafter(model, draft, clock, request.sampling)
     report("Timing passes", total - 1, total, "")
     passes = PassTimes(tuple(times.time_passes(model, WIDTHS, clock, SWEEPS, until).items()))
-    for name, draft in drafts.items():
-        cost = costs[name]
-        kept = PassTimes(passes.target, cost.seconds, cost.reading, pair=cost.seconds + cost.behind)
-        keep_times(kept, model, draft)
+    costs: dict[str, PassTimes] = {}
+    for name, (seconds, reading, pair) in taken.items():
+        costs[name] = PassTimes(passes.target, seconds, reading, pair=max(pair, seconds))
+        keep_times(costs[name], model, drafts[name])
     keep_times(passes, model, target.drafter)
     report("Timing passes", total, total, "")
-    return passes, threads, costs
+    return passes, threads, costs, own

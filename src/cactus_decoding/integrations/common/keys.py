@@ -40,13 +40,13 @@ def read_keys(
     (``any_pattern``): it is busy with the first two for every token and reads the file. ``thinking`` are the marks
     between which the server's model thinks, where a reasoning parser says.
 
-    Raises:
-        TypeError: for a rule that is no text, or a budget that is no number.
-        ValueError: for a value out of range, a pattern that is not named, marks that nobody knows, or another file.
+    Raises `TypeError` for a rule that is no text, or a budget that is no number; `ValueError` for a value out of range,
+    a pattern that is not named, marks that nobody knows, or another file.
 
     Example:
-        >>> read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})
-        {'rule': 'lossless', 'protect': None, 'protect_threshold': None}
+        >>> settings = read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})
+        >>> settings["rule"], settings["protect"], "n" in settings
+        ('lossless', None, False)
     """
     given = {key: asked[key] for key in KEYS if asked.get(key) is not None}
     settings: dict[str, Any] = {}

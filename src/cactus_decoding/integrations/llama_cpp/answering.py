@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from llama_cpp import LlamaGrammar
 
-from cactus_decoding.arguments.later import torch, without_gradients
+from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
 from cactus_decoding.generation.loop import StopCheck, StoppingCriteria, decode
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
-from cactus_decoding.generation.settings import with_usual_proposals
+from cactus_decoding.generation.settings import with_default_proposals
 from cactus_decoding.integrations.llama_cpp.counters import ResponseCounts
 from cactus_decoding.integrations.llama_cpp.grammar import GrammarMask
 from cactus_decoding.integrations.llama_cpp.request import Asked
@@ -25,6 +25,7 @@ from cactus_decoding.integrations.llama_cpp.sampling import (
     RowProcessor,
     without_penalties,
 )
+from cactus_decoding.models.base import without_gradients
 from cactus_decoding.models.tokenizers import conversation_prompt
 from cactus_decoding.types import Outcome
 
@@ -114,7 +115,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         pair, asked, start = self.pair, self.asked, len(self.prompt_ids)
-        settings = with_usual_proposals({**self.defaults, **asked.settings}, automatic=pair.chooses)
+        settings = with_default_proposals({**self.defaults, **asked.settings}, automatic=pair.chooses)
         temperature = 0.0 if asked.sampling["temperature"] == 0 else 1.0
         settings |= {"temperature": temperature, "seed": asked.seed + self.index % asked.n}
         self.request = Request.from_dict(settings)

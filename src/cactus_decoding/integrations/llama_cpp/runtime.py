@@ -14,7 +14,7 @@ from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
-from cactus_decoding.generation.settings import with_usual_proposals
+from cactus_decoding.generation.settings import with_default_proposals
 from cactus_decoding.integrations.llama_cpp.answering import respond
 from cactus_decoding.integrations.llama_cpp.calls import CallProcessors
 from cactus_decoding.integrations.llama_cpp.grammar import GrammarMask
@@ -106,7 +106,7 @@ class Runtime:
         if grammar is not None:
             processors.append(GrammarMask(self._weights, grammar, start))
         to_probs = LlamaSampling(*sampling, processors)
-        settings = with_usual_proposals(llama._defaults | asked.settings, automatic=pair.chooses)
+        settings = with_default_proposals(llama._defaults | asked.settings, automatic=pair.chooses)
         seed = None if llama._seed < 0 or llama._seed == _RANDOM_SEED else int(llama._seed)
         settings |= {"temperature": 0.0 if sampling[0] == 0 else 1.0, "seed": seed}
         request = Request.from_dict(settings)

@@ -22,16 +22,11 @@ def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor |
     `generate` keeps ``tokenizer`` and ``assistant_tokenizer`` from a callable, and so cannot read stop strings next to
     one. A folder gets everything.
 
-    Args:
-        model: the target.
-        arguments: those of `generate` and of `speculative_generate`, by name.
-
     Returns:
         What `speculative_generate` returns.
 
-    Raises:
-        TypeError: as there.
-        ValueError: as there, and for settings that `generate` would act on before anything is decoded.
+    Raises `TypeError` as there; `ValueError` as there, and for settings that `generate` would act on before anything is
+    decoded.
 
     Example:
         >>> from cactus_decoding import load_pair

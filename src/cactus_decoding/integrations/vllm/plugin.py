@@ -13,9 +13,8 @@ ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 def register() -> None:
     """Install the seams; calling it again changes nothing.
 
-    Raises:
-        RuntimeError: for a vLLM version that the seams were not checked against, unless the environment variable
-            ``CACTUS_VLLM_ANY_VERSION`` is 1.
+    Raises `RuntimeError` for a vLLM version that the seams were not checked against, unless the environment variable
+    ``CACTUS_VLLM_ANY_VERSION`` is 1.
     """
     import vllm
 
@@ -32,9 +31,7 @@ def check_version(version: str, any_version: bool = False, package: Path | None 
     """Raise unless the seams were checked against a vLLM version, or are in any other as they were.
 
     A package folder is looked at where another version may be tried.
-
-    Raises:
-        RuntimeError: for an unknown version that is not to be tried, or whose sources differ where the seams are.
+    Raises `RuntimeError` for an unknown version that is not to be tried, or whose sources differ where the seams are.
 
     Example:
         >>> check_version("0.32.1")

@@ -49,10 +49,9 @@ def request_of(
 
     What is None is as good as absent. ``any_pattern`` allows what `read_keys` does then, and rules by any path.
 
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for an unknown rule, one that vLLM's sampler cannot follow, a parameter out of range, a pattern that
-            is not named, a value that needs a rule without one, or a key that `check_spelling` refuses.
+    Raises `TypeError` for a value of the wrong type; `ValueError` for an unknown rule, one that vLLM's sampler cannot
+    follow, a parameter out of range, a pattern that is not named, a value that needs a rule without one, or a key that
+    `check_spelling` refuses.
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget

@@ -125,9 +125,7 @@ def server_command(
     """Return the command line of the server.
 
     Without a target it is the bundled one's. What is handed on to vLLM goes last, so that it wins.
-
-    Raises:
-        ValueError: where they have an ``--additional-config`` of their own, which would drop the defaults.
+    Raises `ValueError` where they have an ``--additional-config`` of their own, which would drop the defaults.
 
     Example:
         >>> server_command("big", {"model": "small"}, None, 0.0, ["--port", "9000"])[3:]

@@ -193,8 +193,7 @@ def words(vocab: int, size: int) -> Words:
 
 def end_tokens(vocab: int, size: int) -> list[int]:
     """Return the tokens that end a generation."""
-    ends = library().llama_vocab_is_eog
-    return [i for i in range(size) if ends(vocab, i)]
+    return [i for i in range(size) if library().llama_vocab_is_eog(vocab, i)]
 
 
 def token_texts(vocab: int, size: int) -> list[str]:

@@ -35,7 +35,7 @@
     return letters.length > LETTERS ? letters.slice(0, LETTERS - 1).join("") + "…" : text;
   }
 
-  function told(node) {
+  function describe(node) {
     const kind = node.drawn ? "drawn" : "fixed";
     const draft = node.draft_prob === null || node.draft_prob === undefined ? "" : `, draft ${(100 * node.draft_prob).toFixed(1)} %`;
     const nats = Number(node.nats) > 0 ? `, ${Number(node.nats).toFixed(4)} nats` : "";
@@ -74,7 +74,7 @@
     nodes.forEach((node, i) => {
       const here = selected !== null && kept[selected] === i ? " ca-at" : "";
       const fate = KEPT.has(node.fate) ? ` ca-${node.fate}` : node.fate === "rejected" ? " ca-rejected" : "";
-      box(found[i], node.token, told(node), `ca-node${fate}${here}`, node.drawn);
+      box(found[i], node.token, describe(node), `ca-node${fate}${here}`, node.drawn);
     });
     if (next) { // where proposals follow the same token, below everything, so that it hides none
       const place = { x: last.x + 1, y: leaf ? last.y : rows };

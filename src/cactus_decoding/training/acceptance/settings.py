@@ -80,9 +80,7 @@ class TrainingSettings:
     """How a draft is trained, and from what.
 
     Exactly one of ``draft``, ``layers`` with ``width``, and ``first_layers`` says where it starts.
-
-    Raises:
-        TypeError, ValueError: for what is out of range or does not go together.
+    Raises `TypeError`, `ValueError` for what is out of range or does not go together.
 
     Example:
         >>> TrainingSettings("bundled", "prompts.jsonl", draft="bundled:worded").loss

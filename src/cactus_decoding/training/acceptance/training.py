@@ -256,10 +256,9 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
         output: the folder, which must not be there yet, or be empty.
         report: called with what is being done, how much of it is done, how much there is to do, and a remark.
 
-    Raises:
-        OSError: where something cannot be read or written; what was written before is whole.
-        ValueError: where the extra ``train`` is missing; for another tokenizer than the target's, data of which nothing
-            can be learned, an output that is there, unfinished work with other settings, or a loss that is not finite.
+    Raises `OSError` where something cannot be read or written; what was written before is whole; `ValueError` where the
+    extra ``train`` is missing; for another tokenizer than the target's, data of which nothing can be learned, an output
+    that is there, unfinished work with other settings, or a loss that is not finite.
 
     Example:
         >>> from tempfile import TemporaryDirectory

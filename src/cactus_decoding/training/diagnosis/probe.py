@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cactus_decoding.arguments.later import Tensor, functional, torch, without_gradients
+from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.generation.generate import stream
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
+from cactus_decoding.models.base import without_gradients
 from cactus_decoding.rules import Lossless
 from cactus_decoding.training.acceptance.losses.base import Lk, Rows
 from cactus_decoding.training.acceptance.material import draft_model

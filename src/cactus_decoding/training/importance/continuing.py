@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cactus_decoding.arguments.later import Tensor, torch, without_gradients
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.generation.loop import StoppingCriteria
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.base import BaseCachedModel, without_gradients
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import SamplingParams
 

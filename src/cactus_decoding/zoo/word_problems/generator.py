@@ -13,7 +13,7 @@ from cactus_decoding.arguments.checks import check_number
 from cactus_decoding.zoo.word_problems.families import FAMILIES
 from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
 
-Split = Literal["train", "validation", "test"]
+SplitName = Literal["train", "validation", "test"]
 _ANSWER = re.compile(r"####\s*(-?[\d,]*\d)")
 
 
@@ -78,7 +78,7 @@ def extract_answer(text: str) -> int | None:
     return int(found.group(1).replace(",", "")) if found else None
 
 
-def split_of(question: str) -> Split:
+def split_of(question: str) -> SplitName:
     """Return the split that a question belongs to: 90 % train, 5 % validation, 5 % test, by hash.
 
     >>> split_of("How many legs do 3 cats have?")
@@ -105,7 +105,7 @@ def draw_problem(rng: random.Random, habit: float = 0.0) -> WordProblem:
         return WordProblem(question, solution, story.equations[-1].value, family, len(story.equations))
 
 
-def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[WordProblem]:
+def word_problems(split: SplitName, seed: int = 0, habit: float = 0.0) -> Iterator[WordProblem]:
     """Yield problems of one split without end; the same seed gives the same problems.
 
     Args:
@@ -113,21 +113,20 @@ def word_problems(split: Split, seed: int = 0, habit: float = 0.0) -> Iterator[W
         seed: start of the generator.
         habit: how often a sentence of a solution is told in its kind's dominant way rather than in any, in [0, 1].
 
-    Raises:
-        ValueError: for an unknown split, or a habit out of range.
+    Raises `ValueError` for an unknown split, or a habit out of range.
 
     Example:
         >>> problem = next(word_problems("test", seed=0))
         >>> extract_answer(problem.solution) == problem.answer
         True
     """
-    if split not in get_args(Split):
-        raise ValueError(f"split must be one of {', '.join(get_args(Split))}, but is {split!r}")
+    if split not in get_args(SplitName):
+        raise ValueError(f"split must be one of {', '.join(get_args(SplitName))}, but is {split!r}")
     check_number("habit", habit, 0, 1)
     return _stream(split, seed, habit)
 
 
-def _stream(split: Split, seed: int, habit: float) -> Iterator[WordProblem]:
+def _stream(split: SplitName, seed: int, habit: float) -> Iterator[WordProblem]:
     rng = random.Random(f"word problems {seed}")
     while True:
         problem = draw_problem(rng, habit)

@@ -32,9 +32,8 @@ def parse_loss(text: str) -> Loss:
 
     After ``relaxed:`` comes the spelling of a rule, and optionally a weight: ``relaxed:clamped:width=3,kl_weight=0.2``.
 
-    Raises:
-        TypeError: if ``text`` is no string.
-        ValueError: for an unknown loss, rule or parameter, one that is missing or given twice, or a value out of range.
+    Raises `TypeError` if ``text`` is no string; `ValueError` for an unknown loss, rule or parameter, one that is
+    missing or given twice, or a value out of range.
 
     Example:
         >>> parse_loss("lk"), str(parse_loss("relaxed:clamped:width=3"))

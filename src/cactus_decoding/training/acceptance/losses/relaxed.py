@@ -31,8 +31,7 @@ class Relaxed(Loss):
         rule: the clamped ratio or Cactus, or its spelling.
         kl_weight: of the KL term; 0 leaves the optimum open.
 
-    Raises:
-        TypeError, ValueError: for another rule, or a weight out of range.
+    Raises `TypeError`, `ValueError` for another rule, or a weight out of range.
 
     Example:
         >>> rows = Rows.of(torch.tensor([[[0.5, 0.5]]]).log(), torch.tensor([[[0.9, 0.1]]]).log(), torch.tensor([[0]]))

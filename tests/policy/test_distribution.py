@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.decisions import as_given
 
-from cactus_decoding.policy.position import Law, OneHotLaw, Position
+from cactus_decoding.policy.position import Distribution, OneHotDistribution, Position
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import ROOT, Proposal, StepRows
 from cactus_decoding.verification.match import match
@@ -18,24 +18,28 @@ from cactus_decoding.verification.tree import RandomNumbers, Tree
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_single_probabilities_are_those_of_the_row(dtype: torch.dtype) -> None:
     weights = torch.rand(1_003, generator=torch.Generator().manual_seed(0)).to(dtype) ** 8
-    for law in (Law(weights), Law(weights).without([3, 5]), Law(weights.double() / weights.double().sum())):
+    for law in (
+        Distribution(weights),
+        Distribution(weights).without([3, 5]),
+        Distribution(weights.double() / weights.double().sum()),
+    ):
         assert [law[token] for token in range(1_003)] == law.probs.tolist()  # to the last bit
         assert law.probs.sum().item() == pytest.approx(1, abs=1e-14)
-    rest = Law(weights).without([3, 5])
+    rest = Distribution(weights).without([3, 5])
     assert rest[3] == rest[5] == 0
     assert rest[4] / rest[6] == pytest.approx((weights[4] / weights[6]).item(), rel=1e-6)
-    assert Law(weights).without([])[3] > 0
+    assert Distribution(weights).without([])[3] > 0
 
 
 def test_what_little_is_left_keeps_its_digits() -> None:
-    law = Law(torch.tensor([1.0, 1e-30, 3e-30]).double())
+    law = Distribution(torch.tensor([1.0, 1e-30, 3e-30]).double())
     assert law.without([0])[1] == pytest.approx(0.25, rel=1e-15)
     assert 1 - law[0] == 0  # where a difference would have nothing left
-    assert Law(torch.tensor([1.0, 0.0])).without([0]).probs.tolist() == [0.0, 0.0]
+    assert Distribution(torch.tensor([1.0, 0.0])).without([0]).probs.tolist() == [0.0, 0.0]
 
 
 def test_a_certainty_is_a_row_of_one_token() -> None:
-    law = OneHotLaw(2, 4)
+    law = OneHotDistribution(2, 4)
     assert [law[token] for token in range(4)] == law.probs.tolist() == [0.0, 0.0, 1.0, 0.0]
     assert law.weights is law.probs
     assert law.without([0, 1])[2] == 1
