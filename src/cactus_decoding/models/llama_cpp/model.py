@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,6 @@ class LlamaCppModel(BaseCachedModel):
     ) -> None:
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
-        self.device = torch.device("cpu")
         self._text = text or CachedText(Context.make(model, self.settings, undone=self.undone))
         self.use_threads(self._text.threads)
 
@@ -61,6 +61,11 @@ class LlamaCppModel(BaseCachedModel):
         """Open a file; raise `ValueError` where that cannot be."""
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
 
     @property
     def undone(self) -> int:
