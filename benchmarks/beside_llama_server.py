@@ -5,18 +5,21 @@
 Each answers the first GSM8K questions in chat with the same number of proposals a step, none of which is left out for
 being unsure (``p_min`` 0), at temperature 0 and, without cuts, at temperature 1. Processor time is that of the serving
 process; decoding is what comes behind the first token. With ``--starts`` each is started anew so often, and timed until
-it answers that it is there, and until it has answered a conversation; ``--llama-server`` may then be missing. ``--before`` names
-the ``src`` of another checkout, whose server is started too.
+it answers that it is there, and until it has answered a conversation; ``--llama-server`` may then be
+missing. ``--before`` names the ``src`` of another checkout, whose server is started too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from typing import Any
 
@@ -30,6 +33,8 @@ WAYS: tuple[tuple[str, str, float], ...] = (
     ("cactus serve", "lossless", 1.0), ("cactus serve", "cactus:delta=1", 1.0),
 )  # fmt: skip
 """Server, rule and temperature."""
+LOADED, LOADED_ALONE = "files loaded", "files loaded by a process of its own"
+"""By llama-cpp-python, which is imported before in the one and not in the other."""
 
 
 def asked(server: Server, question: str, rule: str, temperature: float, tokens: int) -> dict[str, Any]:
@@ -49,9 +54,11 @@ def asked(server: Server, question: str, rule: str, temperature: float, tokens: 
     }
 
 
-def starts(commands: dict[str, list[str]], load: Callable[[], object], count: int) -> dict[str, list[dict[str, float]]]:
+def starts(
+    commands: dict[str, list[str]], load: Callable[[], object], alone: list[str], count: int
+) -> dict[str, list[dict[str, float]]]:
     """Return how long servers take to answer and llama.cpp to load the files, in turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, "files loaded")}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, LOADED, LOADED_ALONE)}
     for _ in range(count):
         for name, command in commands.items():
             with running(command) as server:
@@ -63,7 +70,12 @@ def starts(commands: dict[str, list[str]], load: Callable[[], object], count: in
         began, used = time.perf_counter(), time.process_time()
         load()
         taken = {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
-        found["files loaded"].append(taken)
+        found[LOADED].append(taken)
+        began, used = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *alone], check=True)
+        ended = getrusage(RUSAGE_CHILDREN)
+        taken = ended.ru_utime + ended.ru_stime - used.ru_utime - used.ru_stime
+        found[LOADED_ALONE].append({"seconds": time.perf_counter() - began, "processor": taken})
     return found
 
 
@@ -113,7 +125,10 @@ def main() -> None:
             shape = {"n_ctx": given.context, "n_threads": given.threads, "verbose": False}
             return [Llama(str(path), **shape) for path in (given.target, given.draft)]
 
-        result["starts"] = starts(commands(max(given.proposals)), load, given.starts)
+        shape = f"n_ctx={given.context}, n_threads={given.threads}, verbose=False"
+        paths = [str(path) for path in (given.target, given.draft)]
+        alone = ["-c", f"from llama_cpp import Llama; kept = [Llama(path, {shape}) for path in {paths}]"]
+        result["starts"] = starts(commands(max(given.proposals)), load, alone, given.starts)
         for name, taken in result["starts"].items():
             print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in taken[0]})
         return write()

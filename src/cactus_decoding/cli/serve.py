@@ -82,7 +82,9 @@ def serve(
     max_waiting: Annotated[int, option("llama.cpp: requests that may wait; others get 503.", "N", SERVER, min=0)] = 32,
     parallel: Annotated[int, option(
         "llama.cpp: requests at a time; they are read together.", "N", SERVER, min=1, max=64)] = 1,
-    kept_prompts: Annotated[int, option("llama.cpp: texts that stay read; 0 keeps none.", "N", SERVER, min=0)] = 4,
+    kept_prompts: Annotated[str, option(
+        "llama.cpp: texts that stay read, or the memory that copies of them may take, such as 2GiB; 0 keeps none.",
+        "N|SIZE", SERVER)] = "4",
     shared_prompts: Annotated[bool, option(
         "llama.cpp: let a request read on behind what was read for another key, by whose time it can then tell what "
         "that was.", panel=SERVER, flag="--shared-prompts")] = False,
@@ -236,11 +238,12 @@ def _serve_llama_cpp(
     draft: str | None,
     asked: dict[str, Any],
     parallel: int,
-    kept_prompts: int,
+    kept_prompts: str,
     threads: int | None,
     place: Place,
 ) -> int:
     from cactus_decoding.arguments.extras import needing
+    from cactus_decoding.arguments.sizes import kept_limits
     from cactus_decoding.models.llama_cpp.ahead import begin_to_load
     from cactus_decoding.models.llama_cpp.library import library
 
@@ -260,6 +263,7 @@ def _serve_llama_cpp(
         notes.say_looked_up()
         draft = LOOK_UP
     check_keeps_nothing(draft)
+    kept_limits(kept_prompts)
     files = [each for each in (file, parse_gguf(draft)) if each is not None]
     from cactus_decoding.generation.request import Request
 

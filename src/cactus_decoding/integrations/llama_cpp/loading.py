@@ -44,7 +44,7 @@ def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: 
     return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size)
 
 
-def load_gguf_pair(file: GgufFile, draft: str | Path, kept_prompts: int) -> Pair:
+def load_gguf_pair(file: GgufFile, draft: str | Path, kept_prompts: int | str) -> Pair:
     """Load a file and what drafts for it; raises what `load_drafter` does."""
     target = LlamaCppModel.load("target", file)
     tokenizer = GgufTokenizer(target.model)
