@@ -3,8 +3,8 @@
     python at_once.py TARGET.gguf --draft DRAFT.gguf --output FILE
 
 A server with a place for each has read their prompts before; every round asks it for all at once and one after another,
-and a server with one place (``--parallel 1``) too. Processor time is that of the serving process. What a pass costs by what
-it reads is measured beside it.
+and a server with one place (``--parallel 1``) too. Processor time is that of the serving process. What a pass costs by
+what it reads is measured beside it.
 """
 
 from __future__ import annotations

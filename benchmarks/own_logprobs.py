@@ -2,7 +2,7 @@
 
     python own_logprobs.py FILE.gguf [FILE.gguf ...] --output FILE
 
-Each file answers questions, with proposals looked up in its text, until there are so many tokens; `llama_cpp.Llama` then
+Each file answers questions, with proposals looked up in its text, until there are so many tokens; `llama_cpp.Llama`
 reads the same ones one by one. The control is what its own rows differ by when it reads as many at once as a step does.
 """
 
