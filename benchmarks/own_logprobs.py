@@ -71,6 +71,7 @@ def main() -> None:
     """Print what is found as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--question", action="append", help="one instead of those of this file; may be repeated")
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--proposals", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -79,13 +80,14 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     said = {
         "files": [path.name for path in given.files],
+        "questions": given.question or QUESTIONS,
         "tokens": given.tokens,
         "proposals": given.proposals,
         "threads": given.threads,
     }
     for path in given.files:
         apart, apart_themselves, accepted, answers = list[float](), list[float](), 0, 0
-        for question in QUESTIONS:
+        for question in given.question or QUESTIONS:
             if (left := given.tokens - len(apart)) <= 0:
                 break
             prompt_ids, answer, logprobs, kept = told(path, question, left, given.proposals, given.threads)

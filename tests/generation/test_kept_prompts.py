@@ -219,7 +219,7 @@ def test_nothing_is_kept_of_a_model_that_has_changed(change, role):
         pytest.param("static=2.2", lambda gguf, kept: pair_of(kept), 1, marks=pytest.mark.slow),
         pytest.param(None, transformers_pair, 1, marks=pytest.mark.slow),
         pytest.param(None, gguf_pair, 1, marks=pytest.mark.slow),
-        pytest.param(None, hybrid_pair, 1, marks=pytest.mark.slow),
+        pytest.param(None, hybrid_pair, 7, marks=pytest.mark.slow),
     ],
     ids=["some lines", "lean", "tree", "transformers", "gguf", "hybrid"],
 )

@@ -38,7 +38,7 @@ def test_two_tokens_follow_the_law_of_the_rule(name):
     laws = {rule: law_of_two(rule, target, draft, PROMPT) for rule in rules}
     for rule in rules:
         steps = (CachedModel(target), ModelDrafter(draft), rule, 3)
-        counts = two_tokens(lambda seed, steps=steps: begin(*steps, seed, length=9), DRAWS, VOCABULARY)
+        counts = two_tokens(lambda seed, steps=steps: begin(*steps, seed, length=9), DRAWS // 5, VOCABULARY)
         assert isinstance(steps[0]._forward, RecurrentForward)
         fits = []
         for other, law in laws.items():

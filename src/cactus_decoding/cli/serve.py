@@ -37,7 +37,7 @@ ENGINES = ("vllm", "llama-cpp")
 PORT = 8000
 KEY = "CACTUS_API_KEY"
 _MODELS = "give TARGET and --draft, TARGET alone, or neither"
-_NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "llama.cpp's batches take no attention mask"}
+_NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "trees do not pay with llama.cpp on a CPU"}
 _ONLY = {
     "vllm": "draft_sampling audit_fraction",
     "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias threads",

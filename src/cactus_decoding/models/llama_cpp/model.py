@@ -21,7 +21,7 @@ from cactus_decoding.models.recurrent import RecurrentForward
 
 _UNDONE = 8
 """Each is a copy of the state, of the size of which is all that a recurrent model keeps."""
-_CHAINS = "GGUF files are read as chains: llama.cpp's batches take no mask, so trees cannot be read"
+_CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 
 class LlamaCppModel(BaseCachedModel):
