@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cactus_decoding.models.base import BaseCachedModel
+from typing import Any, Protocol
 
 _ORDER = count()
 
@@ -22,6 +19,12 @@ class SavedText:
     saved: int = field(default_factory=lambda: next(_ORDER))
 
 
+class Saving(Protocol):
+    """A cache of which there are copies, the one that was used last as the last."""
+
+    saved: list[SavedText]
+
+
 class SavedRoom:
     """Memory that copies of several caches share.
 
@@ -30,7 +33,7 @@ class SavedRoom:
         caches: whose copies they are.
     """
 
-    def __init__(self, max_bytes: int, caches: Sequence[BaseCachedModel]) -> None:
+    def __init__(self, max_bytes: int, caches: Sequence[Saving]) -> None:
         self._max_bytes, self._caches = max_bytes, caches
 
     def trim(self) -> None:
