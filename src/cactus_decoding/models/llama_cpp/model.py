@@ -13,6 +13,7 @@ import numpy as np
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.llama_cpp.context import Context
+from cactus_decoding.models.llama_cpp.interface import states_go_back
 from cactus_decoding.models.llama_cpp.library import offloads
 from cactus_decoding.models.llama_cpp.passes import CachedText, Passes
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
@@ -63,14 +64,16 @@ class LlamaCppModel(BaseCachedModel):
         return cls(model, file.settings, copies=copies)
 
     @cached_property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # made when it is asked for
         """The CPU."""
         return torch.device("cpu")
 
     @property
     def undone(self) -> int:
         """How many rejected tokens llama.cpp itself should be able to take back; a draft reads one by one."""
-        return _UNDONE if self.copies and self.model.recurrent else 0
+        from llama_cpp import __version__
+
+        return _UNDONE if self.copies and self.model.recurrent and states_go_back(__version__) else 0
 
     def cancel_by(self, event: threading.Event | None) -> None:
         """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
