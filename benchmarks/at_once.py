@@ -1,9 +1,10 @@
-"""Four requests at once beside the same ones after another, of one server: what reading them together brings.
+"""Four requests at once beside the same ones after another: what reading them together brings.
 
     python at_once.py TARGET.gguf --draft DRAFT.gguf --output FILE
 
-The server has a place for each and has read their prompts before; every pair of rounds asks all at once and one after
-another. Processor time is that of the serving process. What a pass costs by what it reads is measured beside it.
+A server with a place for each has read their prompts before; every round asks it for all at once and one after another,
+and a server with one place (``--parallel 1``) too. Processor time is that of the serving process. What a pass costs by
+what it reads is measured beside it.
 """
 
 from __future__ import annotations
@@ -81,14 +82,19 @@ def main() -> None:
     print(result["passes"], flush=True)
     for proposals in given.proposals.split(","):
         options = ["--threads", str(given.threads), "--num-speculative-tokens", proposals, "--kept-prompts", "8"]
-        command = cactus(f"{given.target}:context_size=1024", given.draft, *options, "--parallel", str(len(ASKED)))
-        with running(command) as server:
-            ask_all(server, 8, at_once=True)
+        command = cactus(f"{given.target}:context_size=1024", given.draft, *options)
+        with running([*command, "--parallel", str(len(ASKED))]) as server, running(command) as single:
+            ways = {"at once": (server, True), "in turn": (server, False), "one place": (single, True)}
+            for each in (server, single):
+                ask_all(each, 8, at_once=True)
             for _ in range(given.rounds):
-                found = {name: ask_all(server, given.tokens, name == "at once") for name in ("at once", "in turn")}
+                found = {name: ask_all(by, given.tokens, at_once) for name, (by, at_once) in ways.items()}
                 rates = {name: each["tokens"] / each["processor"] for name, each in found.items()}
-                ratio = round(rates["at once"] / rates["in turn"], 3)
-                result["rounds"].append({"proposals": proposals, "ratio": ratio} | found)
+                ratios = {
+                    "ratio": round(rates["at once"] / rates["in turn"], 3),
+                    "ratio_to_one_place": round(rates["at once"] / rates["one place"], 3),
+                }
+                result["rounds"].append({"proposals": proposals} | ratios | found)
                 print(result["rounds"][-1], flush=True)
         given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
 

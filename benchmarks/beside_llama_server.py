@@ -5,17 +5,21 @@
 Each answers the first GSM8K questions in chat with the same number of proposals a step, none of which is left out for
 being unsure (``p_min`` 0), at temperature 0 and, without cuts, at temperature 1. Processor time is that of the serving
 process; decoding is what comes behind the first token. With ``--starts`` each is started anew so often, and timed until
-it answers.
+it answers that it is there, and until it has answered a conversation; ``--llama-server`` may then be
+missing. ``--before`` names the ``src`` of another checkout, whose server is started too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from typing import Any
 
@@ -29,6 +33,8 @@ WAYS: tuple[tuple[str, str, float], ...] = (
     ("cactus serve", "lossless", 1.0), ("cactus serve", "cactus:delta=1", 1.0),
 )  # fmt: skip
 """Server, rule and temperature."""
+LOADED, LOADED_ALONE = "files loaded", "files loaded by a process of its own"
+"""By llama-cpp-python, which is imported before in the one and not in the other."""
 
 
 def asked(server: Server, question: str, rule: str, temperature: float, tokens: int) -> dict[str, Any]:
@@ -48,17 +54,28 @@ def asked(server: Server, question: str, rule: str, temperature: float, tokens: 
     }
 
 
-def starts(commands: dict[str, list[str]], load: Callable[[], object], count: int) -> dict[str, list[dict[str, float]]]:
+def starts(
+    commands: dict[str, list[str]], load: Callable[[], object], alone: list[str], count: int
+) -> dict[str, list[dict[str, float]]]:
     """Return how long servers take to answer and llama.cpp to load the files, in turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, "files loaded")}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, LOADED, LOADED_ALONE)}
     for _ in range(count):
         for name, command in commands.items():
             with running(command) as server:
-                found[name].append({"seconds": server.seconds, "processor": server.processor_seconds()})
+                took = {"seconds": server.seconds, "processor": server.processor_seconds()}
+                began = time.perf_counter()
+                server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0})
+                took["first_answer"] = server.seconds + time.perf_counter() - began
+                found[name].append(took | {"first_answer_processor": server.processor_seconds()})
         began, used = time.perf_counter(), time.process_time()
         load()
         taken = {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
-        found["files loaded"].append(taken)
+        found[LOADED].append(taken)
+        began, used = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *alone], check=True)
+        ended = getrusage(RUSAGE_CHILDREN)
+        taken = ended.ru_utime + ended.ru_stime - used.ru_utime - used.ru_stime
+        found[LOADED_ALONE].append({"seconds": time.perf_counter() - began, "processor": taken})
     return found
 
 
@@ -67,8 +84,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.add_argument("--llama-server", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="folder of gsm8k_test.jsonl")
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--before", type=Path, help="src of a checkout whose server is started too")
+    parser.add_argument("--data", type=Path, help="folder of gsm8k_test.jsonl")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--proposals", type=int, nargs="+", default=[0, 1, 3, 7], help="a step; 0 for no draft")
@@ -80,16 +98,19 @@ def main() -> None:
 
     def commands(proposals: int) -> dict[str, list[str]]:
         limit = ["--spec-draft-n-max", str(proposals), "--spec-draft-p-min", "0"] if proposals else []
-        return {
-            "cactus serve": cactus(
-                *(f"{each}:context_size={given.context}" for each in (given.target, given.draft)),
-                "--threads", str(given.threads), "--num-speculative-tokens", str(proposals),
-            ),
-            "llama.cpp's server": llama_server(
-                given.llama_server, given.target, given.draft if proposals else None, given.threads, given.context,
-                *limit,
-            ),
-        }  # fmt: skip
+        ours = cactus(
+            *(f"{each}:context_size={given.context}" for each in (given.target, given.draft)),
+            "--threads", str(given.threads), "--num-speculative-tokens", str(proposals),
+        )  # fmt: skip
+        found = {"cactus serve": ours}
+        if given.before is not None:
+            found["cactus serve before"] = ["env", f"PYTHONPATH={given.before}", *ours]
+        if given.llama_server is not None:
+            draft = given.draft if proposals else None
+            found["llama.cpp's server"] = llama_server(
+                given.llama_server, given.target, draft, given.threads, given.context, *limit
+            )
+        return found
 
     said = {name: value.name if isinstance(value, Path) else value for name, value in vars(given).items()}
     result: dict[str, Any] = {}
@@ -104,9 +125,12 @@ def main() -> None:
             shape = {"n_ctx": given.context, "n_threads": given.threads, "verbose": False}
             return [Llama(str(path), **shape) for path in (given.target, given.draft)]
 
-        result["starts"] = starts(commands(max(given.proposals)), load, given.starts)
+        shape = f"n_ctx={given.context}, n_threads={given.threads}, verbose=False"
+        paths = [str(path) for path in (given.target, given.draft)]
+        alone = ["-c", f"from llama_cpp import Llama; kept = [Llama(path, {shape}) for path in {paths}]"]
+        result["starts"] = starts(commands(max(given.proposals)), load, alone, given.starts)
         for name, taken in result["starts"].items():
-            print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in ("seconds", "processor")})
+            print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in taken[0]})
         return write()
     lines = (given.data / "gsm8k_test.jsonl").read_text().splitlines()[: given.prompts]
     result["answers"] = []

@@ -2,7 +2,8 @@
 
     python own_logprobs.py FILE.gguf [FILE.gguf ...] --output FILE
 
-Each file answers with proposals looked up in its text; `llama_cpp.Llama` then reads the same tokens one by one.
+Each file answers questions, with proposals looked up in its text, until there are so many tokens; `llama_cpp.Llama`
+reads the same ones one by one. The control is what its own rows differ by when it reads as many at once as a step does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from cactus_decoding.integrations.llama_cpp.request import read_completion
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.types import Outcome
 
-QUESTION = "Write a long story about a ship, in many chapters."
+QUESTIONS = (
+    "Write a long story about a ship, in many chapters.",
+    "Write a Python program that plays chess, with comments.",
+    "Explain in detail how bread is made.",
+    "Describe the city of Rome and its history.",
+)
 SIZE = 1024
 
 
@@ -47,16 +53,17 @@ def told(
     return prompt_ids, answer, logprobs, sum(outcome.num_accepted for outcome in outcomes)
 
 
-def own(path: Path, prompt_ids: list[int], answer: list[int], threads: int) -> list[float]:
-    """Return llama.cpp's log-probabilities of an answer that it reads token by token."""
+def own(path: Path, prompt_ids: list[int], answer: list[int], threads: int, at_once: int = 1) -> list[float]:
+    """Return llama.cpp's log-probabilities of an answer that it reads by so many tokens at once."""
     # both with fused attention, which llama.cpp's own programs choose and its Python class does not
     shape = {"n_ctx": SIZE, "n_threads": threads, "flash_attn": True, "logits_all": True, "verbose": False}
     llama, found = Llama(str(path), **shape), list[float]()
     llama.eval(prompt_ids)
-    for token in answer:
-        row = llama.scores[llama.n_tokens - 1].astype(np.float64)
+    for start in range(0, len(answer), at_once):
+        llama.eval(answer[start : start + at_once])
+    for place, token in enumerate(answer, len(prompt_ids) - 1):
+        row = llama.scores[place].astype(np.float64)
         found.append(float(row[token] - row.max() - np.log(np.exp(row - row.max()).sum())))
-        llama.eval([token])
     return found
 
 
@@ -64,29 +71,37 @@ def main() -> None:
     """Print what is found as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--question", action="append", help="one instead of those of this file; may be repeated")
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--proposals", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    asked = given.question, given.tokens, given.proposals, given.threads
-    for path in given.files:
-        prompt_ids, answer, logprobs, accepted = told(path, *asked)
-        theirs = own(path, prompt_ids, answer, given.threads)
-        apart = np.abs(np.array(logprobs) - np.array(theirs))
-        counts = {"file": path.name, "tokens": len(answer), "accepted": accepted}
-        rows.append(counts | {"largest": float(f"{apart.max():.2g}"), "mean": float(f"{apart.mean():.2g}")})
-        print(rows[-1], flush=True)
     said = {
         "files": [path.name for path in given.files],
-        "question": given.question,
+        "questions": given.question or QUESTIONS,
         "tokens": given.tokens,
         "proposals": given.proposals,
         "threads": given.threads,
     }
-    given.output.write_text(json.dumps({"rows": rows, "provenance": provenance(said)}, indent=1) + "\n")
+    for path in given.files:
+        apart, apart_themselves, accepted, answers = list[float](), list[float](), 0, 0
+        for question in given.question or QUESTIONS:
+            if (left := given.tokens - len(apart)) <= 0:
+                break
+            prompt_ids, answer, logprobs, kept = told(path, question, left, given.proposals, given.threads)
+            one_by_one = np.array(own(path, prompt_ids, answer, given.threads))
+            at_once = np.array(own(path, prompt_ids, answer, given.threads, given.proposals + 1))
+            apart += np.abs(np.array(logprobs) - one_by_one).tolist()
+            apart_themselves += np.abs(at_once - one_by_one).tolist()
+            accepted, answers = accepted + kept, answers + 1
+        found = {"largest": max(apart), "mean": np.mean(apart)}
+        found |= {"control_largest": max(apart_themselves), "control_mean": np.mean(apart_themselves)}
+        counts = {"file": path.name, "tokens": len(apart), "answers": answers, "accepted": accepted}
+        rows.append(counts | {name: float(f"{value:.2g}") for name, value in found.items()})
+        print(rows[-1], flush=True)
+        given.output.write_text(json.dumps({"rows": rows, "provenance": provenance(said)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

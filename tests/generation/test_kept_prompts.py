@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.architectures import tiny_architecture
 from support.interruptions import lines_of
 from support.reads import reads
 from support.tiny_pair import tiny_pair
@@ -16,6 +17,7 @@ from cactus_decoding import ModelDrafter, Pair, generate, load_pair, stream
 from cactus_decoding.integrations.llama_cpp import CactusLlama
 from cactus_decoding.models.base import BaseCachedModel, num_shared
 from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.saved import num_bytes
 
 FIRST, NEXT = "Tom has 4 pens. He buys 2", "Tom has 4 pens. Ann has 9"
 SETTINGS = {"max_new_tokens": 8, "num_speculative_tokens": 3, "seed": 5, "temperature": 0.7}
@@ -100,6 +102,12 @@ def transformers_pair(gguf, kept_prompts: int) -> Pair:
     return Pair(target, drafter, pair.tokenizer, kept_prompts=kept_prompts)
 
 
+def hybrid_pair(gguf, kept_prompts: int) -> Pair:
+    """A model with a recurrent state beside keys and values, which drafts for itself."""
+    pair, model = pair_of(), tiny_architecture("falcon_h1", vocab_size=len(LOADED.tokenizer))
+    return Pair(CachedModel(model), ModelDrafter(CachedModel(model)), pair.tokenizer, kept_prompts=kept_prompts)
+
+
 CONVERSATIONS = ("Tom has 4 pens. He buys 2", "Ann owns 9 boats and sells", "How many nuts does Finn eat")
 
 
@@ -120,12 +128,42 @@ def test_several_conversations_are_kept_and_the_one_used_last_longest(make, gguf
         assert token_ids == alone[prompt]
         assert start == (len(pair.tokenizer(prompt).input_ids) - 1 if kept else start), prompt
         assert kept or start < 4, prompt
-    assert [len(cache._saved) for cache in caches(pair)] == [1, 1]
+    assert [len(cache.saved) for cache in caches(pair)] == [1, 1]
     pair.forget()
-    assert [(cache.length, cache._saved) for cache in caches(pair)] == [(0, [])] * 2
+    assert [(cache.length, cache.saved) for cache in caches(pair)] == [(0, [])] * 2
 
 
-@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (True, TypeError), (0.5, TypeError)])
+@pytest.mark.parametrize("make", [lambda gguf, kept: pair_of(kept), transformers_pair, hybrid_pair, gguf_pair])
+def test_copies_take_no_more_memory_than_they_have_room_for(make, gguf):
+    """Those of target and draft together; what was used longest ago goes first."""
+
+    def kept(pair: Pair) -> list[list[int]]:
+        beginnings = [pair.tokenizer(each).input_ids for each in CONVERSATIONS]
+        return [
+            [i for copy in cache.saved for i, each in enumerate(beginnings) if copy.token_ids[: len(each)] == each]
+            for cache in caches(pair)
+        ]
+
+    def asked(room: int | str) -> Pair:
+        pair = make(gguf, room)
+        for each in (*CONVERSATIONS, CONVERSATIONS[0]):
+            generate(pair, each, **SETTINGS)
+        return pair
+
+    whole = asked("1GiB")
+    assert kept(whole) == [[1, 2]] * 2
+    sizes = [num_bytes(copy.state) for cache in caches(whole) for copy in cache.saved]
+    assert min(sizes) > 0
+    assert kept(asked(f"{sum(sizes)}B")) == [[1, 2]] * 2
+    assert kept(asked(f"{sum(sizes) - 1}B")) == [[2], [1, 2]]
+    assert kept(asked("0B")) == [[], []]
+    assert kept(asked("3")) == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(-1, ValueError), (True, TypeError), (0.5, TypeError), ("2 GB", ValueError), ("1.5", ValueError)],
+)
 def test_kept_prompts_is_a_number_of_prompts(value, error):
     with pytest.raises(error, match="kept_prompts must be"):
         pair_of(value)
@@ -181,13 +219,14 @@ def test_nothing_is_kept_of_a_model_that_has_changed(change, role):
         pytest.param("static=2.2", lambda gguf, kept: pair_of(kept), 1, marks=pytest.mark.slow),
         pytest.param(None, transformers_pair, 1, marks=pytest.mark.slow),
         pytest.param(None, gguf_pair, 1, marks=pytest.mark.slow),
+        pytest.param(None, hybrid_pair, 7, marks=pytest.mark.slow),
     ],
-    ids=["some lines", "lean", "tree", "transformers", "gguf"],
+    ids=["some lines", "lean", "tree", "transformers", "gguf", "hybrid"],
 )
 def test_an_interruption_at_any_line_leaves_caches_that_hold_what_they_say(tree, make, every, gguf):
     """One conversation is in the caches, and another one, which is then asked for, was saved."""
     folder = Path(cactus_decoding.__file__).parent
-    names = ("base.py", "transformers.py", "trees.py", "llama_cpp/context.py", "llama_cpp/model.py")
+    names = ("base.py", "transformers.py", "lean.py", "recurrent.py", "llama_cpp/context.py", "llama_cpp/model.py")
     files = (
         *(f"{folder}/models/{name}" for name in names),
         f"{folder}/drafting/model.py",
@@ -200,6 +239,7 @@ def test_an_interruption_at_any_line_leaves_caches_that_hold_what_they_say(tree,
     pair, expected = make(gguf, 2), generate(make(gguf, 1), two, **settings).token_ids
     for prompt in (two, one):
         generate(pair, prompt, **settings)
+    assert all(Path(file).exists() for file in files)
     total = lines_of(lambda: generate(pair, two, **settings), files)
     assert total > 50
     for strike in range(1, total + 1, every):
@@ -209,7 +249,7 @@ def test_an_interruption_at_any_line_leaves_caches_that_hold_what_they_say(tree,
             lines_of(lambda: generate(pair, two, **settings), files, strike)
         assert generate(pair, two, **settings).token_ids == expected, f"at line {strike} of {total}"
         assert_hold_what_they_say(pair)
-        assert all(len(cache._saved) <= 1 for cache in caches(pair))
+        assert all(len(cache.saved) <= 1 for cache in caches(pair))
 
 
 def test_sequences_share_a_beginning():

@@ -275,12 +275,12 @@ def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
         raise ValueError(f"{option} is written as {suffixes[0]}, but {str(path)!r} ends in {path.suffix!r}")
 
 
-def prepare(threads: int | None, *models: str | None, small: bool, transformers: bool = True) -> None:
+def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     """Ask the hub for models, set the CPU threads, and keep libraries' own progress bars and log lines quiet.
 
     Models are the target and drafts. None leaves the threads to torch, but takes one where only ``small`` models run,
     which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
-    slower). Without ``transformers`` that is not imported, which takes a second.
+    slower).
     """
     from cactus_decoding.models.llama_cpp.library import library
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
@@ -292,13 +292,11 @@ def prepare(threads: int | None, *models: str | None, small: bool, transformers:
             if parse_gguf(name) is not None:
                 library()
     import torch
+    from transformers.utils import logging
 
     raise_when_interrupted()
     notes.say_what_is_logged("cactus_decoding.models")
-    if transformers:
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     if threads is not None or small:
         torch.set_num_threads(threads or 1)

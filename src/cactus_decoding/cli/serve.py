@@ -6,16 +6,20 @@ import gc
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cactus_decoding.cli import notes, options, profiles
+from cactus_decoding.arguments.later import torch
+from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
 from cactus_decoding.cli.display import pass_times_text
 from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import check_model_name
+
+if TYPE_CHECKING:
+    from cactus_decoding import Pair
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -33,7 +37,7 @@ ENGINES = ("vllm", "llama-cpp")
 PORT = 8000
 KEY = "CACTUS_API_KEY"
 _MODELS = "give TARGET and --draft, TARGET alone, or neither"
-_NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "llama.cpp's batches take no attention mask"}
+_NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "trees do not pay with llama.cpp on a CPU"}
 _ONLY = {
     "vllm": "draft_sampling audit_fraction",
     "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias threads",
@@ -78,7 +82,9 @@ def serve(
     max_waiting: Annotated[int, option("llama.cpp: requests that may wait; others get 503.", "N", SERVER, min=0)] = 32,
     parallel: Annotated[int, option(
         "llama.cpp: requests at a time; they are read together.", "N", SERVER, min=1, max=64)] = 1,
-    kept_prompts: Annotated[int, option("llama.cpp: texts that stay read; 0 keeps none.", "N", SERVER, min=0)] = 4,
+    kept_prompts: Annotated[str, option(
+        "llama.cpp: texts that stay read, or the memory that copies of them may take, such as 2GiB; 0 keeps none.",
+        "N|SIZE", SERVER)] = "4",
     shared_prompts: Annotated[bool, option(
         "llama.cpp: let a request read on behind what was read for another key, by whose time it can then tell what "
         "that was.", panel=SERVER, flag="--shared-prompts")] = False,
@@ -232,11 +238,12 @@ def _serve_llama_cpp(
     draft: str | None,
     asked: dict[str, Any],
     parallel: int,
-    kept_prompts: int,
+    kept_prompts: str,
     threads: int | None,
     place: Place,
 ) -> int:
     from cactus_decoding.arguments.extras import needing
+    from cactus_decoding.arguments.sizes import kept_limits
     from cactus_decoding.models.llama_cpp.ahead import begin_to_load
     from cactus_decoding.models.llama_cpp.library import library
 
@@ -256,6 +263,7 @@ def _serve_llama_cpp(
         notes.say_looked_up()
         draft = LOOK_UP
     check_keeps_nothing(draft)
+    kept_limits(kept_prompts)
     files = [each for each in (file, parse_gguf(draft)) if each is not None]
     from cactus_decoding.generation.request import Request
 
@@ -264,29 +272,34 @@ def _serve_llama_cpp(
         gc.disable()  # what is imported stays, and is looked through again and again for what does not
         try:
             for each in files:
-                begin_to_load(each)  # while torch is imported
+                begin_to_load(each)  # while others are imported
             from cactus_decoding.drafting.automatic import AutoLength
             from cactus_decoding.generation.settings import AUTO
             from cactus_decoding.integrations.llama_cpp.seats import Seats
             from cactus_decoding.integrations.llama_cpp.server import LlamaServer
             from cactus_decoding.integrations.llama_cpp.server import serve as run
 
-            options.prepare(threads, small=False, transformers=len(files) < 2 and not is_drafter(draft))
-            loaded, times = Seats.load(file, draft, parallel, kept_prompts), None
+            if len(files) < 2 and not is_drafter(draft):  # else torch is imported when the server answers
+                options.prepare(threads, small=False)
+            loaded = Seats.load(file.with_threads(threads), draft, parallel, kept_prompts)
         finally:
             gc.enable()
-        pair = loaded.pairs[0]
-        if pair.chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
-            pair.prepare(AutoLength())  # no client is to wait for that
-            times = pair.pass_times(AutoLength())
-        name = place.alias or pair.target.model.metadata("general.name") or "model"
+        name = place.alias or loaded.pairs[0].target.model.metadata("general.name") or "model"
         server = LlamaServer(loaded, name, asked, place.max_waiting, shared=place.shared_prompts)
 
         def announce(address: str) -> None:
             guarded = "with a key" if place.keys else "without a key"
             typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
-            if times is not None:
-                notes.say(f"proposes what pays by {pass_times_text(times)}")
+            raise_when_interrupted()
 
-        run(server, place.host, listening, place.keys, announce)
+        def prepare(pair: Pair) -> None:
+            if threads is not None:
+                torch.set_num_threads(threads)
+            if pair.chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
+                pair.prepare(AutoLength())  # no client is to wait for that
+                if times := pair.pass_times(AutoLength()):
+                    notes.say(f"proposes what pays by {pass_times_text(times)}")
+
+        notes.say_what_is_logged("cactus_decoding.models")
+        run(server, place.host, listening, place.keys, announce, prepare)
     return 0

@@ -12,7 +12,7 @@ from weakref import ref
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.arguments.values import check_integer
+from cactus_decoding.arguments.sizes import kept_limits
 from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import LOOK_UP, check_names, parse_drafter
@@ -20,6 +20,7 @@ from cactus_decoding.generation.request import Request
 from cactus_decoding.models.base import BaseCachedModel, ForwardName
 from cactus_decoding.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
+from cactus_decoding.models.saved import SavedRoom
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.types import Drafter, DraftLength
 from cactus_decoding.types.drafting import check_drafter
@@ -48,26 +49,28 @@ class Pair:
         bundled: whether the target is the bundled one, which knows word problems only.
         kept_prompts: how many texts stay read, so that a response reads on behind what its prompt shares with one of
             them: one in the caches, others, those used last, as copies of them; 0, if each reads its whole prompt. Rows
-            of a prompt that was read in parts may differ in their last bits.
+            of a prompt that was read in parts may differ in their last bits. A size such as ``2GiB`` limits the memory
+            of these copies instead of their number.
 
     Raises:
-        TypeError: for a drafter that is none, such as a model, or ``kept_prompts`` that is no integer.
-        ValueError: for ``kept_prompts`` out of range.
+        TypeError: for a drafter that is none, such as a model, or ``kept_prompts`` that is no integer or text.
+        ValueError: for ``kept_prompts`` out of range or no size.
     """
 
     target: BaseCachedModel
     drafter: Drafter
     tokenizer: Tokenizer
     bundled: bool = False
-    kept_prompts: int = 1
+    kept_prompts: int | str = 1
     _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
-        check_integer("kept_prompts", self.kept_prompts, 0)
-        for cache in (self.target, getattr(self.drafter, "model_cache", None)):
-            if cache is not None:
-                cache.max_saved = max(self.kept_prompts - 1, 0)
+        number, room = kept_limits(self.kept_prompts)
+        self.kept_prompts = number if room is None else self.kept_prompts
+        caches = [each for each in (self.target, getattr(self.drafter, "model_cache", None)) if each is not None]
+        for cache in caches:
+            cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, caches)
 
     def reserve(self) -> Reservation:
         """Have the pair for one response, whose tokens are in both models' caches, until it is given up or lost.
@@ -179,7 +182,7 @@ def load_pair(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
     forward: ForwardName = "auto",
-    kept_prompts: int = 1,
+    kept_prompts: int | str = 1,
 ) -> Pair:
     """Load a target and a draft that share a tokenizer: the bundled pair, or any local path, GGUF file or hub name.
 
@@ -210,7 +213,7 @@ def load_pair(
         '<eos>'
     """
     check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
-    check_integer("kept_prompts", kept_prompts, 0)
+    kept_limits(kept_prompts)
     bundled = target is None or target == BUNDLED
     if bundled:
         dtype = torch.float32 if dtype == "auto" else dtype

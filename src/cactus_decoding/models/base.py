@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise, takewhile
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from cactus_decoding.arguments.later import Tensor, torch
+from cactus_decoding.models.saved import SavedRoom, SavedText
 from cactus_decoding.types import Proposal
 from cactus_decoding.types.proposals import path_places, tree_inputs
 
@@ -67,14 +67,6 @@ class Forward(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SavedText:
-    """A copy of a cache: the tokens that it holds, and its state as `Forward.save` returned it."""
-
-    token_ids: list[int]
-    state: Any
-
-
 class BaseCachedModel(ABC):
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
@@ -83,15 +75,18 @@ class BaseCachedModel(ABC):
         device: of the tokens that are fed and of the logits that come back.
         threads: of the CPU, where the model has a number of its own.
         max_saved: how many further texts to keep, as copies of the cache; those used last are.
+        room: that these have, where their memory is limited.
+        saved: these copies; the one that was used last comes last.
     """
 
     model: Any
     device: torch.device
     threads: int | None = None
     max_saved: int = 0
+    room: SavedRoom | None = None
 
     def __init__(self) -> None:
-        self._saved: list[SavedText] = []  # the one that was used last comes last
+        self.saved: list[SavedText] = []
         # in the cache's order; those of a tree stand as their complements, which no text has, until `keep` takes a path
         self._token_ids: list[int] = []
         self._forward: Forward | None = None  # the first `append` chooses
@@ -144,7 +139,7 @@ class BaseCachedModel(ABC):
 
     def reset(self) -> None:
         """Forget everything, saved texts too."""
-        self._saved = []
+        self.saved = []
         self._clear()
 
     def _clear(self) -> None:
@@ -160,17 +155,19 @@ class BaseCachedModel(ABC):
         An interruption may lose either; the cache holds what it says.
         """
         shared, found = num_shared(self._token_ids, text), None
-        if self._saved:
-            found = max(self._saved, key=lambda each: num_shared(each.token_ids, text))
+        if self.saved:
+            found = max(self.saved, key=lambda each: num_shared(each.token_ids, text))
             if num_shared(found.token_ids, text) <= shared:
                 found = None
-        saved = [each for each in self._saved if each is not found]
+        saved = [each for each in self.saved if each is not found]
         chain = [*takewhile(lambda token: token >= 0, self._token_ids)]
         if len(chain) > 2 * shared and self.max_saved and self._forward is not None:
             self.rollback(len(chain))
             if self.length:
                 saved.append(SavedText([*self._token_ids], self._forward.save(self.length)))
-        self._saved = saved[max(len(saved) - self.max_saved, 0) :]
+        self.saved = saved[max(len(saved) - self.max_saved, 0) :]
+        if self.room is not None:
+            self.room.trim()
         if found is None:
             return
         self._clear()
@@ -180,7 +177,7 @@ class BaseCachedModel(ABC):
 
     def num_kept(self, text: list[int]) -> int:
         """Return how much of a text's beginning need not be read again."""
-        return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self._saved)))
+        return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self.saved)))
 
     def read_on(self, text: list[int]) -> int:
         """Keep what the cache shares with a text's beginning, at most all but its last token; return how much is left.

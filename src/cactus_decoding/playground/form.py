@@ -53,7 +53,7 @@ class Limits:
 MAX_RULES = 2
 _MAX_SEED = 2**32 - 1
 """A browser's numbers are exact up to 2^53."""
-_OWN = ("prompt", "rules", "target", "draft", "chat")
+_OWN = ("prompt", "rules", "target", "draft", "chat", "after")
 """What the page sends beside what `Request.from_dict` takes."""
 
 
@@ -62,7 +62,7 @@ class RunRequest:
     """What a visitor asks for: one prompt and seed, under one rule or two.
 
     The requests are alike but for the rule, and for budget and relaxation policy where it spends nothing. ``chat`` says
-    whether the prompt is put by the target's chat template, where it has one.
+    whether the prompt is put by the target's chat template, where it has one, ``after`` names the visitor's last run.
     """
 
     prompt: str
@@ -70,6 +70,7 @@ class RunRequest:
     target: str | None = None
     draft: str | None = None
     chat: bool = True
+    after: str | None = None
 
 
 def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> RunRequest:
@@ -93,6 +94,9 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
     chat = body.get("chat", True)
     if not isinstance(chat, bool):
         raise TypeError(f"chat must be true or false, but is {chat!r}")
+    after = body.get("after")
+    if not isinstance(after, str | None):
+        raise TypeError(f"after must be the name of a run, but is {after!r}")
     target, draft = (_model_name(role, body.get(role), models) for role in ("target", "draft"))
     budget = body.get("budget")
     shared = {name: value for name, value in body.items() if name not in _OWN} | {
@@ -102,7 +106,7 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
     # each rule has a draft length of its own, which may learn from the answer
     requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
     # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
-    return RunRequest(prompt.encode(errors="replace").decode(), requests, target, draft, chat)
+    return RunRequest(prompt.encode(errors="replace").decode(), requests, target, draft, chat, after)
 
 
 def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:

@@ -116,6 +116,10 @@ class Session:
         ids = [candidate.token_id for candidate in position.candidates]
         return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, torch.Tensor)}
 
+    def close(self) -> None:
+        """Take no further step, and leave the caches to others."""
+        self._response.response.close()
+
     def lines(self) -> str:
         """Return the trace as JSON Lines; with both models' rows, unless they are large."""
         trace = self._response.trace
@@ -139,17 +143,29 @@ class UnknownRunError(ValueError):
 class Run:
     """A prompt and a seed, under one rule or two.
 
-    Its name is a secret that its visitor asks by; set ``stopped`` to end the run before its next step.
+    Its name is a secret that its visitor asks by, and with which the next run reads on behind what this one has read:
+    no other visitor's does. Set ``stopped`` to end the run before its next step.
     """
 
-    def __init__(self, pair: Pair, request: RunRequest) -> None:
+    def __init__(self, pair: Pair, request: RunRequest, before: Run | None = None) -> None:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
         if request.chat and not pair.bundled and getattr(pair.tokenizer, "chat_template", None):
             prompt = as_chat_prompt(pair.tokenizer, prompt)
         self.seed = request.requests[0].seed
-        self.sessions = [Session(pair.twin(), prompt, each) for each in request.requests]
+        self._pair, self._twins = pair, [] if before is None else before.give_up(pair)
+        self._twins += [pair.twin() for _ in request.requests[len(self._twins) :]]
+        self.sessions = [Session(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)]
+
+    def give_up(self, pair: Pair) -> list[Pair]:
+        """Return what the sessions ran on, with what it has read, if they are of this pair; they take no more steps."""
+        if pair is not self._pair:
+            return []
+        for session in self.sessions:
+            session.close()
+        given, self._twins = self._twins, []
+        return given
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what the page shows of the sessions before they begin."""
@@ -179,7 +195,7 @@ class Runs:
 
     def begin(self, pair: Pair, request: RunRequest) -> Run:
         """Begin a run, and forget the oldest one where there are too many."""
-        run = Run(pair, request)
+        run = Run(pair, request, self._runs.get(request.after or ""))
         self._runs[run.name] = run
         while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
             self._runs.popitem(last=False)

@@ -6,11 +6,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.interruptions import lines_of
 
+from cactus_decoding.integrations.llama_cpp import seats as seats_module
 from cactus_decoding.integrations.llama_cpp.answering import prompts_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
 from cactus_decoding.integrations.llama_cpp.request import read_completion
 from cactus_decoding.integrations.llama_cpp.seats import Seats
+from cactus_decoding.models.llama_cpp import passes
 from cactus_decoding.models.llama_cpp.context import Context
 from cactus_decoding.models.llama_cpp.passes import Cancelled
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
@@ -84,7 +87,36 @@ def test_those_that_leave_midway_change_nothing_for_the_rest(seats):
         for each in left:
             each.result(120)
     assert answer(together, REQUESTS[3]) == answer(alone, REQUESTS[3])
-    assert len(together._free) == 3
+    assert not any(map(together._is_held, together.pairs))
+
+
+@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interruption_at_any_line_loses_no_seat_and_stops_nobody_else(seats, every):
+    """Of two that are read together one is interrupted; the other is answered, or hears of it."""
+    both, bodies = seats(2, kept_prompts=2), [body | {"max_tokens": 3} for body in REQUESTS[:2]]
+    files = [passes.__file__, seats_module.__file__]
+    expected = [answer(seats(1), body) for body in bodies]
+
+    def other():
+        try:
+            return answer(both, bodies[1])
+        except RuntimeError as error:
+            return expected[1] if "was interrupted" in str(error) else error
+
+    with ThreadPoolExecutor(1) as pool:
+        strike, struck = 1, True
+        while struck:
+            beside = pool.submit(other)
+            try:
+                lines_of(lambda: answer(both, bodies[0]), files, strike)
+                struck = False
+            except KeyboardInterrupt:
+                strike += every
+            assert beside.result(60) == expected[1], strike
+            assert not any(map(both._is_held, both.pairs)), strike
+            assert (both._passes._responses, both._passes._waiting) == (set(), {}), strike
+            assert answer(both, bodies[0]) == expected[0], strike
+    assert strike > 40
 
 
 def test_a_conversation_comes_back_to_what_has_read_it_and_others_do_not_overwrite_it(seats):

@@ -61,7 +61,7 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--num-speculative-tokens", "tree:static=4.2"], "vLLM has removed tree attention, so num_speculative_tokens"),
         (
             ["--engine", "llama-cpp", "--num-speculative-tokens", "tree:static=4.2"],
-            "llama.cpp's batches take no attention mask, so num_speculative_tokens must be a number or auto",
+            "trees do not pay with llama.cpp on a CPU, so num_speculative_tokens must be a number or auto",
         ),
     ],
 )

@@ -12,7 +12,8 @@ from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
 from cactus_decoding.arguments.knobs import settings_of
-from cactus_decoding.arguments.values import check_integer, suggestion
+from cactus_decoding.arguments.sizes import kept_limits
+from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.generation.settings import DECODING, PARTS
 from cactus_decoding.integrations.llama_cpp.calls import CallProcessors
 
@@ -64,7 +65,7 @@ class CactusLlama(Llama):
         *,
         draft: str | Path | Drafter = "suffix",
         on_step: StepReader | None = None,
-        kept_prompts: int = 1,
+        kept_prompts: int | str = 1,
         **options: Any,
     ) -> None:
         from cactus_decoding.generation.metrics import Metrics
@@ -83,7 +84,8 @@ class CactusLlama(Llama):
         if isinstance(options.get("chat_handler"), (Llava15ChatHandler, MTMDChatHandler)):
             raise ValueError("CactusLlama reads no images, which this chat_handler puts into llama.cpp's cache")
         Request.from_dict(self._defaults | {"temperature": 0.0})
-        self._kept_prompts = check_integer("kept_prompts", kept_prompts, 0)
+        kept_limits(kept_prompts)
+        self._kept_prompts = kept_prompts
         # what a sliding window forgets cannot be rolled back to
         options.setdefault("swa_full", True)
         try:

@@ -36,13 +36,15 @@ def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: 
         return ModelDrafter(load_cached("draft", draft, "auto", target.device), target.vocabulary_size)
     settings = file.settings
     weights = GgufModel.load("draft", file.path, gpu_layers=settings.gpu_layers)
-    check_same_vocabulary(tokenizer, GgufTokenizer(weights), target.name, str(draft))
+    theirs = GgufTokenizer(weights)
+    if not tokenizer.has_all_tokens_of(theirs):  # or the difference is named
+        check_same_vocabulary(tokenizer, theirs, target.name, str(draft))
     size = settings.context_size or min(weights.trained_length, target.max_length)
     settings = replace(settings, context_size=size, threads=settings.threads or target.threads)
     return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size)
 
 
-def load_gguf_pair(file: GgufFile, draft: str | Path, kept_prompts: int) -> Pair:
+def load_gguf_pair(file: GgufFile, draft: str | Path, kept_prompts: int | str) -> Pair:
     """Load a file and what drafts for it; raises what `load_drafter` does."""
     target = LlamaCppModel.load("target", file)
     tokenizer = GgufTokenizer(target.model)

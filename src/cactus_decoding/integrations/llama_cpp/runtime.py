@@ -77,7 +77,7 @@ class Runtime:
         ValueError: for a model that cannot forget tokens, or what cannot draft for it.
     """
 
-    def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int) -> None:
+    def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> None:
         self._weights = GgufModel("target", llama.model_path, llama.model)
         tokenizer = GgufTokenizer(self._weights)
         self._text = CachedText(Context(self._weights, llama.ctx))

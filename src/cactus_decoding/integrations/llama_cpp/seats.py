@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
+from weakref import ref
 
+from cactus_decoding.arguments.sizes import kept_limits
 from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.generation.pair import Pair
+from cactus_decoding.generation.pair import Pair, Reservation
 from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel, side_by_side
 from cactus_decoding.models.llama_cpp.passes import Passes
@@ -26,18 +29,20 @@ class Seats:
 
     def __init__(self, pairs: list[Pair], passes: Passes | None = None) -> None:
         self.pairs, self._passes = pairs, passes
-        self._free, self._lock = list(pairs), threading.Lock()
+        # who holds a pair, as long as that is somebody: an interruption may lose it, but no pair
+        self._holders, self._lock = dict[int, ref[Reservation]](), threading.Lock()
+        self._used, self._uses = dict.fromkeys(map(id, pairs), 0), count(1)
         self._owners: dict[int, int | None] = {}  # of what pairs have read
 
     @classmethod
-    def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int) -> Seats:
+    def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int | str) -> Seats:
         """Load a file and what drafts for it.
 
         Args:
             file: the target's.
             draft: as for `load_pair`.
             parallel: how many responses may run at a time.
-            kept_prompts: how many texts stay read, over all of them.
+            kept_prompts: how many texts stay read, or the memory for their copies, over all of them.
 
         Raises:
             ValueError: for what cannot be loaded, or memory that does not suffice.
@@ -46,7 +51,8 @@ class Seats:
         if parallel == 1:
             return cls([pair])
         # those that are kept beside the ones in the caches are shared out; a text is looked for in every seat
-        kept = kept_prompts and 1 + max(kept_prompts - parallel, 0) // parallel
+        number, room = kept_limits(kept_prompts)
+        kept = number and 1 + max(number - parallel, 0) // parallel if room is None else f"{room // parallel}B"
         drafter, target = pair.drafter, pair.target
         draft_model = getattr(drafter, "model_cache", None)
         divided = [model for model in (draft_model, target) if isinstance(model, LlamaCppModel)]
@@ -69,11 +75,13 @@ class Seats:
         Raises:
             IndexError: where none is free.
         """
-        with self._lock:
-            mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in self._free]
-            chosen = self._free[mine.index(max(mine))]
-            self._free.remove(chosen)
-        try:
+        with Reservation() as held:
+            with self._lock:
+                free = [pair for pair in self.pairs if not self._is_held(pair)]
+                mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in free]
+                best = [pair for pair, worth in zip(free, mine, strict=True) if worth == max(mine)]
+                chosen = sorted(best, key=lambda pair: self._used[id(pair)])[0]
+                self._holders[id(chosen)], self._used[id(chosen)] = ref(held), next(self._uses)
             if self._owners.get(id(chosen)) != owner:
                 chosen.forget()
                 self._owners[id(chosen)] = owner
@@ -82,8 +90,10 @@ class Seats:
                     model.cancel_by(cancelled)
             with nullcontext() if self._passes is None else self._passes.response():
                 yield chosen
-        finally:
-            self._free.append(chosen)
+
+    def _is_held(self, pair: Pair) -> bool:
+        holder = self._holders[id(pair)]() if id(pair) in self._holders else None
+        return holder is not None and holder.active
 
 
 def _worth(pair: Pair, prompt_ids: list[int]) -> int:

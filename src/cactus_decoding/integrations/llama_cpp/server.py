@@ -7,11 +7,13 @@ model and its lock are globals of a module, and it has no limit on who waits.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from functools import partial
 from importlib import import_module
@@ -27,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.files.writing import as_json
+from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request as GenerationRequest
 from cactus_decoding.integrations.llama_cpp.answering import prompts_of
 from cactus_decoding.integrations.llama_cpp.completion import Completion
@@ -64,6 +67,8 @@ class LlamaServer:
         self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
         self._counting = threading.Lock()
         self._begun, self._running = int(time.time()), set[threading.Event]()
+        self._ready, self._preparing, self._stopping = Future[None](), threading.Lock(), threading.Event()
+        self._ready.set_running_or_notify_cancel()  # no request that leaves cancels it
 
     async def health(self, request: Request) -> Response:
         """Say that the server answers."""
@@ -87,16 +92,44 @@ class LlamaServer:
         owner = None if self._shared else request.scope.get(WHO)
         return StreamedResponse(self._answer(asked, cancelled, owner), kind, cancelled.set)
 
+    def get_ready(self, prepare: Callable[[Pair], None], failed: Callable[[], None]) -> None:
+        """Do what takes seconds and what requests wait for, in a thread of its own.
+
+        torch is imported, with which tokens are drawn; what writes conversations as prompts comes last.
+        """
+        gc.disable()  # what is imported stays
+        try:
+            import_module("torch")
+            with self._preparing:
+                if not self._stopping.is_set():
+                    with self._seats.take([], self._stopping) as pair:
+                        prepare(pair)
+            self._ready.set_result(None)
+        except Exception as error:
+            self._ready.set_exception(error)
+            return failed()
+        finally:
+            gc.enable()
+        import_module("transformers.utils.chat_template_utils")
+
     def stop(self) -> None:
-        """End what runs."""
-        for event in list(self._running):
+        """End what runs; raise `ValueError` where the server could never answer."""
+        for event in [self._stopping, *self._running]:
             event.set()
+        with self._preparing:  # models must not be freed before they are left
+            error = self._ready.exception() if self._ready.done() else None
+        if error is not None and not isinstance(error, Cancelled):
+            raise ValueError(f"the server cannot answer: {type(error).__name__}: {error}") from error
 
     async def _answer(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> AsyncGenerator[bytes]:
         """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
         with self.queue.join() as place:
             async for _ in place.ahead():
                 pass
+            try:
+                await asyncio.wrap_future(self._ready)
+            except Exception as error:
+                raise HTTPException(503, "the server could not get ready, and stops") from error
             begun = False
             try:
                 async with aclosing(self._run(partial(self._parts, asked, cancelled, owner), cancelled)) as parts:
@@ -177,7 +210,12 @@ class LlamaServer:
 
 
 def serve(
-    server: LlamaServer, host: str, listening: socket.socket, keys: Sequence[str], announce: Callable[[str], None]
+    server: LlamaServer,
+    host: str,
+    listening: socket.socket,
+    keys: Sequence[str],
+    announce: Callable[[str], None],
+    prepare: Callable[[Pair], None],
 ) -> None:
     """Serve until Ctrl-C.
 
@@ -187,16 +225,21 @@ def serve(
         listening: from `listen`.
         keys: of which requests must bring one; none, for all.
         announce: takes the server's address.
+        prepare: what to do with models before requests, and after the server answers that it is there.
+
+    Raises:
+        ValueError: where that fails.
     """
     announce(address_of(host, listening))
-    # what writes conversations as prompts takes a second to import, which need not be of the first one's time, nor of
-    # that until the server answers
-    writing = threading.Timer(0.5, import_module, ("transformers.utils.chat_template_utils",))
-    writing.daemon = True
-    writing.start()
+    running = server_of(server.application(names_of(host), keys))
+    # that it is there is answered first
+    timer = threading.Timer(0.2, server.get_ready, (prepare, partial(setattr, running, "should_exit", True)))
+    timer.daemon = True
+    timer.start()
     try:
-        server_of(server.application(names_of(host), keys)).run(sockets=[listening])
+        running.run(sockets=[listening])
     finally:
+        timer.cancel()
         server.stop()
 
 

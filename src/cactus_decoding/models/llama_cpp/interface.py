@@ -65,3 +65,15 @@ def reason(errors: list[str]) -> str:
     if not errors:
         return "llama.cpp does not say why"
     return re.sub(r"^(\w+: )+|error loading model: ", "", " ".join(errors[0].split()))
+
+
+def states_go_back(release: str) -> bool:
+    """Say whether llama.cpp itself takes recurrent states back as it says.
+
+    Where releases before 0.3.36 of llama-cpp-python do, tokens of Qwen3.5's kind do not follow the rule's law.
+
+    Example:
+        >>> states_go_back("0.3.35"), states_go_back("0.3.36")
+        (False, True)
+    """
+    return tuple(int(each) for each in release.split(".")[:3]) >= (0, 3, 36)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,8 +184,7 @@ class Words(NamedTuple):
 def words(vocab: int, size: int) -> Words:
     """Describe a vocabulary."""
     lib = library()
-    attribute = lib.llama_vocab_get_attr
-    attributes = [attribute(vocab, i) for i in range(size)]
+    attributes = list(map(lib.llama_vocab_get_attr, repeat(vocab), range(size)))
     special, unused = ([i for i, each in enumerate(attributes) if each & of] for of in (_SPECIAL, _UNUSED))
     ends = (int(lib.llama_vocab_eos(vocab)), int(lib.llama_vocab_bos(vocab)))
     eos, bos = (None if each < 0 else each for each in ends)
@@ -193,13 +193,12 @@ def words(vocab: int, size: int) -> Words:
 
 def end_tokens(vocab: int, size: int) -> list[int]:
     """Return the tokens that end a generation."""
-    return [i for i in range(size) if library().llama_vocab_is_eog(vocab, i)]
+    return [*compress(range(size), map(library().llama_vocab_is_eog, repeat(vocab), range(size)))]
 
 
-def token_texts(vocab: int, size: int) -> list[str]:
+def token_texts(vocab: int, size: int) -> list[bytes]:
     """Return what a vocabulary calls its tokens."""
-    text = library().llama_vocab_get_text
-    return [text(vocab, i).decode(errors="replace") for i in range(size)]
+    return list(map(library().llama_vocab_get_text, repeat(vocab), range(size)))
 
 
 def token_piece(vocab: int, token: int) -> bytes:

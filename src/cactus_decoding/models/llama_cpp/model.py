@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.models.base import BaseCachedModel, Forward
 from cactus_decoding.models.llama_cpp.context import Context
+from cactus_decoding.models.llama_cpp.interface import states_go_back
 from cactus_decoding.models.llama_cpp.library import offloads
 from cactus_decoding.models.llama_cpp.passes import CachedText, Passes
 from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
@@ -20,7 +22,7 @@ from cactus_decoding.models.recurrent import RecurrentForward
 
 _UNDONE = 8
 """Each is a copy of the state, of the size of which is all that a recurrent model keeps."""
-_CHAINS = "GGUF files are read as chains: llama.cpp's batches take no mask, so trees cannot be read"
+_CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 
 class LlamaCppModel(BaseCachedModel):
@@ -52,7 +54,6 @@ class LlamaCppModel(BaseCachedModel):
     ) -> None:
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
-        self.device = torch.device("cpu")
         self._text = text or CachedText(Context.make(model, self.settings, undone=self.undone))
         self.use_threads(self._text.threads)
 
@@ -62,10 +63,17 @@ class LlamaCppModel(BaseCachedModel):
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
 
+    @cached_property
+    def device(self) -> torch.device:  # type: ignore[override]  # made when it is asked for
+        """The CPU."""
+        return torch.device("cpu")
+
     @property
     def undone(self) -> int:
         """How many rejected tokens llama.cpp itself should be able to take back; a draft reads one by one."""
-        return _UNDONE if self.copies and self.model.recurrent else 0
+        from llama_cpp import __version__
+
+        return _UNDONE if self.copies and self.model.recurrent and states_go_back(__version__) else 0
 
     def cancel_by(self, event: threading.Event | None) -> None:
         """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""

@@ -42,8 +42,7 @@ class _Job:
 
     def took(self, count: int, rows: Tensor) -> None:
         """Hear that they were read."""
-        self._read += count
-        self.rows.append(rows)
+        self._read, self.rows = self._read + count, [*self.rows, rows]
 
 
 class Passes:
@@ -58,72 +57,85 @@ class Passes:
 
     def __init__(self, contexts: Sequence[Context]) -> None:
         self._contexts, self._changed = list(contexts), threading.Condition()
-        self._responses, self._waiting, self._reading = 0, list[_Job](), False
+        # by thread: whatever interrupts one, it clears up what it finds of its own
+        self._responses, self._waiting = set[int](), dict[int, _Job]()
+        self._reader, self._read = None, list[_Job]()
+
+    _reader: int | None
 
     @contextmanager
     def response(self) -> Iterator[None]:
         """Take part, in the thread that does."""
-        with self._changed:
-            self._responses += 1
         try:
-            yield
-        finally:
-            with self._changed:
-                self._responses -= 1
-                self._changed.notify_all()
+            try:
+                with self._changed:
+                    self._responses.add(threading.get_ident())
+                yield
+            finally:
+                self._leave(ends=True)
+        finally:  # again, as that may be interrupted
+            self._leave(ends=True)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Have the contexts between two passes."""
+        self._leave()
         with self._changed:
-            while self._reading:
+            while self._reader is not None:
                 self._changed.wait()
             yield
 
     def read(self, context: Context, portion: Portion, check: Callable[[], None]) -> Tensor:
         """Return the logits of a portion, in memory of its own; ``check`` may end the wait by raising."""
-        job = _Job(context, portion)
-        with self._changed:
-            self._waiting.append(job)
-            try:
-                while job.left:
-                    check()
-                    if self._reading or len(self._waiting) < self._responses:
+        job, me = _Job(context, portion), threading.get_ident()
+        try:
+            with self._changed:
+                self._waiting[me] = job
+            while True:
+                with self._changed:
+                    while job.left and (self._reader is not None or len(self._waiting) < len(self._responses)):
                         self._changed.wait()
-                    else:
-                        self._pass()
-            finally:
-                if job in self._waiting:
-                    self._waiting.remove(job)
+                        check()
+                    if not job.left:
+                        break
+                    context = min((each.context for each in self._waiting.values()), key=self._contexts.index)
+                    jobs = [each for each in self._waiting.values() if each.context is context]
+                    self._read, self._reader = sorted(jobs, key=lambda each: each.portion.sequence), me
+                self._pass(context, self._read)
+        finally:
+            self._leave()
         if job.error is not None:
             raise job.error
         return torch.cat(job.rows)
 
-    def _pass(self) -> None:
+    def _pass(self, context: Context, jobs: list[_Job]) -> None:
         """Read what those wait for whose context comes first; the lock is left to others meanwhile."""
-        context = min((job.context for job in self._waiting), key=self._contexts.index)
-        jobs = [job for job in self._waiting if job.context is context]
-        jobs.sort(key=lambda job: job.portion.sequence)
         counts = shares([job.left for job in jobs], min(_PASS, context.batch_size))
         portions = [job.next(count) for job, count in zip(jobs, counts, strict=True)]
-        self._reading = True
-        self._changed.release()
         try:
             read = context.read(portions).clone().split([portion.rows for portion in portions])
-            error = None
-        except Exception as raised:  # each of them hears of it
-            read, error = (), raised
-        finally:
-            self._changed.acquire()
-            self._reading = False
+        except Exception as error:
+            return self._leave(str(error))
+        with self._changed:
+            for job, count, rows in zip(jobs, counts, read, strict=True):
+                job.took(count, rows)
+            self._waiting = {thread: each for thread, each in self._waiting.items() if each.left}
+            self._read, self._reader = [], None
             self._changed.notify_all()
-        for place, (job, count) in enumerate(zip(jobs, counts, strict=True)):
-            if error is not None:
-                job.error = RuntimeError(str(error))
-            else:
-                job.took(count, read[place])
-            if not job.left and job in self._waiting:  # it may have been cancelled meanwhile
-                self._waiting.remove(job)
+
+    def _leave(self, error: str = "the response that read for others was interrupted", *, ends: bool = False) -> None:
+        """Clear up what a thread that waits and reads no more has left; who was in its pass hears of it."""
+        me = threading.get_ident()
+        with self._changed:
+            if self._reader == me:
+                for job in self._read:
+                    job.error = RuntimeError(error)
+                self._waiting = {thread: each for thread, each in self._waiting.items() if each.left}
+                self._read, self._reader = [], None
+            self._waiting.pop(me, None)
+            if ends:
+                self._responses.discard(me)
+            self._changed.notify_all()
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:

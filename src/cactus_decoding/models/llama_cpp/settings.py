@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -38,11 +39,29 @@ class LlamaCppSettings:
         check_knobs(self)
 
 
+def usual_threads() -> int:
+    """Return how many threads torch would take, as a rule, for whom nobody waits here.
+
+    They are ``OMP_NUM_THREADS``, or the cores that the process may use, of which two processors may be one.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if given.isdecimal() and int(given):
+        return int(given)
+    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    files = [Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") for number in ours]
+    return len({each.read_text() if each.exists() else each for each in files})
+
+
 class GgufFile(NamedTuple):
     """A model's file, or the first of several, and how to run it."""
 
     path: Path
     settings: LlamaCppSettings
+
+    def with_threads(self, count: int | None) -> GgufFile:
+        """Return the same with so many threads, or as many as is usual, where its own settings say nothing."""
+        threads = self.settings.threads or count or usual_threads()
+        return self._replace(settings=replace(self.settings, threads=threads))
 
 
 def parse_gguf(name: str | Path) -> GgufFile | None:

@@ -65,10 +65,15 @@ class GgufTokenizer:
         part = self._model.part
         numbers = range(len(self)) if part is None else part.token_ids.tolist()
         return {
-            text: number
+            text.decode(errors="replace"): number
             for i, (text, number) in enumerate(zip(self._texts, numbers, strict=True))
             if i not in self._unused
         }
+
+    def has_all_tokens_of(self, other: GgufTokenizer) -> bool:
+        """Say whether all tokens are the same, without naming them: False where that takes `get_vocab` to tell."""
+        partial = self.is_partial or other.is_partial
+        return not partial and self._unused == other._unused and self._texts == other._texts
 
     @property
     def is_partial(self) -> bool:
@@ -77,17 +82,17 @@ class GgufTokenizer:
 
     def convert_ids_to_tokens(self, token_id: int) -> str:
         """Return what the vocabulary calls a token."""
-        return self._texts[token_id]
+        return self._texts[token_id].decode(errors="replace")
 
     @property
     def eos_token(self) -> str | None:
         """The text of the token that ends a text."""
-        return None if self.eos_token_id is None else self._texts[self.eos_token_id]
+        return None if self.eos_token_id is None else self.convert_ids_to_tokens(self.eos_token_id)
 
     @property
     def bos_token(self) -> str | None:
         """The text of the token that begins a text."""
-        return None if self.bos_token_id is None else self._texts[self.bos_token_id]
+        return None if self.bos_token_id is None else self.convert_ids_to_tokens(self.bos_token_id)
 
     @property
     def chat_template(self) -> str | None:
@@ -127,7 +132,7 @@ class GgufTokenizer:
         return str(rendered[0])
 
     @cached_property
-    def _texts(self) -> list[str]:
+    def _texts(self) -> list[bytes]:
         return library.token_texts(self._model.vocab, len(self))
 
     def piece(self, token_id: int) -> bytes:

@@ -114,12 +114,13 @@ class Page {
   async generate() {
     if (this.leaving) return;
     this.leaving = new AbortController();
+    const request = { ...this.settings.request(this.rules), after: this.last };
     this.run = null;
     this.busy(true);
     byId("problem").hidden = true;
     this.say("Sending…");
     try {
-      await generate(this.settings.request(this.rules), (event) => this.take(event), this.leaving.signal);
+      await generate(request, (event) => this.take(event), this.leaving.signal);
       if (!this.ended) this.fail("The connection to the server was lost.");
     } catch (error) {
       if (error.name === "AbortError") this.say("Stopped.");
@@ -147,7 +148,7 @@ class Page {
   }
 
   start({ run, seed, sessions }) {
-    this.run = run;
+    this.run = this.last = run; // the next one reads on behind what this one has read
     this.say(`Generating, seed ${seed}…`);
     byId("welcome").hidden = true;
     byId("parting").hidden = true;

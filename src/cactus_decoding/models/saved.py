@@ -1,0 +1,66 @@
+"""Copies of caches, and the room that they have together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+_ORDER = count()
+
+
+@dataclass(frozen=True)
+class SavedText:
+    """A copy of a cache: the tokens that it holds, and its state as `Forward.save` returned it."""
+
+    token_ids: list[int]
+    state: Any
+    saved: int = field(default_factory=lambda: next(_ORDER))
+
+
+class Saving(Protocol):
+    """A cache of which there are copies, the one that was used last as the last."""
+
+    saved: list[SavedText]
+
+
+class SavedRoom:
+    """Memory that copies of several caches share.
+
+    Args:
+        max_bytes: of all of them.
+        caches: whose copies they are.
+    """
+
+    def __init__(self, max_bytes: int, caches: Sequence[Saving]) -> None:
+        self._max_bytes, self._caches = max_bytes, caches
+
+    def trim(self) -> None:
+        """Forget copies until the others fit, those that were used longest ago first."""
+        copies = [(each.saved, num_bytes(each.state)) for cache in self._caches for each in cache.saved]
+        left = sum(size for _, size in copies)
+        for oldest, size in sorted(copies):
+            if left <= self._max_bytes:
+                return
+            left -= size
+            for cache in self._caches:
+                cache.saved = [each for each in cache.saved if each.saved != oldest]
+
+
+def num_bytes(state: Any) -> int:
+    """Return the memory of all arrays and tensors in a state.
+
+    Example:
+        >>> import numpy as np
+        >>> num_bytes(([np.zeros(3), {"state": np.zeros((2, 2))}], 5))
+        56
+    """
+    if hasattr(state, "nbytes"):
+        return int(state.nbytes)
+    if isinstance(state, Mapping):
+        return sum(map(num_bytes, state.values()))
+    if isinstance(state, (list, tuple)):
+        return sum(map(num_bytes, state))
+    # transformers' caches, and their layers
+    return num_bytes(vars(state)) if type(state).__module__ == "transformers.cache_utils" else 0
