@@ -20,7 +20,8 @@ class Fuzzy(Gated):
     .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
 
     A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` its KL.
-    Elsewhere the published code draws from q outright; the lossless test emits the same q, and accepts more.
+    Elsewhere the published code draws from q outright, which is ``closed=draw``: the lossless test emits the same q, and
+    accepts more, but at a threshold of 0 only its tokens are those of lossless sampling, and only it works in vLLM.
 
     Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
     and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
@@ -32,6 +33,7 @@ class Fuzzy(Gated):
         divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
         top: D is that of the target's so many likeliest tokens (ties count as equally high) and of all others as one;
             0 for each by itself.
+        closed: whether tokens are verified losslessly where D is not below the threshold, or drawn from q.
 
     Example:
         >>> import torch
@@ -50,6 +52,9 @@ class Fuzzy(Gated):
         Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
     ] = "js"
     top: Annotated[int, Knob("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
+    closed: Annotated[
+        Literal["verify", "draw"], Knob("elsewhere verify losslessly, or draw from the target as published code does")
+    ] = "verify"
 
     name = "fuzzy"
     title = "Fuzzy"
@@ -68,6 +73,12 @@ class Fuzzy(Gated):
     )
     recovers_from_relaxed_target = True
     scalable = ("threshold",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.closed == "draw":
+            self._say(draws_where_closed=True)
+            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         if self.top:

@@ -27,12 +27,14 @@ def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_
 class Gated(Rule):
     """A rule that emits the draft's row p where its gate is open, and q elsewhere.
 
-    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours.
+    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours. One that
+    draws where it is closed rejects every token there: h = 0, and an infinite s.
     """
 
     never_stricter_than_lossless = True
     needs_support_only = True
     needs_whole_draft_row = True
+    draws_where_closed: bool = False
 
     @abstractmethod
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
@@ -43,10 +45,13 @@ class Gated(Rule):
         q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
         opened = on_rows(self._opens, target_probs, draft_probs, token_ids)
         opened = opened if draft_probs is None else opened.unsqueeze(-1)
-        return Verdict(torch.where(opened & (q > 0), p, q), torch.ones_like(q))
+        one, kept = torch.ones_like(q), torch.where(opened & (q > 0), p, 0.0 if self.draws_where_closed else q)
+        return Verdict(kept, torch.where(opened, one, math.inf) if self.draws_where_closed else one)
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the row that is emitted, in float64."""
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
+        """Return the row that is emitted, in float64; None where no test by it emits that, but a draw."""
+        if self.draws_where_closed:
+            return None
         opened = on_rows(self._opens, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
         given_back = Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs)
         return torch.where(opened, given_back, target_probs.double())
