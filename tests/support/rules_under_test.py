@@ -62,12 +62,16 @@ SPELLINGS = (
     "token_cascade:alpha=0.6",
     "token_cascade:alpha=0.2,version=v2",
     "token_cascade:alpha=0.1,version=v1",
+    "token_cascade:alpha=0.6,coupling=paper",
+    "token_cascade:alpha=0.2,version=v2,coupling=paper",
+    "token_cascade:alpha=0.1,version=v1,coupling=paper",
     "fuzzy:threshold=0",
     "fuzzy:threshold=0.1",
     "fuzzy:threshold=0.1,divergence=js_code",
     "fuzzy:threshold=0.5,divergence=kl",
     "fuzzy:threshold=0.4,divergence=tv",
     "fuzzy:threshold=0.05,top=1",
+    "fuzzy:threshold=0.1,closed=draw",
     "kl_gate:threshold=0",
     "kl_gate:threshold=0.5",
     "big_little:rollback=0",
@@ -83,6 +87,7 @@ NEVER_STRICTER_THAN_LOSSLESS = tuple(
     for text in SPELLINGS
     if text.partition(":")[0]
     in ("lossless", "cactus", "ensemble", "lenience", "clamped", "cascade", "fuzzy", "kl_gate")
+    and "closed=draw" not in text
 )
 
 # Limits at which a rule must be lossless token for token.
@@ -100,6 +105,7 @@ LOSSLESS_LIMITS = (
     "token_cascade:alpha=-2",
     "token_cascade:alpha=-2,version=v1",
     "token_cascade:alpha=-2,version=v2",
+    "token_cascade:alpha=-2,coupling=paper",
     "fuzzy:threshold=0",
     "fuzzy:threshold=0,divergence=js_code",
     "fuzzy:threshold=0,divergence=kl",
@@ -178,6 +184,8 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
         case "typical":
             entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
             return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite
+        case "fuzzy" if rule.closed == "draw" and not gate_is_open(rule, q.tolist(), p.tolist()):
+            return torch.zeros_like(q), infinite
         case "cascade" | "fuzzy" | "kl_gate":
             return torch.where(q > 0, p, 0.0) if gate_is_open(rule, q.tolist(), p.tolist()) else q, one
         case "token_cascade":
@@ -187,6 +195,8 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
                 "v2": q >= best - rule.alpha,
                 "v3": q >= best - best * rule.alpha,
             }[rule.version] & (q > 0)
+            if rule.coupling == "paper":
+                return torch.where(passing, p, 0) + (1 - p[passing].sum()) * q, one
             return (passing.double(), infinite) if passing.any() else (q, one)
         case _:
             assert rule.name == "top_k"

@@ -118,8 +118,8 @@ class Request:
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        window, default = getattr(read_scheme(self.verification)[1], "window", 0), NUM_SPECULATIVE_TOKENS
-        default += 0 if window < default else window
+        room, default = getattr(read_scheme(self.verification)[1], "room", 0), NUM_SPECULATIVE_TOKENS
+        default += 0 if room < default else room
         proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
         tree = proposals if isinstance(proposals, TreeShape) else None
         length = proposals if tree is None else FixedLength(tree.max_draft_tokens)

@@ -35,10 +35,10 @@ def check_scheme(
             f"relaxation policy, but the rule is {rule}"
         )
     proposals = length.max_draft_tokens
-    if isinstance(knobs, FlyKnobs) and 0 < proposals <= knobs.window and knobs.threshold < math.inf:
+    if isinstance(knobs, FlyKnobs) and 0 < proposals <= knobs.room and knobs.threshold < math.inf:
         raise ValueError(
-            f"{what} would relax nothing: {knobs.window} proposals must follow one that is kept, but "
-            f"num_speculative_tokens is {proposals}: give at least {knobs.window + 1}, or a smaller window"
+            f"{what} would overrule nothing: {knobs.room} proposals must follow one that is kept, but "
+            f"num_speculative_tokens is {proposals}: give at least {knobs.room + 1}, or a smaller window"
         )
     if scheme.needs_rows:
         check_relaxed_target(rule, what)

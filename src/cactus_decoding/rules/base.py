@@ -60,8 +60,8 @@ class Rule(ABC):
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
             that the drafted token was tested against, and beside a deterministic draft h depends on q(n) alone, so that
             an engine which knows h and p can follow the rule.
-        needs_relaxed_target: it emits the rows h of `relaxed_target`, accepts with h(n), and recovers from h - p, but h is
-            no function of q alone, so that what verifies by its numbers must ask for these rows (`followed`).
+        needs_relaxed_target: it emits the rows h of `relaxed_target`, accepts with h(n), and recovers from h - p, but h
+            is no function of q alone, so that what verifies by its numbers must ask for these rows (`followed`).
         scalable: the knobs of which 0 is lossless and more is looser.
         lifts_one_token: that h lifts the drafted token and keeps the target's proportions everywhere else.
         needs_place: what judges is what `placed` returns: it depends on where a position stands, or on its raw logits.

@@ -20,8 +20,8 @@ class Fuzzy(Gated):
     .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
 
     A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` its KL.
-    Elsewhere the published code draws from q outright, which is ``closed=draw``: the lossless test emits the same q, and
-    accepts more, but at a threshold of 0 only its tokens are those of lossless sampling, and only it works in vLLM.
+    Elsewhere the published code draws from q outright, ``closed=draw``. The lossless test emits the same q, but accepts
+    more, gives the tokens of lossless sampling at a threshold of 0, and works in vLLM.
 
     Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
     and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows

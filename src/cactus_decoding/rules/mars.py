@@ -58,7 +58,7 @@ class Mars(Rule):
         self._say(needs_place=self.logits == "raw")
 
     def placed(self, remaining: int, greatest_logit: float) -> Rule:
-        """Return the rule with the margin to which raw logits come: z(2) > ratio z(1) is z(1) - z(2) < (1 - ratio) z(1).
+        """Return the margin that raw logits come to: z(2) > ratio z(1) where z(1) - z(2) < (1 - ratio) z(1).
 
         >>> round(Mars(ratio=0.75, logits="raw").placed(1, 4.0).margin, 12)
         1.0

@@ -22,8 +22,8 @@ class TokenCascade(Rule):
         q(n) \ge (1 - \alpha) \max q \ (\text{v3})
 
     What is emitted is p on the accepted tokens A, and q times the draft's mass outside of A: exactly the row of the
-    paper. Its coupling, ``coupling=paper``, keeps min(p, h) of the other tokens too, where else the rule draws anew; the
-    law is the same, and more is accepted. Where no token is accepted, the test is the lossless one.
+    paper. Its coupling, ``coupling=paper``, keeps min(p, h) of the other tokens too, where else the rule draws anew: by
+    the same law it accepts more. Where no token is accepted, the test is the lossless one.
 
     Source: Narasimhan et al. (arXiv 2405.19261), equations 13 to 15 by the numbers of their notebook, which asks rows
     from before temperature; this asks those that are sampled from.
@@ -77,10 +77,10 @@ class TokenCascade(Rule):
 
     def _emitted(self, q: Tensor, p: Tensor) -> Tensor:
         kept = torch.where(self._accepted(q, p), p, 0.0)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * q
+        return kept + (1 - kept.sum(-1, keepdim=True)).clamp(min=0) * q
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return the row that is emitted, in float64, by the paper's coupling; else None, as no test by it emits that."""
+        """Return the row that is emitted, in float64, by the paper's coupling; else None: no test emits that."""
         if self.coupling == "draw":
             return None
         return on_rows(self._emitted, target_probs, draft_probs, torch.empty(0))
