@@ -41,13 +41,23 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
     "`fly`": ({"sampling": GREEDY, "verification": "fly"}, "FLy: 10.9 to 12.4 tokens a step, score kept to 99 %"),
     "`fly:threshold=0`": ({"sampling": GREEDY, "verification": "fly:threshold=0"}, "to 12.8, score kept to 97.7 %"),
     "`fly:window=1`": ({"sampling": GREEDY, "verification": "fly:window=1"}, "(without a window: to 15.6, 93.7 %)"),
-    "`mars:ratio=0.9`": ({"sampling": GREEDY, "rule": "mars:ratio=0.9"}, "MARS: 5.6 to 7.2 tokens a step"),
+    "`fly:window=5,behind=6`": ({"sampling": GREEDY, "verification": "fly:window=5,behind=6"}, "(its code's counts)"),
+    "`mars:ratio=0.9,logits=raw`": (
+        {"sampling": GREEDY, "rule": "mars:ratio=0.9,logits=raw"}, "MARS: 5.6 to 7.2 tokens a step"),
+    "`mars:ratio=0.9`": ({"sampling": GREEDY, "rule": "mars:ratio=0.9"}, "(logits from their mean)"),
     "`relaxed_greedy:margin=2`, 8 nats, 2 a step": (
         {"sampling": GREEDY, "rule": "relaxed_greedy:margin=2", "budget": ASD}, "ASD: 3.9 to 4.2 accepted a step"),
+    "`relaxed_greedy:margin=0.25,per=remaining`, the same": (
+        {"sampling": GREEDY, "rule": "relaxed_greedy:margin=0.25,per=remaining", "budget": ASD}, "(ASD's margin)"),
     "`big_little:rollback=5`": (
         {"sampling": GREEDY, "rule": "big_little:rollback=5"}, "BiLD: up to 2.1 times as fast, little lost"),
+    "`big_little:rollback=5`, drafts by `confidence:threshold=0.6,unsure=discard`": (
+        {"sampling": GREEDY, "rule": "big_little:rollback=5",
+         "num_speculative_tokens": "confidence:max_draft_tokens=12,threshold=0.6,unsure=discard"}, "(with its fallback)"),
     "lossless": ({"sampling": SAMPLED}, ""),
     "`fly`, sampling": ({"sampling": SAMPLED, "verification": "fly"}, "(vLLM's)"),
+    "`fly:window=5,behind=6,test=draws`, sampling": (
+        {"sampling": SAMPLED, "verification": "fly:window=5,behind=6,test=draws"}, "(its code's)"),
     "`lenience:lenience=0.5`": ({"sampling": SAMPLED, "rule": "lenience:lenience=0.5"}, "to compare cascades with"),
     **{
         f"`{rule}`": ({"sampling": SAMPLED, "rule": rule}, says)
@@ -58,7 +68,9 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
             "token_cascade:alpha=0.1,version=v1": "",
             "token_cascade:alpha=0.1,version=v2": "",
             "token_cascade:alpha=0.5": "cascades: V3 the best of all",
+            "token_cascade:alpha=0.5,coupling=paper": "(its coupling)",
             "fuzzy:threshold=0.3": "fuzzy: faster, some 2 points lost",
+            "fuzzy:threshold=0.3,divergence=js_code,closed=draw": "(its code's)",
             "kl_gate:threshold=0.5": "KL gate: 10.6 to 17.4 tokens a step, some 2 points lost",
         }.items()
     },
@@ -71,7 +83,7 @@ COUNTS = ("right", "tokens", "steps", "accepted", "relaxed", "regret")
 
 def answered(pair: Pair, task: Task, problems: int, settings: dict[str, Any], proposals: int) -> dict[str, list[float]]:
     """Return the counts of the answer to each of the first problems."""
-    request = Request(num_speculative_tokens=proposals, stop=task.stop, **settings)
+    request = Request(**({"num_speculative_tokens": proposals, "stop": task.stop} | settings))
     found: dict[str, list[float]] = {name: [] for name in COUNTS}
     for place, problem in enumerate(task.problems[:problems]):
         response, regret = stream(pair, problem.prompt, replace(request, seed=seed_of(0, place))), 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ from cactus_decoding import Request, audit
 from cactus_decoding.auditing import judge_every_token
 from cactus_decoding.rules import Cascade, Fuzzy, KLGate, Rule, TokenCascade
 from cactus_decoding.rules.base import EmittedRows
+from cactus_decoding.rules.gate import on_rows
 
 EXACT = 1e-12
 GENERATOR = torch.Generator().manual_seed(0)
@@ -149,6 +151,27 @@ def test_where_the_gate_is_closed_published_code_draws_and_emits_the_same() -> N
         Request(rule=drawn, verification="block")
 
 
+@pytest.mark.parametrize("rule", [*OPEN[:-1], TokenCascade(0.3), TokenCascade(0.1, "v1")], ids=str)
+def test_a_temperature_is_taken_back_before_rows_are_compared(rule: Rule) -> None:
+    tempered = [(rows.log() / 0.5).softmax(-1) for rows in (TARGET, DRAFT)]
+    there, wrong = replace(rule, temperature=0.5), replace(rule, temperature=2.0)  # type: ignore[type-var]
+    if isinstance(rule, TokenCascade):
+        kept = [judge_every_token(each, *rows).relaxed_prob == 1 for each, rows in (
+            (rule, (TARGET, DRAFT)), (there, tempered), (rule, tempered), (wrong, tempered))]  # fmt: skip
+    else:
+        kept = [on_rows(each._is_open, *rows, torch.empty(0)) for each, rows in (
+            (rule, (TARGET, DRAFT)), (there, tempered), (rule, tempered), (wrong, tempered))]  # fmt: skip
+    before, taken_back, not_taken, other = kept
+    assert torch.equal(before, taken_back)
+    assert not torch.equal(before, not_taken)
+    assert not torch.equal(before, other)
+
+
+def test_a_gate_on_other_rows_says_that_it_needs_the_whole_row() -> None:
+    assert Fuzzy(0.1).recovers_from_relaxed_target
+    assert not Fuzzy(0.1, temperature=0.5).recovers_from_relaxed_target
+
+
 def test_figures_of_published_variants_that_pages_name() -> None:
     rows = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5], [0.5, 0.3, 0.2]], dtype=torch.float64)
     q, p, draft = rows
@@ -164,6 +187,9 @@ def test_figures_of_published_variants_that_pages_name() -> None:
         (0.49, draft, False),
     ):
         assert Cascade(alpha, "chow").relaxed_target(q, row).equal(row) is follows
+    for alpha, follows in ((0.5, True), (0.49, False)):
+        taken_back = Cascade(alpha, "chow", temperature=0.5)
+        assert taken_back.relaxed_target(q, tempered).equal(tempered) is follows
 
 
 @pytest.mark.parametrize(

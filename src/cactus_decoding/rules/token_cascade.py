@@ -10,7 +10,7 @@ from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.rules.base import Preset, Rule, probability_of
 from cactus_decoding.rules.family import Family, round_to
-from cactus_decoding.rules.gate import on_rows
+from cactus_decoding.rules.gate import BEFORE, before_temperature, on_rows
 from cactus_decoding.types import Verdict
 
 
@@ -26,12 +26,13 @@ class TokenCascade(Rule):
     the same law it accepts more. Where no token is accepted, the test is the lossless one.
 
     Source: Narasimhan et al. (arXiv 2405.19261), equations 13 to 15 by the numbers of their notebook, which asks rows
-    from before temperature; this asks those that are sampled from.
+    from before temperature: give it as ``temperature``.
 
     Attributes:
         alpha: the larger, the more tokens are accepted; in [-2, 100]. -2 accepts none and is lossless, and so is what
             is below 0 by v2 and v3. At 0 these accept the most likely token.
         version: ``v1``, ``v2`` or ``v3``.
+        temperature: that of the request, to ask rows from before it; of what truncation left.
         coupling: ``draw`` anew after a rejection, or what the ``paper`` does.
 
     Example:
@@ -48,6 +49,7 @@ class TokenCascade(Rule):
     coupling: Annotated[
         Literal["draw", "paper"], Knob("draw other tokens from the target, or keep what the row that is emitted allows")
     ] = "draw"
+    temperature: Annotated[float, BEFORE] = 1.0
 
     name = "token_cascade"
     title = "Token-specific cascade"
@@ -71,6 +73,7 @@ class TokenCascade(Rule):
         self._say(needs_relaxed_target=self.coupling == "paper")
 
     def _accepted(self, q: Tensor, p: Tensor) -> Tensor:
+        q, p = (before_temperature(rows, self.temperature) for rows in (q, p))
         floor = q.amax(-1, keepdim=True)
         floor = floor * (1 - self.alpha) if self.version == "v3" else floor - self.alpha
         return ((p if self.version == "v1" else q) >= floor) & (q > 0)

@@ -19,8 +19,8 @@ class ConfidenceStop(FixedLength):
     them. The token drawn from the unsure row stays proposed: dropping it for being unlikely would change the law of the
     draft. Drafters without rows count as sure.
 
-    By ``unsure=discard`` the draft ends before that row: no token is drawn from it, so none is dropped, and the target writes
-    that one, as in the fallback of the Big Little decoder (arXiv 2302.07863).
+    By ``unsure=discard`` the draft ends before that row: no token is drawn from it, so none is dropped, and the target
+    writes that one, as in the fallback of the Big Little decoder (arXiv 2302.07863).
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
