@@ -53,7 +53,7 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"sampling": GREEDY, "rule": "big_little:rollback=5"}, "BiLD: up to 2.1 times as fast, little lost"),
     "`big_little:rollback=5`, drafts by `confidence:threshold=0.6,unsure=discard`": (
         {"sampling": GREEDY, "rule": "big_little:rollback=5",
-         "num_speculative_tokens": "confidence:max_draft_tokens=12,threshold=0.6,unsure=discard"}, "(with its fallback)"),
+         "num_speculative_tokens": "confidence:max_draft_tokens=12,threshold=0.6,unsure=discard"}, "(its fallback)"),
     "lossless": ({"sampling": SAMPLED}, ""),
     "`fly`, sampling": ({"sampling": SAMPLED, "verification": "fly"}, "(vLLM's)"),
     "`fly:window=5,behind=6,test=draws`, sampling": (
