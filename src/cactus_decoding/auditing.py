@@ -9,7 +9,7 @@ from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.divergences.ratio_order import count_up_to, sums_from
 from cactus_decoding.divergences.rows import kl_of_rows, normalised, without
 from cactus_decoding.rules import as_rule
-from cactus_decoding.rules.base import EmittedRows, Rule, relaxed_target_beside
+from cactus_decoding.rules.base import EmittedRows, Rule, followed, relaxed_target_beside
 from cactus_decoding.types import AcceptanceRule, Verdict
 
 
@@ -151,6 +151,7 @@ def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
     for name, rows in (("target_probs", target), ("draft_probs", draft)):
         if rows.numel() and bool(rows.amin().isnan()):
             raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
+    rule = followed(rule, target, draft)
     columns = _columns_in_doubt(rule, target, draft)
     relaxed_prob, residual_scale = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
     whole = len(columns) == draft.shape[-1]  # then there is nothing to pick out

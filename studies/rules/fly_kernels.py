@@ -1,6 +1,7 @@
 """Whether vLLM's own FLy keeps the tokens that `verification="fly"` keeps: its kernels, interpreted, on random steps.
 
-    python -m studies.rules.fly_kernels FILE
+    python -m studies.rules.fly_kernels FILE         compares, writes the result file, and says it in docs/fly.md
+    python -m studies.rules.fly_kernels --only-render    says it again, from the result file
 
 FILE is `vllm/v1/spec_decode/fly.py` of an unpacked wheel (`pip download --no-deps vllm==0.33.0`, a zip file): that
 version refuses FLy on CPUs, but Triton, which must be installed, runs the two kernels of this file there.
@@ -8,21 +9,30 @@ version refuses FLy on CPUs, but Triton, which must be installed, runs the two k
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import importlib.util
+import json
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import Proposal, StepRows
 from cactus_decoding.verification.declarations import FlyKnobs
 from cactus_decoding.verification.fly import fly
 from cactus_decoding.verification.tree import RandomNumbers, Tree
+from scripts.marked_page import insert
 
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, PAGE = Path(__file__).with_name("results") / "fly_kernels.json", ROOT / "docs/fly.md"
 VOCABULARY, PROPOSALS, STEPS = 5, 6, 500
 
 
@@ -70,8 +80,9 @@ def ours(q: Tensor, p: Tensor, tokens: Tensor, numbers: Tensor, knobs: FlyKnobs,
     return len(fly(Tree(rows), lambda position: Lossless(), chance, knobs, greedy=greedy).path)
 
 
-def main() -> None:
-    vllm, generator = kernels(sys.argv[1]), torch.Generator().manual_seed(0)
+def compare(vllm: Any) -> dict[str, dict[str, int]]:
+    """Return of how many random steps both keep as many proposals, sampled and at temperature 0."""
+    generator, found = torch.Generator().manual_seed(0), {}
     for greedy in (False, True):
         same, longer = 0, 0
         for step in range(STEPS):
@@ -84,8 +95,34 @@ def main() -> None:
             kept = ours(*given, knobs, greedy)
             same += kept == theirs(vllm, *given, knobs, greedy)
             longer += kept > ours(*given, FlyKnobs(threshold=float("inf")), greedy)
-        way = "temperature 0" if greedy else "sampled"
-        print(f"{way}: {same} of {STEPS} steps keep the same number of proposals, {longer} more than losslessly")
+        found["temperature 0" if greedy else "sampled"] = {"steps": STEPS, "same": same, "more than losslessly": longer}
+    return found
+
+
+def render(result: dict[str, Any], page: Path) -> None:
+    """Say on the page in how many steps both keep as many."""
+    ways = result["ways"].values()
+    same, steps, longer = (sum(way[key] for way in ways) for key in ("same", "steps", "more than losslessly"))
+    line = f"As many proposals kept in {same:,} of {steps:,} random steps, in {longer:,} more than losslessly."
+    write_atomically(page, insert(page.read_text(), "kernels", line))
+
+
+def main() -> None:
+    """Compare unless told otherwise, then render."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--only-render", action="store_true")
+    given = parser.parse_args()
+    if not given.only_render:
+        if given.file is None:
+            parser.error("give vLLM's file, or --only-render")
+        ways = compare(kernels(str(given.file)))
+        source = {"study": "rules.fly_kernels", "sha256": hashlib.sha256(given.file.read_bytes()).hexdigest()}
+        write_atomically(given.results, as_json({"ways": ways, "provenance": provenance(source)}, indent=1) + "\n")
+        print(json.dumps(ways))
+    render(json.loads(given.results.read_text()), given.page)
 
 
 if __name__ == "__main__":

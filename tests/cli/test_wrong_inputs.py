@@ -49,7 +49,7 @@ CASES = [
     ((*GENERATE, "--rule", ""), "unknown rule ''"),
     ((*GENERATE, "--rule", "fly:window=3"), "'fly' is no rule, but a way to verify: --verification fly:window=3"),
     ((*GENERATE, "--verification", "cactus:delta=1"), "is no way to verify, but a rule: --rule cactus:delta=1"),
-    ((*GENERATE, "--verification", "fly", "--num-speculative-tokens", "6"), "would relax nothing: it needs 7 "),
+    ((*GENERATE, "--verification", "fly", "--num-speculative-tokens", "6"), "would overrule nothing: it needs 7 "),
     ((*EVAL, "--verification", "fly"), "num_speculative_tokens is 6: give at least 7, or a smaller window"),
     ((*GENERATE, "--verification", "fly", "--trace", "new.jsonl"), "which under fly nobody knows"),
     (("serve", "some/model", "--shared-prompts"), "--shared-prompts is for --engine llama-cpp, but the engine is vllm"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from support.exact_enumeration import fates, make_rows
-from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, decided, exact_law_of_two, run, tokens
+from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, chi_square, decided, exact_law_of_two, run, tokens
 from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
 
@@ -95,7 +95,7 @@ def test_confidence_is_the_probability_of_the_likeliest_token():
 # The law, by enumeration of every draft on Markov pairs
 
 
-def emitted_law(rule, target, draft, length, should_continue, most=3, drops=None):
+def emitted_law(rule, target, draft, length, should_continue, most=3, drops=None, discards=False):
     """Return the law of the first ``length`` tokens after token 0, when drafts end where ``should_continue`` says.
 
     Args:
@@ -106,6 +106,7 @@ def emitted_law(rule, target, draft, length, should_continue, most=3, drops=None
         should_continue: is asked about the row that a proposal was drawn from.
         most: proposals per step at most.
         drops: says of a drawn token's probability whether it is dropped and ends the draft: the forbidden way.
+        discards: whether nothing is proposed from the row that the draft ends at.
     """
     kept_of, recovery_of = fates(rule, target, draft)
     vocabulary = range(len(target))
@@ -115,7 +116,7 @@ def emitted_law(rule, target, draft, length, should_continue, most=3, drops=None
 
     def step(prefix, context, chance):
         # what follows is drafted only if everything before is kept, or else it does not matter
-        if len(prefix) == most:
+        if len(prefix) == most or (discards and not should_continue(draft[context].log())):
             return bonus(prefix, context, chance)
         emitted = []
         for drawn in vocabulary:
@@ -161,6 +162,8 @@ def test_a_confidence_stop_leaves_the_law_alone(seed, threshold):
     stop = ConfidenceStop(threshold=threshold)
     exact = emitted_law(parse_rule("lossless"), target, draft, 3, stop.should_continue)
     assert distance(exact, law_of(target, 3)) < 1e-12
+    discarding = emitted_law(parse_rule("lossless"), target, draft, 3, stop.should_continue, discards=True)
+    assert distance(discarding, law_of(target, 3)) < 1e-12
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -195,6 +198,21 @@ def test_an_unsure_draft_proposes_less(target, draft):
     assert set(sharp[:-3]) == {5}
     assert set(unsure) > {1}
     assert sum(unsure) / len(unsure) < 4
+
+
+def test_an_unsure_row_is_discarded_before_a_token_is_drawn_from_it(target, draft):
+    stop = ConfidenceStop(5, 0.5, "discard")
+    for seed in range(4):
+        steps, drafter = run(target, ModelDrafter(draft), k=stop, length=40, seed=seed), ModelDrafter(draft)
+        counts, text = [step.num_drafted for step in steps], list(PROMPT)
+        assert 0 in counts
+        for step in steps[:-5]:  # the last ones end where the response does
+            rows = [drafter.read([*text, *step.proposal.token_ids[:i]], 1)[0] for i in range(step.num_drafted + 1)]
+            assert all(stop.should_continue(row) for row in rows[: step.num_drafted])
+            assert step.num_drafted == 5 or not stop.should_continue(rows[-1])
+            text += step.token_ids
+    keeping = run(target, ModelDrafter(draft), k=ConfidenceStop(5, 0.5), length=40)
+    assert min(step.num_drafted for step in keeping[:-5]) > 0  # the wrong one here: its token too
 
 
 def test_a_stop_that_never_stops_is_a_fixed_length(target, draft):

@@ -16,14 +16,19 @@ from cactus_decoding import (
     Metrics,
     ModelDrafter,
     Request,
+    audit,
     generate,
     load_pair,
     parse_rule,
     speculative_generate,
+    verify,
 )
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.policy.decide import Policy
+from cactus_decoding.policy.position import Position
 from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.types import Proposal, StepRows
 
 PROMPT = [1, 2, 3]
 LENGTH = 40
@@ -70,7 +75,8 @@ def greedy_tokens() -> list[int]:
 
 def test_margin_zero_is_greedy_decoding() -> None:
     for rule in ("relaxed_greedy:margin=0", "relaxed_greedy:margin=0,top=3", "relaxed_greedy:margin=5,top=1",
-                 "big_little:rollback=0", "mars:ratio=1"):  # fmt: skip
+                 "relaxed_greedy:margin=0,per=remaining", "big_little:rollback=0", "mars:ratio=1",
+                 "mars:ratio=1,logits=raw"):  # fmt: skip
         steps = run(rule)
         assert tokens_of(steps) == greedy_tokens()
         assert sum(step.num_relaxed for step in steps) == 0
@@ -87,6 +93,59 @@ def test_margins_are_of_the_law_alone_and_keep_no_third_choice() -> None:
     assert raw == [False, True]  # the same law
     strict = parse_rule("mars:ratio=0.9").judge(logits.softmax(-1), None, every).relaxed_prob
     assert strict.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def judged(rule: str, logits: torch.Tensor, drafted: list[int]) -> list[bool]:
+    """Return which proposals of a chain a request's policy would keep, each by itself."""
+    proposal = Proposal(drafted, None)
+    rows = StepRows(
+        logits, drafted, proposal, lambda x, _: SamplingParams(temperature=0.0)(x), lambda x, _: x.softmax(-1)
+    )
+    positions = [Position(rows, node) for node in range(-1, len(drafted) - 1)]
+    policy = Policy(parse_rule(rule))
+    kept = []
+    for position, token in zip(positions, drafted, strict=True):
+        judge = position.effective_rule(policy.decide(policy.begin(), position).rule)
+        kept.append(judge.judge(position.target.probs, None, torch.tensor([token])).relaxed_prob.item() == 1)
+    return kept
+
+
+def test_a_margin_per_remaining_proposal_is_that_of_its_place() -> None:
+    logits = torch.randn(400, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drafted = torch.randint(6, (400, 4), generator=torch.Generator().manual_seed(1))
+    regret = logits[:, :4].amax(-1) - logits[:, :4].gather(-1, drafted.unsqueeze(-1)).squeeze(-1)
+    left = torch.tensor([4, 3, 2, 1])  # K - i
+    found = [
+        judged("relaxed_greedy:margin=0.3,per=remaining", *each) for each in zip(logits, drafted.tolist(), strict=True)
+    ]
+    assert torch.equal(torch.tensor(found), regret / left <= 0.3)
+    for wrong in (left - 1, left.flip(0), torch.ones(4)):  # of those behind, of the place itself, of the token
+        assert not torch.equal(torch.tensor(found), regret <= 0.3 * wrong)
+
+
+def test_raw_logits_are_compared_as_the_model_gave_them() -> None:
+    generator, ratio = torch.Generator().manual_seed(0), 0.8
+    logits = torch.randn(400, 2, 5, generator=generator, dtype=torch.float64) * 2 + torch.randn(
+        400, 1, 1, generator=generator
+    )
+    drafted = torch.randint(5, (400, 1), generator=generator)
+    first, second = logits[:, 0].topk(2).values.unbind(-1)
+    own = logits[:, 0].gather(-1, drafted)[:, 0]
+    expected = (own == first) | ((own == second) & (second > ratio * first))
+    found = [judged(f"mars:ratio={ratio},logits=raw", *each)[0] for each in zip(logits, drafted.tolist(), strict=True)]
+    mean = [judged(f"mars:ratio={ratio}", *each)[0] for each in zip(logits, drafted.tolist(), strict=True)]
+    assert found == expected.tolist() != mean
+    for shift, kept in ((0.0, False), (40.0, True)):
+        row = torch.tensor([2.0, 1.5, 1.4, -3.0, -4.0]).double() + shift
+        assert judged("mars:ratio=0.9,logits=raw", row.expand(2, -1), [1]) == [kept]  # the same law
+
+
+def test_rules_that_need_more_than_rows_are_refused_where_there_is_no_more() -> None:
+    row = torch.tensor([[0.6, 0.4], [0.6, 0.4]])
+    for rule in ("relaxed_greedy:margin=1,per=remaining", "mars:ratio=0.9,logits=raw"):
+        for ask in (lambda: verify(rule, row, None, torch.tensor([0])), lambda: audit(rule, row, row)):  # noqa: B023
+            with pytest.raises(ValueError, match="which rows of probabilities do not tell: it works where a text is"):
+                ask()
 
 
 def relaxed_of(steps) -> list[int]:

@@ -35,9 +35,12 @@ def rules_of(draw: st.DrawFn, name: str, largest: float = math.inf) -> Rule:
     """Return a rule of a class, with any values that go together."""
     given = {each.name: draw(values_of(each, largest)) for each in parameters(RULES[name])}
     try:
-        return RULES[name](**given)
+        rule = RULES[name](**given)
     except ValueError:
         reject()  # each is allowed by itself
+    if rule.needs_place:
+        reject()  # rows alone do not say what judges
+    return rule
 
 
 @st.composite

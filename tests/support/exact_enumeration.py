@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from cactus_decoding.rules.base import followed
 from cactus_decoding.types import AcceptanceRule
 
 Law = dict[tuple[int, ...], float]
@@ -35,6 +36,7 @@ def fates(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> tuple[Tensor, 
     rows, vocabulary = target.shape
     target, draft = (x.repeat_interleave(vocabulary, 0) for x in (target, draft))
     drafted = torch.arange(vocabulary).repeat(rows).unsqueeze(1)
+    rule = followed(rule, target, draft)
     relaxed_prob, scale = rule.judge(target, draft, drafted)
     draft_prob = draft.gather(1, drafted)
     kept = torch.where(draft_prob > 0, relaxed_prob / draft_prob, 1.0).clamp(max=1)

@@ -58,16 +58,24 @@ SPELLINGS = (
     "cascade:alpha=0.1",
     "cascade:alpha=-0.1,defer=diff",
     "cascade:alpha=0.4,defer=chow",
+    "cascade:alpha=0.1,temperature=0.5",
     "token_cascade:alpha=-2",
     "token_cascade:alpha=0.6",
     "token_cascade:alpha=0.2,version=v2",
     "token_cascade:alpha=0.1,version=v1",
+    "token_cascade:alpha=0.3,version=v2,temperature=2",
+    "token_cascade:alpha=0.6,coupling=paper",
+    "token_cascade:alpha=0.2,version=v2,coupling=paper",
+    "token_cascade:alpha=0.1,version=v1,coupling=paper",
     "fuzzy:threshold=0",
     "fuzzy:threshold=0.1",
     "fuzzy:threshold=0.1,divergence=js_code",
     "fuzzy:threshold=0.5,divergence=kl",
     "fuzzy:threshold=0.4,divergence=tv",
     "fuzzy:threshold=0.05,top=1",
+    "fuzzy:threshold=0.1,closed=draw",
+    "fuzzy:threshold=0.1,temperature=0.5",
+    "fuzzy:threshold=0.2,divergence=kl,temperature=2",
     "kl_gate:threshold=0",
     "kl_gate:threshold=0.5",
     "big_little:rollback=0",
@@ -83,6 +91,7 @@ NEVER_STRICTER_THAN_LOSSLESS = tuple(
     for text in SPELLINGS
     if text.partition(":")[0]
     in ("lossless", "cactus", "ensemble", "lenience", "clamped", "cascade", "fuzzy", "kl_gate")
+    and "closed=draw" not in text
 )
 
 # Limits at which a rule must be lossless token for token.
@@ -100,6 +109,7 @@ LOSSLESS_LIMITS = (
     "token_cascade:alpha=-2",
     "token_cascade:alpha=-2,version=v1",
     "token_cascade:alpha=-2,version=v2",
+    "token_cascade:alpha=-2,coupling=paper",
     "fuzzy:threshold=0",
     "fuzzy:threshold=0,divergence=js_code",
     "fuzzy:threshold=0,divergence=kl",
@@ -178,20 +188,32 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
         case "typical":
             entropy = sum(-x * math.log(x) for x in q.tolist() if x > 0)
             return (q > min(rule.threshold, rule.alpha * math.exp(-entropy))).double(), infinite
+        case "fuzzy" if rule.closed == "draw" and not gate_is_open(rule, q.tolist(), p.tolist()):
+            return torch.zeros_like(q), infinite
         case "cascade" | "fuzzy" | "kl_gate":
             return torch.where(q > 0, p, 0.0) if gate_is_open(rule, q.tolist(), p.tolist()) else q, one
         case "token_cascade":
+            own, (q, p) = (q, p), (raised(row, rule.temperature) for row in (q, torch.where(q > 0, p, 0)))
             best = max(q.tolist())
             passing = {
                 "v1": p >= best - rule.alpha,
                 "v2": q >= best - rule.alpha,
                 "v3": q >= best - best * rule.alpha,
             }[rule.version] & (q > 0)
+            q, p = own
+            if rule.coupling == "paper":
+                return torch.where(passing, p, 0) + (1 - p[passing].sum()) * q, one
             return (passing.double(), infinite) if passing.any() else (q, one)
         case _:
             assert rule.name == "top_k"
             kth = sorted(q.tolist(), reverse=True)[: rule.k][-1]
             return ((q >= kth) & (q > 0)).double(), infinite
+
+
+def raised(row: Tensor, temperature: float) -> Tensor:
+    """Return a row from before a temperature, what was cut off of it left out."""
+    logits = [math.log(x) * temperature if x > 0 else -math.inf for x in row.tolist()]
+    return row.sum() * torch.tensor(logits, dtype=torch.float64).softmax(-1).nan_to_num(0.0)
 
 
 def gate_is_open(rule: Rule, q: list[float], p: list[float]) -> bool:
@@ -201,6 +223,10 @@ def gate_is_open(rule: Rule, q: list[float], p: list[float]) -> bool:
         return sum(a * math.log(a / b) if b else math.inf for a, b in zip(first, second, strict=True) if a)
 
     kept = [b if a else 0.0 for a, b in zip(q, p, strict=True)]
+    if getattr(rule, "temperature", 1) != 1:
+        beyond = [b - own for b, own in zip(p, kept, strict=True)]
+        q, kept = (raised(torch.tensor(row, dtype=torch.float64), rule.temperature).tolist() for row in (q, kept))
+        p = [b + own for b, own in zip(beyond, kept, strict=True)]
     lost, tv = 1 - sum(kept), sum(max(a - b, 0.0) for a, b in zip(q, p, strict=True))
     if rule.name == "cascade":
         floor = {"chow": 1, "diff": max(q), "opt": max(q)}[rule.defer]

@@ -6,9 +6,11 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 from support.exact_enumeration import Law
 from support.tree_enumeration import Models, distance, product_law, respond, steps, uniform_shape
 from torch import Tensor
@@ -20,14 +22,22 @@ from cactus_decoding.generation.settings import with_default_proposals
 from cactus_decoding.rules import Lossless
 from cactus_decoding.tracing import stream_trace
 from cactus_decoding.types import AcceptanceRule
-from cactus_decoding.verification.declarations import FlyKnobs
+from cactus_decoding.verification.declarations import FlyKnobs, read_scheme
 from cactus_decoding.verification.fly import fly
 from cactus_decoding.verification.tree import Scheme
 from cactus_decoding.verification.walk import SCHEMES
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 EXACT = 1e-12
-KNOBS = [FlyKnobs(1, 0.3), FlyKnobs(2, 0.3), FlyKnobs(1, 0.0), FlyKnobs(2, 0.1, 1), FlyKnobs(1, 0.3, 0)]
+KNOBS = [
+    FlyKnobs(1, 0.3),
+    FlyKnobs(2, 0.3),
+    FlyKnobs(1, 0.0),
+    FlyKnobs(2, 0.1, 1),
+    FlyKnobs(1, 0.3, 0),
+    FlyKnobs(1, 0.3, behind=2),
+    FlyKnobs(1, 0.3, behind=2, test="draws"),
+]
 RuleBook = Callable[[Sequence[bool], Sequence[float], FlyKnobs], list[bool]]
 
 
@@ -35,8 +45,8 @@ def kept(passes: Sequence[bool], entropies: Sequence[float], knobs: FlyKnobs) ->
     """Return which tokens are kept, were all looked at: the definition, position by position."""
     ahead = [passes[j + 1 : j + 1 + knobs.window] for j in range(len(passes))]
     return [
-        passed or (entropy >= knobs.threshold and len(behind) == knobs.window and all(behind))
-        for passed, entropy, behind in zip(passes, entropies, ahead, strict=True)
+        passed or (entropy >= knobs.threshold and len(passes) - j > max(knobs.window, knobs.behind) and all(behind))
+        for j, (passed, entropy, behind) in enumerate(zip(passes, entropies, ahead, strict=True))
     ]
 
 
@@ -49,6 +59,11 @@ def kept_at_the_end(passes: Sequence[bool], entropies: Sequence[float], knobs: F
 def kept_by_a_shorter_window(passes: Sequence[bool], entropies: Sequence[float], knobs: FlyKnobs) -> list[bool]:
     """Decide wrongly, as where a window counts the rejected token too."""
     return kept(passes, entropies, FlyKnobs(knobs.window + 1, knobs.threshold))
+
+
+def kept_whatever_follows(passes: Sequence[bool], entropies: Sequence[float], knobs: FlyKnobs) -> list[bool]:
+    """Decide wrongly where more must follow than the window."""
+    return kept(passes, entropies, replace(knobs, behind=0))
 
 
 def entropy(row: Tensor, knobs: FlyKnobs) -> float:
@@ -77,6 +92,8 @@ def one_step(models: Models, knobs: FlyKnobs, text: tuple[int, ...], count: int,
         rows = [models((*text, *drafted[:j])) for j in range(count + 1)]
         chance = math.prod(rows[j][1][n].item() for j, n in enumerate(drafted))
         tests = [min(1.0, (rows[j][0][n] / rows[j][1][n]).item()) if chance else 0.0 for j, n in enumerate(drafted)]
+        if knobs.test == "draws":  # of both
+            tests = [1 - (1 - rows[j][0][n].item()) ** 2 for j, n in enumerate(drafted)]
         # no row gives the token anything: it is never kept, however unsure the target is
         unsure = [entropy(q, knobs) if q[n] > 0 else -1.0 for (q, _), n in zip(rows, drafted, strict=False)]
         for passes in itertools.product((True, False), repeat=count):
@@ -85,11 +102,24 @@ def one_step(models: Models, knobs: FlyKnobs, text: tuple[int, ...], count: int,
                 continue
             accepted = sum(itertools.accumulate(decide(passes, unsure, knobs), lambda a, b: a and b))
             target, draft = rows[accepted]
+            if knobs.test == "draws" and accepted < count:  # neither was it: the first is one of the others
+                draft = torch.eye(len(target), dtype=target.dtype)[drafted[accepted]]
             last = target if accepted == count else (target - draft).clamp(min=0)
             last = target if last.sum() == 0 else last
             for token, share in enumerate((last / last.sum()).tolist()):
                 found.append(((*drafted[:accepted], token), weight * share))
     return found
+
+
+class SureOfToken0(Models):
+    """A draft that always proposes token 0, which its target gives one half."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 0)
+
+    def __call__(self, text: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        rows = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]], dtype=torch.float64)
+        return rows[0], rows[1]
 
 
 def measured(models: Models, knobs: FlyKnobs, proposals: int, length: int) -> Law:
@@ -111,6 +141,28 @@ def test_responses_have_the_law_of_the_definition_and_not_the_target_s(knobs: Fl
 def test_other_windows_have_other_laws(wrong: RuleBook) -> None:
     models, knobs = Models(3, 2), FlyKnobs(1, 0.3)
     assert distance(measured(models, knobs, 3, 4), law_of(models, knobs, 3, 4, wrong)) > 1e-3
+
+
+def test_the_code_s_counts_and_test_are_its_own() -> None:
+    models = Models(3, 2)
+    behind, drawn = FlyKnobs(1, 0.3, behind=2), FlyKnobs(1, math.inf, test="draws")
+    assert distance(measured(models, behind, 3, 4), law_of(models, behind, 3, 4, kept_whatever_follows)) > 1e-3
+    target = product_law(lambda text: models(text)[0], 3, 4)
+    law = measured(models, drawn, 3, 4)
+    assert distance(law, law_of(models, drawn, 3, 4)) < EXACT
+    assert distance(law, target) > 1e-3  # no lossless end
+    # one position, of which the draft is sure: kept by either of two draws, three times in four
+    sure = respond(partial(fly, knobs=drawn, greedy=False), Lossless(), SureOfToken0(), uniform_shape(1, 0, 1), 2).law
+    first = sum(chance for text, chance in sure.items() if text[0] == 0)
+    assert first == pytest.approx(0.75, abs=EXACT)
+
+
+def test_the_code_s_knobs_are_read_and_need_its_room() -> None:
+    code = "fly:window=5,behind=6,test=draws"
+    assert read_scheme(code)[1] == FlyKnobs(5, 0.3, 3, 6, "draws")
+    with pytest.raises(ValueError, match="would overrule nothing: 6 proposals must follow"):
+        Request.from_dict({"verification": code, "num_speculative_tokens": 6})
+    assert Request(verification=code).draft_length.max_draft_tokens > 6
 
 
 @pytest.mark.parametrize("knobs", [FlyKnobs(3, 0.0), FlyKnobs(1, math.inf)], ids=str)
@@ -173,7 +225,7 @@ def test_only_the_lossless_rule_goes_with_it_and_chains_alone() -> None:
 def test_steps_must_be_longer_than_its_window() -> None:
     for window, proposals in ((8, 8), (6, 1), (100, 99)):
         asked = {"verification": f"fly:window={window}", "num_speculative_tokens": proposals}
-        with pytest.raises(ValueError, match=f"would relax nothing: .* is {proposals}: give at least {window + 1}"):
+        with pytest.raises(ValueError, match=f"would overrule nothing: .* is {proposals}: give at least {window + 1}"):
             Request.from_dict(asked)
         Request.from_dict(asked | {"num_speculative_tokens": window + 1})
         Request.from_dict(asked | {"num_speculative_tokens": 0})  # the target alone

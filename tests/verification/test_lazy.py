@@ -345,6 +345,7 @@ class Confined:
 
     def __init__(self, rule: AcceptanceRule, where: Tensor) -> None:
         self._rule, self._where = rule, where.unsqueeze(-1)
+        self.needs_relaxed_target = getattr(rule, "needs_relaxed_target", False)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         numbers = zip(
@@ -357,8 +358,10 @@ class Confined:
     def recovery_target(self, target_probs: Tensor) -> Tensor:
         return torch.where(self._where, self._rule.recovery_target(target_probs), target_probs)
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-        return None
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
+        if not self.needs_relaxed_target:
+            return None
+        return torch.where(self._where, self._rule.relaxed_target(target_probs, draft_probs), target_probs.double())
 
 
 def allowed(policy: FittedPolicy, logits: Tensor, sampling: SamplingParams) -> bool:

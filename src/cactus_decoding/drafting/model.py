@@ -109,6 +109,9 @@ class ModelDrafter(Drafter):
                 self._model.append([token], rows=1)
         for i in range(limit):
             logits = self._fit(self._model.append(sequence[self._model.length :], rows=1))
+            goes_on = self._length.should_continue(logits[0])
+            if not goes_on and getattr(self._length, "unsure", None) == "discard":
+                break
             if greedy:
                 token = int(logits.argmax(-1))
             else:
@@ -116,7 +119,7 @@ class ModelDrafter(Drafter):
                 token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
                 check_drawn("draft", token, rows[-1], len(sequence))
             sequence.append(token)
-            if not self._length.should_continue(logits[0]):
+            if not goes_on:
                 break
         return Proposal(sequence[len(token_ids) :], torch.cat(rows) if rows else None)
 

@@ -35,7 +35,7 @@ def check_scheme(
     proposals = length.max_draft_tokens
     if 0 < proposals < knobs.min_proposals:
         raise ValueError(
-            f"{what} would relax nothing: it needs {knobs.min_proposals} proposals in a step, but "
+            f"{what} would overrule nothing: it needs {knobs.min_proposals} proposals in a step, but "
             f"num_speculative_tokens is {proposals}: give at least {knobs.min_proposals}, or a smaller window"
         )
     if scheme.needs_rows:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.policy.phases import PhaseState
-from cactus_decoding.rules import Lossless
+from cactus_decoding.rules import Lossless, Rule
 from cactus_decoding.types import AcceptanceRule, judges_untempered
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class Policy:
             rule = self.fitted.rule_at(state.rule, state.phase, position)
         if rule is None:
             return Decision(_LOSSLESS, why=Why.PROTECTED)
+        if isinstance(rule, Rule) and rule.needs_place:
+            rule = rule.placed(position.remaining, position.greatest_logit)
         if not self.metered:
             return Decision(rule)
         cost = position.cost(rule)

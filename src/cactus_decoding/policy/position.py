@@ -131,6 +131,16 @@ class Position:
         return len(self.nodes) == 1 and (self.is_drawn or self.draft_row is None)
 
     @property
+    def remaining(self) -> int:
+        """How many proposals may still be kept, this one included: on a chain K - i behind i of K."""
+        return self._rows.proposal.depth - len(self._rows.proposal.tokens_to(self.node))
+
+    @property
+    def greatest_logit(self) -> float:
+        """The largest of the target's logits, as the model gave them."""
+        return self._rows.logits[self.node + 1].max().item()
+
+    @property
     def fixed_token_ids(self) -> Tensor:
         """The fixed tokens, ``[num_fixed]``."""
         return torch.tensor(self.token_ids[: self.num_fixed], dtype=torch.long)

@@ -60,8 +60,11 @@ class Rule(ABC):
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
             that the drafted token was tested against, and beside a deterministic draft h depends on q(n) alone, so that
             an engine which knows h and p can follow the rule.
+        needs_relaxed_target: it emits the rows h of `relaxed_target`, accepts with h(n), and recovers from h - p, but h
+            is no function of q alone, so that what verifies by its numbers must ask for these rows (`followed`).
         scalable: the knobs of which 0 is lossless and more is looser.
         lifts_one_token: that h lifts the drafted token and keeps the target's proportions everywhere else.
+        needs_place: what judges is what `placed` returns: it depends on where a position stands, or on its raw logits.
         judges_untempered: a rule for temperature 0: it judges rows from before temperature and truncation, and what it
             costs is the log-probability given up.
     """
@@ -75,13 +78,29 @@ class Rule(ABC):
     needs_support_only: ClassVar[bool] = False
     needs_whole_draft_row: ClassVar[bool] = False
     recovers_from_relaxed_target: ClassVar[bool] = False
+    needs_relaxed_target: ClassVar[bool] = False
     scalable: ClassVar[tuple[str, ...]] = ()
     lifts_one_token: ClassVar[bool] = False
+    needs_place: ClassVar[bool] = False
     judges_untempered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the parameters; rules with more to check extend this."""
         check_knobs(self)
+
+    def _say(self, **promises: bool) -> None:
+        """Say something else of this rule than of its class, because of its knobs."""
+        for name, value in promises.items():
+            object.__setattr__(self, name, value)
+
+    def placed(self, remaining: int, greatest_logit: float) -> Rule:
+        """Return what judges a position.
+
+        Args:
+            remaining: how many proposals of the step are left, its own included.
+            greatest_logit: the largest of the target's there, as the model gave it.
+        """
+        return self
 
     def __str__(self) -> str:
         """Return the text that `parse_rule` turns into this rule; parameters at their default are left out."""
@@ -130,6 +149,15 @@ class Rule(ABC):
         return target_probs if self.never_stricter_than_lossless else torch.zeros_like(target_probs)
 
 
+def check_placed(rule: Rule) -> None:
+    """Raise `ValueError` for a rule that is asked about rows alone, though it needs to know their place or logits."""
+    if rule.needs_place:
+        raise ValueError(
+            f"{rule} judges proposals by their place in a step, or by raw logits, which rows of probabilities do not "
+            "tell: it works where a text is generated"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class EmittedRows:
     """The rule that emits given rows h: accept n with h(n), recover from (h - p)+.
@@ -152,6 +180,23 @@ class EmittedRows:
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
         """Return h."""
         return self.rows.expand_as(target_probs)
+
+
+def followed(
+    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor | None = None
+) -> AcceptanceRule:
+    """Return what says all of a rule by two numbers and `recovery_target`: itself, or the rule that emits its rows.
+
+    Where the draft is deterministic, of one token a row, ``[..., 1]``.
+    """
+    if not getattr(rule, "needs_relaxed_target", False):
+        return rule
+    if draft_probs is None:
+        assert token_ids is not None
+        draft_probs = torch.zeros_like(target_probs).scatter(-1, token_ids, 1.0)
+    relaxed = rule.relaxed_target(target_probs, draft_probs)
+    assert relaxed is not None
+    return EmittedRows(relaxed)
 
 
 @dataclass(frozen=True, eq=False)

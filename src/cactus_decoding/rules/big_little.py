@@ -20,8 +20,8 @@ class BigLittle(Rule):
     .. math:: -\log q(n) \le rollback
 
     with q *before* temperature. No token gives up more than ``rollback`` nats against the most likely one. Its
-    counterpart, fallback, ends a draft where the draft is unsure: the draft length ``confidence:threshold=0.6``, which
-    proposes the token of the unsure row too.
+    counterpart, fallback, ends a draft where the draft is unsure: the draft length
+    ``confidence:threshold=0.6,unsure=discard``.
 
     Source: Kim et al., "Speculative decoding with big little decoder" (arXiv 2302.07863), and their code.
 

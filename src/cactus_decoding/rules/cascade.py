@@ -9,7 +9,7 @@ from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.rules.base import Preset
 from cactus_decoding.rules.family import Family, round_to
-from cactus_decoding.rules.gate import Gated, total_variation
+from cactus_decoding.rules.gate import BEFORE, Gated, total_variation
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,13 @@ class Cascade(Gated):
     What the target excludes of p is rejected, and given back to tokens that the target favours.
 
     Source: Narasimhan et al., "Faster cascades via speculative decoding", ICLR 2025 (arXiv 2405.19261), equations 2, 5
-    and 10 by the numbers of their notebook. That asks rows from before temperature, this those that are sampled from.
+    and 10 by the numbers of their notebook. That asks rows from before temperature: give it as ``temperature``.
 
     Attributes:
         alpha: the larger, the more positions are left to the draft; in [-2, 100]. -2 is lossless, and by ``diff`` so
             is what is below -1.
         defer: ``chow``, ``diff`` or ``opt``.
+        temperature: that of the request, to ask rows from before it; of what truncation left.
 
     Example:
         >>> import torch
@@ -46,6 +47,7 @@ class Cascade(Gated):
         Literal["opt", "diff", "chow"],
         Knob("compare the draft's greatest probability with the target's less alpha·TV or alpha, or with 1 − alpha"),
     ] = "opt"
+    temperature: Annotated[float, BEFORE] = 1.0
 
     name = "cascade"
     title = "Speculative cascade"

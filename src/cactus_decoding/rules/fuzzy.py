@@ -10,7 +10,7 @@ from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.rules.base import Preset
 from cactus_decoding.rules.family import Family
-from cactus_decoding.rules.gate import Gated, jensen_shannon, kl, lumped, outside, total_variation
+from cactus_decoding.rules.gate import BEFORE, Gated, jensen_shannon, kl, lumped, outside, total_variation
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,12 @@ class Fuzzy(Gated):
     .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
 
     A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` its KL.
-    Elsewhere the published code draws from q outright; the lossless test emits the same q, and accepts more.
+    Elsewhere the published code draws from q outright, ``closed=draw``. The lossless test emits the same q, but accepts
+    more, gives the tokens of lossless sampling at a threshold of 0, and works in vLLM.
 
     Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
     and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
-    from before temperature; this compares those that are sampled from, on the target's support. Its ``top_k_*`` is
+    from before temperature, which is to give it as ``temperature``: D then bounds nothing. Its ``top_k_*`` is
     ``top=50``: D can only be smaller, and no longer bounds what is emitted.
 
     Attributes:
@@ -32,6 +33,8 @@ class Fuzzy(Gated):
         divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
         top: D is that of the target's so many likeliest tokens (ties count as equally high) and of all others as one;
             0 for each by itself.
+        temperature: that of the request, to compare rows from before it; of what truncation left.
+        closed: whether tokens are verified losslessly where D is not below the threshold, or drawn from q.
 
     Example:
         >>> import torch
@@ -50,6 +53,10 @@ class Fuzzy(Gated):
         Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
     ] = "js"
     top: Annotated[int, Knob("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
+    closed: Annotated[
+        Literal["verify", "draw"], Knob("elsewhere verify losslessly, or draw from the target as published code does")
+    ] = "verify"
+    temperature: Annotated[float, BEFORE] = 1.0
 
     name = "fuzzy"
     title = "Fuzzy"
@@ -68,6 +75,13 @@ class Fuzzy(Gated):
     )
     recovers_from_relaxed_target = True
     scalable = ("threshold",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._say(recovers_from_relaxed_target=self.temperature == 1)  # else D asks for the target's whole row
+        if self.closed == "draw":
+            self._say(draws_where_closed=True)
+            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         if self.top:

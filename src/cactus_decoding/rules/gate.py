@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 
+from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor, functional, torch
 from cactus_decoding.rules.base import Rule, draft_probability_of, probability_of
 from cactus_decoding.rules.ensemble import Ensemble
@@ -27,12 +28,18 @@ def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_
 class Gated(Rule):
     """A rule that emits the draft's row p where its gate is open, and q elsewhere.
 
-    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours.
+    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours. One that
+    draws where it is closed rejects every token there: h = 0, and an infinite s.
     """
 
     never_stricter_than_lossless = True
     needs_support_only = True
     needs_whole_draft_row = True
+    draws_where_closed: bool = False
+    temperature: float = 1.0
+
+    def _is_open(self, q: Tensor, p: Tensor) -> Tensor:
+        return self._opens(before_temperature(q, self.temperature), before_temperature(p, self.temperature))
 
     @abstractmethod
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
@@ -41,15 +48,36 @@ class Gated(Rule):
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return p(n) where the gate is open and q(n) where it is closed, 0 where the target excludes n; and s = 1."""
         q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
-        opened = on_rows(self._opens, target_probs, draft_probs, token_ids)
+        opened = on_rows(self._is_open, target_probs, draft_probs, token_ids)
         opened = opened if draft_probs is None else opened.unsqueeze(-1)
-        return Verdict(torch.where(opened & (q > 0), p, q), torch.ones_like(q))
+        one, kept = torch.ones_like(q), torch.where(opened & (q > 0), p, 0.0 if self.draws_where_closed else q)
+        return Verdict(kept, torch.where(opened, one, math.inf) if self.draws_where_closed else one)
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the row that is emitted, in float64."""
-        opened = on_rows(self._opens, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
+        """Return the row that is emitted, in float64; None where no test by it emits that, but a draw."""
+        if self.draws_where_closed:
+            return None
+        opened = on_rows(self._is_open, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
         given_back = Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs)
         return torch.where(opened, given_back, target_probs.double())
+
+
+BEFORE = Knob("of the request, to compare the rows from before it; 1 for those that are sampled from", gt=0, le=100)
+"""The temperature of rules that compare both models' rows."""
+
+
+def before_temperature(rows: Tensor, temperature: float) -> Tensor:
+    """Return rows as they were before a temperature: raised to it, with the same sum. What was cut off is not known.
+
+    >>> before_temperature(torch.tensor([0.8, 0.2]), 0.5)
+    tensor([0.6667, 0.3333])
+    """
+    if temperature == 1:
+        return rows
+    raised = rows**temperature
+    return raised * (
+        rows.sum(-1, keepdim=True) / raised.sum(-1, keepdim=True).clamp(min=torch.finfo(raised.dtype).tiny)
+    )
 
 
 def lumped(q: Tensor, p: Tensor, top: int) -> tuple[Tensor, Tensor]:

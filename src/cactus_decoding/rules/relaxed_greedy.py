@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor, functional, torch
-from cactus_decoding.rules.base import Preset, Rule, probability_of
+from cactus_decoding.rules.base import Preset, Rule, check_placed, probability_of
 from cactus_decoding.rules.family import Family
 from cactus_decoding.types import Verdict
 
@@ -23,12 +23,16 @@ class RelaxedGreedy(Rule):
     degenerates to an exact match. What it gives up is log-probability, not the distribution: at most ``margin`` per
     token, metered per token and per response. With a margin of 0 the tokens are those of greedy decoding.
 
-    Source: design of this project.
+    By ``per=remaining`` the i-th of K proposals, counted from 0, may give up K - i times as much, as in ASD: the first
+    ones decide whether the others are kept at all.
+
+    Source: design of this project; the margin per remaining proposal: arXiv 2608.03447.
 
     Attributes:
         margin: nats of log-probability that a token may give up, 0 or more; 0 keeps the most likely token only (the
             first of equals).
         top: accept only among the ``top`` most likely tokens (ties count as equally high); 0 sets no such limit.
+        per: ``token``, or ``remaining`` proposal.
 
     Raises:
         TypeError: for a parameter of the wrong type.
@@ -44,6 +48,9 @@ class RelaxedGreedy(Rule):
         float, Knob("log-probability that a token may give up; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
     ]
     top: Annotated[int, Knob("accept only among this many likeliest tokens; 0 sets no limit", "tokens", ge=0)] = 0
+    per: Annotated[
+        Literal["token", "remaining"], Knob("whether the margin is that of each token, or times the proposals left")
+    ] = "token"
 
     name = "relaxed_greedy"
     title = "Relaxed greedy"
@@ -60,8 +67,21 @@ class RelaxedGreedy(Rule):
     scalable = ("margin",)
     judges_untempered = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._say(needs_place=self.per == "remaining")
+
+    def placed(self, remaining: int, greatest_logit: float) -> RelaxedGreedy:
+        """Return the rule with the margin that holds where so many proposals are left.
+
+        >>> RelaxedGreedy(margin=0.25, per="remaining").placed(4, 0.0)
+        RelaxedGreedy(margin=1.0, top=0, per='token')
+        """
+        return replace(self, margin=self.margin * remaining, per="token") if self.needs_place else self
+
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for tokens within the margin and 0 for others, and an infinite s: recovery ignores the draft."""
+        check_placed(self)
         best = token_ids == target_probs.argmax(-1, keepdim=True)
         accepted = given_up(target_probs, token_ids) <= self.margin
         if self.top:

@@ -13,8 +13,8 @@ class DraftLength(Protocol):
     """Chooses how many tokens to propose in each step.
 
     The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see
-    their own rows ask `should_continue` after each proposal. It sees rows and never drawn tokens, and what was drawn
-    stays proposed, so no choice it makes can change the law of what is emitted.
+    their own rows ask `should_continue` about each. It sees rows and never drawn tokens, and what was drawn stays
+    proposed, so no choice it makes can change the law of what is emitted.
 
     Attributes:
         fixed: whether every step proposes the same number of tokens.

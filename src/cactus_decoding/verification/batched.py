@@ -12,7 +12,7 @@ from cactus_decoding.arguments.checks import (
 )
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.rules import Lossless, as_rule
-from cactus_decoding.rules.base import draft_probability_of, probability_of
+from cactus_decoding.rules.base import draft_probability_of, followed, probability_of
 from cactus_decoding.sampling.rows import draw
 from cactus_decoding.types import AcceptanceRule, Proposal, StepRows, Verification
 from cactus_decoding.verification.joint import joint
@@ -105,6 +105,7 @@ def _decide(
 
     before = target_probs[:, :-1]
     candidate = draft_token_ids.unsqueeze(-1)
+    rule = followed(rule, before, draft_probs, candidate)
     relaxed_prob, residual_scale = (number.squeeze(-1) for number in rule.judge(before, draft_probs, candidate))
     needed = uniforms[:, :-1] * draft_probability_of(draft_probs, candidate).squeeze(-1)
     # strictly less: with u = 0 a token of probability zero must still be rejected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import fill
@@ -27,24 +27,38 @@ class NoKnobs:
 class FlyKnobs(NoKnobs):
     """What `fly` overrules; with an infinite threshold, or a window as long as a step, nothing.
 
+    The published code is ``window=5,behind=6,test=draws``.
+
     Attributes:
         window: proposals behind a rejected one that must all pass.
         threshold: entropy of the target's row from which a rejection may be overruled.
         top_k: of how many of its likeliest tokens, each term in nats, as in the published code and in vLLM; 0 for the
             entropy of all tokens over its largest value, as in the paper.
+        behind: proposals that must be there behind a rejected one, whether they pass or not, if more than the window.
+        test: the lossless one, or whether either of two draws of the target is the proposal, as in the published code:
+            above temperature 0 that is not lossless, whatever is overruled.
     """
 
     window: Annotated[int, Knob("proposals behind a rejected one that must pass", "tokens", ge=1)] = 6
     threshold: Annotated[float, Knob("least entropy of the row; inf is lossless", ge=0, le=math.inf)] = 0.3
     top_k: Annotated[int, Knob("of the likeliest tokens alone; 0 for all, over its largest value", ge=0)] = 3
+    behind: Annotated[int, Knob("proposals that must follow, if more than the window", "tokens", ge=0)] = 0
+    test: Annotated[
+        Literal["ratio", "draws"], Knob("the lossless test, or whether one of two draws of the target is the proposal")
+    ] = "ratio"
 
     def __post_init__(self) -> None:
         check_knobs(self)
 
     @property
+    def room(self) -> int:
+        """How many proposals must follow one that is overruled."""
+        return max(self.window, self.behind)
+
+    @property
     def min_proposals(self) -> int:
-        """One more than the window, but for an infinite threshold."""
-        return self.window + 1 if self.threshold < math.inf else 0
+        """One more than that, but for an infinite threshold."""
+        return self.room + 1 if self.threshold < math.inf else 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
 
     Example:
         >>> read_scheme("fly:window=4")[1]
-        FlyKnobs(window=4, threshold=0.3, top_k=3)
+        FlyKnobs(window=4, threshold=0.3, top_k=3, behind=0, test='ratio')
     """
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
     if isinstance(text, str) and name in RULES:

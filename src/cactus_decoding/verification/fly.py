@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.policy.position import Position
+from cactus_decoding.policy.position import OneHotDistribution, Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.declarations import FlyKnobs
 from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
@@ -16,8 +16,12 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
 
     Token :math:`n_j` is kept against the test, where the target gives it any probability, if the entropy of the
     target's row is at least ``threshold`` and each of :math:`n_{j+1}, \dots, n_{j+W}` passes its own test, W the
-    ``window``; there must be as many. After another rejection the token is drawn from :math:`(q - p)_+`. The row is the
-    one that is sampled from, and at temperature 0 that from before temperature.
+    ``window``; there must be as many, and ``behind``. After another rejection the token is drawn from
+    :math:`(q - p)_+`. The row is the one that is sampled from, and at temperature 0 that from before temperature.
+
+    By ``test=draws`` a token passes with probability :math:`1 - (1 - q(n))^2`, that of two draws of the target one of
+    which is it, and after a rejection the first of them follows: a draw from q without n. So the draft's row has no
+    part in it, and without overruling anything the law is not q.
 
     Nothing is guaranteed: what is emitted at a position depends on the proposals behind it, and no bound is known.
 
@@ -34,11 +38,13 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
     node, path = ROOT, list[int]()
     while (position := tree.at(node)) is not None:
         judge(position)
-        passed = _passes(position, chance)
-        overruled = not passed and _is_open(position, knobs, greedy=greedy) and _goes_on(tree, position, chance, knobs)
-        trials.append(Trial(node, position.nodes[0], accepted=passed or overruled, relaxed=overruled))
-        if not trials[-1].accepted:
+        kept = _passes(position, chance, knobs)
+        kept = kept or (_is_open(position, knobs, greedy=greedy) and _goes_on(tree, position, chance, knobs))
+        trials.append(Trial(node, position.nodes[0], kept, relaxed=kept and not _passes(position, chance, FlyKnobs())))
+        if not kept:
             target, draft = position.target.probs, position.distribution(0).probs
+            if knobs.test == "draws":
+                draft = OneHotDistribution(position.token_ids[0], position.vocabulary).probs
             return Walk(path, chance.token(residual(target, draft, torch.tensor(1.0))), trials)
         node = position.nodes[0]
         path.append(node)
@@ -46,10 +52,12 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
     return Walk(path, chance.token(row.probs, row), trials)
 
 
-def _passes(position: Position, chance: RandomSource) -> bool:
-    """Say whether the lossless test keeps the proposed token."""
+def _passes(position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
+    """Say whether the test keeps the proposed token."""
     token = position.token_ids[0]
-    return chance.below(position.nodes[0], ratio(position.target[token], position.distribution(0)[token]))
+    q = position.target[token]
+    bar = 1 - (1 - q) ** 2 if knobs.test == "draws" else ratio(q, position.distribution(0)[token])
+    return chance.below(position.nodes[0], bar)
 
 
 def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:
@@ -62,9 +70,9 @@ def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:
 
 def _goes_on(tree: Tree, position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
     """Say whether as many proposals follow as the window holds, and all of them pass."""
-    for _ in range(knobs.window):
+    for place in range(knobs.room):
         ahead = tree.at(position.nodes[0])
-        if ahead is None or not _passes(ahead, chance):
+        if ahead is None or (place < knobs.window and not _passes(ahead, chance, knobs)):
             return False
         position = ahead
     return True

@@ -40,6 +40,7 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     while (position := tree.at(node)) is not None:
         rule, child = judge(position), position.nodes[position.drafted]
         lazily = tree.lazy and position.is_plain and not judges_untempered(rule)
+        lazily = lazily and not getattr(rule, "needs_relaxed_target", False)
         test = (_test_lazily if lazily else _test)(position, rule, chance)
         matched = None
         if test.recovery is not None:

@@ -24,6 +24,14 @@ from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_polic
 from cactus_decoding.policy.vocabulary import Vocabulary
 
 FOREIGN = ("typical", "top_k", "relaxed_greedy", "cascade", "token_cascade", "big_little", "mars")
+VARIANTS = (
+    "fuzzy:threshold=0.1,closed=draw",
+    "fuzzy:threshold=0.1,temperature=0.5",
+    "token_cascade:alpha=0.5,coupling=paper",
+    "relaxed_greedy:margin=0.5,per=remaining",
+    "mars:ratio=0.9,logits=raw",
+)
+"""Of rules some of which do fit."""
 
 
 def test_what_a_request_may_ask_for() -> None:
@@ -36,7 +44,7 @@ def test_what_a_request_may_ask_for() -> None:
     assert {parse_rule(text).name for text in SPELLINGS} == {*RULES} - {*FOREIGN}  # and what was added since
 
 
-@pytest.mark.parametrize("spelling", [RULES[name].presets[0].spelling for name in FOREIGN])
+@pytest.mark.parametrize("spelling", [*(RULES[name].presets[0].spelling for name in FOREIGN), *VARIANTS])
 def test_a_rule_that_does_not_fit_the_step_is_refused_by_name_with_the_reason(spelling: str) -> None:
     said = f"acceptance_rule '{parse_rule(spelling)}' does not work in vLLM, whose own sampler cannot follow it; "
     with pytest.raises(ValueError, match=re.escape(f"{said}rules that do are lossless, cactus, ")):

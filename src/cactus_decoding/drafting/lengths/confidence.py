@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.later import Tensor
@@ -19,9 +19,13 @@ class ConfidenceStop(FixedLength):
     them. The token drawn from the unsure row stays proposed: dropping it for being unlikely would change the law of the
     draft. Drafters without rows count as sure.
 
+    By ``unsure=discard`` the draft ends before that row: no token is drawn from it, so none is dropped, and the target
+    writes that one, as in the fallback of the Big Little decoder (arXiv 2302.07863).
+
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
         threshold: in [0, 1]; 0 never stops.
+        unsure: whether to ``propose`` a token from the unsure row too, or ``discard`` the row.
 
     Raises:
         ValueError: for a parameter out of range.
@@ -34,6 +38,7 @@ class ConfidenceStop(FixedLength):
 
     max_draft_tokens: Annotated[int, Knob("proposals per step at most", "tokens", ge=0)] = 10
     threshold: Annotated[float, Knob("a likelier token goes on", ge=0, le=1)] = 0.4
+    unsure: Annotated[Literal["propose", "discard"], Knob("what to do with the row that is not sure")] = "propose"
 
     fixed: ClassVar[bool] = False
 
