@@ -160,7 +160,7 @@ def test_the_code_s_counts_and_test_are_its_own() -> None:
 def test_the_code_s_knobs_are_read_and_need_its_room() -> None:
     code = "fly:window=5,behind=6,test=draws"
     assert read_scheme(code)[1] == FlyKnobs(5, 0.3, 3, 6, "draws")
-    with pytest.raises(ValueError, match="would overrule nothing: 6 proposals must follow"):
+    with pytest.raises(ValueError, match="would overrule nothing: it needs 7 proposals"):
         Request.from_dict({"verification": code, "num_speculative_tokens": 6})
     assert Request(verification=code).draft_length.max_draft_tokens > 6
 
