@@ -11,10 +11,11 @@ import pytest
 from cactus_decoding.conformance.asking import Answer, EngineError, Query, Sampling
 from cactus_decoding.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_decoding.conformance.evidence import Evidence
+from cactus_decoding.conformance.findings import Finding, Report
 from cactus_decoding.conformance.mutants import MUTANTS, CertainDraft
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.report import line, verdict
-from cactus_decoding.conformance.suite import Finding, Report, conform
+from cactus_decoding.conformance.suite import conform
 from cactus_decoding.conformance.truth import Truth
 
 FIRST = {
