@@ -100,6 +100,8 @@ def test_accepted_proposals_are_read_where_a_server_tells_them():
     assert answer_of(said).accepted is None
     assert answer_of(said | {"timings": {"predicted_n": 2}}).accepted is None  # nothing was proposed
     assert answer_of(said | {"timings": {"draft_n": 3, "draft_n_accepted": 1}}).accepted == 1
+    report = {"speculative_decoding": {"acceptance_report": {"accepted_by_position": [2, 1]}}}
+    assert answer_of(said | {"metrics": report}).accepted == 3
 
 
 def test_settings_of_servers_are_checked():
