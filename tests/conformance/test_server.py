@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cactus_decoding.conformance.asking import EngineError, Sampling
 from cactus_decoding.conformance.checks import Check, checks_of
 from cactus_decoding.conformance.engines.registry import open_engine
 from cactus_decoding.conformance.engines.server import answer_of
+from cactus_decoding.conformance.engines.vllm import _answer as vllm_answer
 from cactus_decoding.conformance.mutants import MUTANTS
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.suite import conform
@@ -160,3 +162,10 @@ def test_texts_that_part_at_near_ties_are_told_from_others():
         found = compare(Server("c", gap), Server("d", -gap), ["x"], samples=1)
         assert found.greedy == (1, 1, explained)
         assert found.right is bool(explained)
+
+
+def test_accepted_proposals_of_vllm_are_those_of_its_histogram():
+    output = SimpleNamespace(token_ids=[1, 2, 3, 4], logprobs=None)
+    counted = SimpleNamespace(histogram=[3, 1, 2])  # steps that kept none, one and two
+    assert vllm_answer(SimpleNamespace(**vars(output), spec_decode_metrics=counted)).accepted == 5
+    assert vllm_answer(SimpleNamespace(**vars(output), spec_decode_metrics=None)).accepted is None

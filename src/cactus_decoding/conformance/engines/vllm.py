@@ -81,7 +81,7 @@ class VllmEngine(Engine):
             gpu_memory_utilization=0.1,
             generation_config="vllm",
             seed=0,
-            per_request_spec_decode_metrics="summary",
+            per_request_spec_decode_metrics="summary" if self._speculates else "none",
         )
         self._started = wanted
         return self._engine
