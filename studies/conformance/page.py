@@ -45,12 +45,18 @@ def engines() -> str:
 
 
 def commands() -> str:
-    rows = ["| engine | command | responses | date |", "|---|---|--:|---|"]
+    rows = ["| engine | command | responses | seconds | date |", "|---|---|--:|--:|---|"]
     for name, start, report, provenance in _measured():
         date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
         command = f"`{_command(provenance['arguments'])}`" + (f", of `{start}`" if start else "")
-        rows.append(f"| {name} | {command} | {report['samples']:,} | {date} |")
+        rows.append(f"| {name} | {command} | {report['samples']:,} | {_seconds(report)} | {date} |")
     return "\n".join(rows)
+
+
+def _seconds(report: dict[str, Any]) -> str:
+    """Say how long a run took, and with newer results how long the processor was its own."""
+    own = report.get("processor_seconds")
+    return f"{report['seconds']:.0f}" + (f" ({own:.0f})" if own else "")
 
 
 def acceptance() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cactus_decoding.conformance.asking import EngineError, Sampling
 from cactus_decoding.conformance.checks import Check, checks_of
 from cactus_decoding.conformance.engines.registry import open_engine
 from cactus_decoding.conformance.engines.server import answer_of
+from cactus_decoding.conformance.engines.vllm import _answer as vllm_answer
 from cactus_decoding.conformance.mutants import MUTANTS
 from cactus_decoding.conformance.reference import Reference
 from cactus_decoding.conformance.suite import conform
@@ -100,6 +102,8 @@ def test_accepted_proposals_are_read_where_a_server_tells_them():
     assert answer_of(said).accepted is None
     assert answer_of(said | {"timings": {"predicted_n": 2}}).accepted is None  # nothing was proposed
     assert answer_of(said | {"timings": {"draft_n": 3, "draft_n_accepted": 1}}).accepted == 1
+    report = {"speculative_decoding": {"acceptance_report": {"accepted_by_position": [2, 1]}}}
+    assert answer_of(said | {"metrics": report}).accepted == 3
 
 
 def test_settings_of_servers_are_checked():
@@ -158,3 +162,10 @@ def test_texts_that_part_at_near_ties_are_told_from_others():
         found = compare(Server("c", gap), Server("d", -gap), ["x"], samples=1)
         assert found.greedy == (1, 1, explained)
         assert found.right is bool(explained)
+
+
+def test_accepted_proposals_of_vllm_are_those_of_its_histogram():
+    output = SimpleNamespace(token_ids=[1, 2, 3, 4], logprobs=None)
+    counted = SimpleNamespace(histogram=[3, 1, 2])  # steps that kept none, one and two
+    assert vllm_answer(SimpleNamespace(**vars(output), spec_decode_metrics=counted)).accepted == 5
+    assert vllm_answer(SimpleNamespace(**vars(output), spec_decode_metrics=None)).accepted is None

@@ -24,24 +24,23 @@ CHECKS = "Checks"
 def conform(
     engine: Annotated[str | None, typer.Argument(
         metavar="ENGINE", show_default=False,
-        help="cactus, transformers, vllm, llama-cpp, an address of an OpenAI-compatible server such as "
-             "http://127.0.0.1:8000, or a function as module:function, which is called with prompt, sampling and seed, "
-             "and returns tokens.")] = None,
+        help="cactus, transformers, vllm, llama-cpp, the address of an OpenAI-compatible "
+        "server, or module:function, called with prompt, sampling and seed.")] = None,
     models: Annotated[Path | None, option(
-        "Write the tiny models here, as folders and GGUF files: for a server, or a function.", "FOLDER",
+        "Write the tiny models here, as folders and GGUF files.", "FOLDER",
         file_okay=False)] = None,
     settings: Annotated[list[str] | None, option(
         "A setting of the engine, as JSON or text. May be given several times.", "NAME=VALUE", flag="--set",
         shown="none")] = None,
     against: Annotated[str | None, option(
-        "Compare two servers of a model of your own: ENGINE, with speculation, and this one, without; nobody's rows "
-        "are known.", "ADDRESS", shown="none")] = None,
+        "Compare servers of your own model: ENGINE drafts, this does not. "
+        "Nobody's rows are known.", "ADDRESS", shown="none")] = None,
     prompts: Annotated[Path | None, option(
-        "Prompts for --against, one a line.", "FILE", exists=True, shown="a few short texts")] = None,
+        "Prompts for --against, one a line; a few are built in.", "FILE", exists=True, shown="none")] = None,
     samples: Annotated[int, option(
         "Responses that a check draws; a few draw four times as many.", "N", CHECKS, min=1)] = 200,
     false_alarm: Annotated[float, option(
-        "How often a right engine may be called wrong, over all checks.", "P", CHECKS)] = 0.001,
+        "How often a right engine may be called wrong.", "P", CHECKS)] = 0.001,
     seed: Annotated[int, option("Of the first response.", "S", CHECKS, min=0)] = 0,
     self_test: Annotated[bool, option(
         "Check that engines which are wrong in one way each are caught.", panel=CHECKS, flag="--self-test")] = False,
@@ -50,10 +49,8 @@ def conform(
 ) -> int:  # fmt: skip
     """Say whether an engine's speculation is lossless: whether tokens have the law of the target alone.
 
-    The engine answers over tiny models with drafts that are good, bad, adversarial and deterministic, whose laws are
-    known: temperature, cuts, penalties, stop tokens, the end of max_tokens, cancelled requests, seeds. Evidence is
-    collected response by response until it is enough, so that a wrong engine is mostly caught in seconds, with the
-    likely cause, and a right one is called wrong as rarely as --false-alarm says.
+    It answers over tiny models whose laws are known: temperature, cuts, penalties, stop tokens, cancelled requests
+    and seeds. A wrong engine is mostly caught in seconds, with the likely cause.
 
     Exit code: 0 right, 1 wrong, 2 an engine that is down or gives no answer, or bad input.
     """

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from cactus_decoding.conformance.asking import END
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.truth import Scored
 
@@ -53,6 +54,22 @@ def recovery_without_rejected(rows: Scored) -> Rows:
     return np.asarray(np.minimum(rows.target, rows.draft) + rows.target * others)
 
 
+def reused_number(rows: Scored) -> Rows:
+    """Return what is emitted where the number that rejected a token draws the next one: it is never below a ratio."""
+    sums = _residual(rows.target, rows.draft).cumsum(-1)
+    ratios = np.minimum(rows.target / np.maximum(rows.draft, 1e-300), 1)
+    above = np.maximum(sums[:, None] - ratios[:, :, None], 0)  # of the numbers that reject, those up to each token
+    parts = np.diff(above, axis=-1, prepend=0) * rows.draft[:, :, None]
+    return np.asarray(np.minimum(rows.target, rows.draft) + parts.sum(1))
+
+
+def eaten_end(rows: Scored) -> Rows:
+    """Return what is emitted where an end that was proposed and kept is left out, and another token comes."""
+    kept = np.minimum(rows.target, rows.draft)[:, END, None]
+    ends = np.eye(rows.target.shape[-1])[END]
+    return _normalised(rows.target - kept * ends, rows.target)
+
+
 def dropped_draws(rows: Scored) -> Rows:
     """Return what is emitted where unlikely draws are dropped, and the target is drawn from in their place."""
     drawn = np.where(rows.draft >= UNLIKELY, rows.draft, 0)
@@ -82,12 +99,18 @@ CAUSES: dict[str, Callable[[Scored], Rows]] = {
     "the test accepts too much (lenience, or a relaxed rule)": lambda rows: _verified(
         np.minimum(rows.target / LENIENCE, rows.draft), _residual(rows.target / LENIENCE, rows.draft)
     ),
+    "the number that rejects a token draws the next one": reused_number,
+    "ends that were proposed are left out": eaten_end,
+    "tokens that are cut are accepted where the random number is 0 (the test is <=)": lambda rows: _normalised(
+        np.maximum(rows.target, rows.draft / 256), rows.target
+    ),
     "the test rejects too much": lambda rows: _verified(
         np.minimum(rows.target * LENIENCE, rows.draft), _residual(rows.target, rows.draft)
     ),
     "rows of the position before are used (off by one, or the last token is not read)": lambda rows: rows.before,
     "penalties miss the latest tokens": lambda rows: rows.forgetful,
     "cuts and temperature are in the other order": lambda rows: rows.swapped,
+    "the temperature is not applied": lambda rows: rows.untempered,
     "temperature, cuts, penalties or biases are not applied": lambda rows: rows.raw_target,
     "the likeliest token comes too often": lambda rows: _likeliest(rows.target),
     "rows are sharper than they should be": _tempered(1.3),

@@ -23,6 +23,7 @@ class Check:
         prompts: are asked in turn.
         share: samples, in multiples of the usual number.
         others: samplings that stand in the same batch.
+        suspect: the likely cause where nothing else was wrong, and no known mistake explains it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Check:
     prompts: tuple[tuple[int, ...], ...] = PROMPTS[:1]
     share: float = 1.0
     others: tuple[Sampling, ...] = ()
+    suspect: str = ""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -78,11 +80,13 @@ def _all(drafts: Sequence[str]) -> Iterator[Check]:
     yield by(good, "grammar", Sampling(letters="abcdeg"))
     yield by(good, "stop tokens among proposals", Sampling(stop_token_ids=(7, 2), max_tokens=8))
     yield by(good, "end of max_tokens", Sampling(max_tokens=2))
-    yield by(good, "prompts with a shared beginning", Sampling(), prompts=PROMPTS)
-    yield by(good, "after a cancelled request", Sampling(cancels=True))
+    yield by(good, "prompts with a shared beginning", Sampling(), prompts=PROMPTS,
+             suspect="what was kept of another prompt is read")  # fmt: skip
+    yield by(good, "after a cancelled request", Sampling(cancels=True),
+             suspect="a request that was given up leaves something behind")  # fmt: skip
     yield by(good, "independent responses", Sampling(), kind=BATCH)
     others = ({"temperature": 0.6}, {"top_k": 3}, {"top_p": 0.8, "max_tokens": 3}, {"temperature": 0.0})
-    yield by(bad, "other samplings in the batch", Sampling(),
+    yield by(bad, "other samplings in the batch", Sampling(), suspect="responses of a batch share their settings",
              others=tuple(Sampling(draft=bad, **each) for each in others))  # fmt: skip
     for draft in dict.fromkeys((good, bad)):
         yield by(draft, "temperature 0", Sampling(temperature=0.0, max_tokens=12), kind=GREEDY, prompts=PROMPTS)

@@ -15,12 +15,13 @@ from cactus_decoding.conformance.alternatives import CAUSES, PLACES, SHARES
 from cactus_decoding.conformance.processing import Rows
 from cactus_decoding.conformance.truth import Scored
 
-_STRENGTHS = (20.0, 200.0)
+_FEW_DRAWS, _STRENGTHS = 1.0, (20.0, 200.0)
 _PRUDENCE = 30.0
 _IMPOSSIBLE = 1e-9
 """A law below it says that a token cannot come."""
 UNNAMED = "no known mistake: "
 OTHERS = UNNAMED + "other tokens come than should"
+REPEATED = "responses repeat each other (seeds are shared or ignored)"
 
 
 class Found(NamedTuple):
@@ -64,8 +65,7 @@ class Evidence:
         if never.any():
             first = int(never.argmax())
             self._impossible = f"a token came that the sampling settings exclude, as token {rows.places[first] + 1}"
-            return
-        safe = np.where(used, seen, 1.0)
+        safe = np.where(used, np.maximum(seen, _IMPOSSIBLE), 1.0)
         came = [np.take_along_axis(of(rows), rows.tokens[:, None], -1)[:, 0] for of in CAUSES.values()]
         places = np.stack([used & where(rows) for where in PLACES.values()], -1).astype(float)
         for index, share in enumerate(SHARES):
@@ -82,7 +82,9 @@ class Evidence:
     def found(self) -> Found:
         """Return the evidence so far."""
         if self._impossible:
-            return Found(math.inf, self._impossible, "")
+            best = int((named := self._named.max((1, 2))).argmax())
+            cause = f"; most evidence for: {[*CAUSES][best]}" if named[best] > 0 else ""
+            return Found(math.inf, self._impossible + cause, "")
         each: dict[tuple[str, str], list[float]] = defaultdict(list)
         for index, cause in enumerate(CAUSES):
             for number, place in enumerate(PLACES):
@@ -92,10 +94,10 @@ class Evidence:
         if self._laws:
             first = np.array([isinstance(context, tuple) and len(context) == 1 for context in self._laws])
             laws, counts = (np.stack([*each.values()]) for each in (self._laws, self._counts))
-            for strength in _STRENGTHS:
-                logs = dirichlet(laws, counts, strength)
-                each[OTHERS, "at the first token"].append(float(logs[first].sum()))
-                each[OTHERS, "at the first three tokens"].append(float(logs.sum()))
+            for strength in (_FEW_DRAWS, *_STRENGTHS):
+                logs, name = dirichlet(laws, counts, strength), REPEATED if strength == _FEW_DRAWS else OTHERS
+                each[name, "at the first token"].append(float(logs[first].sum()))
+                each[name, "at the first three tokens"].append(float(logs.sum()))
         values = [value for several in each.values() for value in several]
         cause, place = max(each, key=lambda key: _mean(each[key]))
         return Found(_mean(values), cause, place)

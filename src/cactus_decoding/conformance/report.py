@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from cactus_decoding.conformance.suite import Finding, Report
+from cactus_decoding.conformance.findings import Finding, Report
 
 
 def line(finding: Finding) -> str:
@@ -33,7 +33,8 @@ def verdict(report: Report) -> Iterable[str]:
     """Yield what a report says in the end."""
     wrong = [each for each in report.findings if each.right is False]
     deviations = [each.deviation for each in report.findings if each.deviation is not None]
-    asked = f"{len(report.findings)} checks, {report.samples:,} responses, {report.seconds:.0f} s"
+    seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"
+    asked = f"{len(report.findings)} checks, {report.samples:,} responses, {seconds}"
     if wrong:
         yield f"{report.engine} is WRONG in {len(wrong)} of {asked}."
         [(said, times)] = Counter(each.said.partition(" (")[0] for each in wrong).most_common(1)
@@ -44,7 +45,7 @@ def verdict(report: Report) -> Iterable[str]:
     if deviations:
         yield (
             f"Total variation of one of the first three tokens above {max(deviations):.2f} is excluded by each of "
-            f"{len(deviations)} checks, above {min(deviations):.2f} by the longest; the others have no such bound."
+            f"{len(deviations)} checks, above {min(deviations):.2f} by the longest; the others say what else is."
         )
     yield f"A right engine is called wrong with probability {report.false_alarm:g} at most, over all checks."
     for draft, each in report.acceptance.items():

@@ -7,100 +7,23 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 
 from cactus_decoding.arguments.values import check_integer, check_number
 from cactus_decoding.conformance.asking import DRAFTS, END, VOCABULARY, Answer, Engine, EngineError, Query, Sampling
 from cactus_decoding.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
-from cactus_decoding.conformance.evidence import Evidence, Found, deviation_not_excluded
+from cactus_decoding.conformance.evidence import UNNAMED, Evidence, Found, deviation_not_excluded
+from cactus_decoding.conformance.findings import Acceptance, Finding, Report
 from cactus_decoding.conformance.truth import Truth
 
 SAMPLES, FALSE_ALARM = 200, 1e-3
 _BATCH, _FEW = 50, 20
+_Group = tuple[tuple[int, ...], Sampling]
 _LOGPROB = 0.02
 """By how much a reported log-probability may differ from the true one."""
 _NEAR_TIE = 1e-3
 """Log-probabilities closer than this are told apart by rounding."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found.
-
-    Attributes:
-        check: which one.
-        right: whether nothing speaks against the engine; None where something is worth knowing, and no mistake.
-        samples: responses that it took.
-        evidence: log of the e-value; infinite for what a right engine never does.
-        deviation: total variation of each of the first three tokens' laws that is excluded from here on, or None.
-        said: what is wrong, and its likely cause.
-    """
-
-    check: Check
-    right: bool | None
-    samples: int
-    evidence: float = 0.0
-    deviation: float | None = None
-    said: str = ""
-
-
-class Acceptance(NamedTuple):
-    """What part of an engine's tokens were accepted proposals.
-
-    Attributes:
-        found: of its own answers.
-        possible: of those of `Reference` to the same questions, which accepts as much as a lossless test can.
-        error: standard error of their difference, of responses as units.
-    """
-
-    found: float
-    possible: float
-    error: float
-
-    def too_little(self, false_alarm: float) -> bool:
-        """Return whether less is accepted than could be; an engine that accepts all it can is rarely blamed.
-
-        Example:
-            >>> Acceptance(0.263, 0.315, 0.03).too_little(1e-3), Acceptance(0.263, 0.315, 0.01).too_little(1e-3)
-            (False, True)
-        """
-        return self.found < self.possible - NormalDist().inv_cdf(1 - false_alarm) * self.error
-
-
-@dataclass
-class Report:
-    """What a suite found; it is true if everything is right.
-
-    Attributes:
-        engine: its name.
-        false_alarm: probability that a right engine is called wrong, at most.
-        findings: of each check.
-        seconds: that it took.
-        acceptance: of the drafts whose accepted proposals the engine counts.
-    """
-
-    engine: str
-    false_alarm: float
-    findings: list[Finding] = field(default_factory=list)
-    seconds: float = 0.0
-    acceptance: dict[str, Acceptance] = field(default_factory=dict)
-
-    @property
-    def right(self) -> bool:
-        """Whether no check found a mistake."""
-        return all(each.right is not False for each in self.findings)
-
-    def __bool__(self) -> bool:
-        return self.right
-
-    @property
-    def samples(self) -> int:
-        """All responses."""
-        return sum(each.samples for each in self.findings)
 
 
 def conform(
@@ -148,7 +71,7 @@ def conform(
     names = ("temperature_last", "penalises_prompt", "ends_alike")
     truth = truth or Truth(**{name: getattr(tested, name) for name in names})
     checks = list(only) if only is not None else checks_of(tested)
-    result, began = Report(tested.name, false_alarm), time.perf_counter()
+    result, began, used = Report(tested.name, false_alarm), time.perf_counter(), time.process_time()
     run = _Run(tested, truth, false_alarm / max(len(checks), 1), itertools.count(seed))
     for check in checks:
         finding = run.check(check, math.ceil(samples * check.share))
@@ -158,7 +81,7 @@ def conform(
             break
     if not first_only:
         result.acceptance = run.acceptance()
-    result.seconds = time.perf_counter() - began
+    result.seconds, result.processor_seconds = time.perf_counter() - began, time.process_time() - used
     return result
 
 
@@ -168,11 +91,15 @@ class _Run:
     def __init__(self, engine: Engine, truth: Truth, alpha: float, seeds: Iterator[int]) -> None:
         self._engine, self._truth, self._alpha, self._seeds = engine, truth, alpha, seeds
         self._counted: dict[str, list[tuple[Query, Answer]]] = {}
+        self._blamed = set[str]()  # drafts with which something is wrong
 
     def check(self, check: Check, samples: int) -> Finding:
         """Ask a check's questions."""
         kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
-        return kinds.get(check.kind, self._law)(check, samples)
+        finding = kinds.get(check.kind, self._law)(check, samples)
+        if finding.right is False:
+            self._blamed.add(check.sampling.draft)
+        return finding
 
     def _ask(self, check: Check, count: int) -> tuple[list[Query], list[Answer]]:
         asked = itertools.cycle(itertools.product(check.prompts, (check.sampling, *check.others)))
@@ -194,7 +121,7 @@ class _Run:
         return queries, answers
 
     def _law(self, check: Check, samples: int) -> Finding:
-        evidence, drawn, outputs = Evidence(), 0, list[tuple[int, ...]]()
+        evidence, drawn, outputs = Evidence(), 0, defaultdict[_Group, list[tuple[int, ...]]](list)
         threshold = math.log(1 / self._alpha)
         while drawn < samples:
             # small batches first: a wrong engine is mostly caught by few
@@ -203,48 +130,65 @@ class _Run:
             if said := _malformed(queries, answers):
                 return Finding(check, False, drawn, math.inf, said=said)
             found = _add(evidence, self._truth, queries, answers)
-            outputs += [each.token_ids for each in answers]
+            for query, answer in zip(queries, answers, strict=True):
+                outputs[query.prompt, query.sampling].append(answer.token_ids)
             if found.log_e >= threshold:
-                where = f" ({found.place})" if found.place else ""
-                return Finding(check, False, drawn, found.log_e, said=f"{found.cause}{where}")
-        deviation = None if len(check.prompts) > 1 or check.others else self._deviation(check, outputs)
+                return Finding(check, False, drawn, found.log_e, said=self._cause(check, evidence, found))
+        alpha = self._alpha / len(outputs)
+        deviation = max(self._deviation(*group, of, alpha) for group, of in outputs.items())
         return Finding(check, True, drawn, found.log_e, deviation)
 
-    def _deviation(self, check: Check, outputs: list[tuple[int, ...]]) -> float:
+    def _cause(self, check: Check, evidence: Evidence, found: Found) -> str:
+        """Ask on, so that causes which look alike are told apart, and return the likeliest."""
+        queries, answers = self._ask(check, SAMPLES)
+        if not _malformed(queries, answers):
+            found = _add(evidence, self._truth, queries, answers)
+        cause = found.cause
+        if check.suspect and cause.startswith(UNNAMED) and check.sampling.draft not in self._blamed:
+            cause = check.suspect  # all else was right so far
+        return f"{cause} ({found.place})" if found.place else cause
+
+    def _deviation(
+        self, prompt: tuple[int, ...], sampling: Sampling, outputs: list[tuple[int, ...]], alpha: float
+    ) -> float:
         """Return the largest deviation of the law of each of the first three tokens that is not excluded."""
-        longest = min(3, check.sampling.max_tokens)
+        longest = min(3, sampling.max_tokens)
         laws, counts = np.zeros((longest, VOCABULARY + 1)), np.zeros((longest, VOCABULARY + 1))
-        for output, probability in self._truth.enumerate(check.prompts[0], check.sampling, longest).items():
+        for output, probability in self._truth.enumerate(prompt, sampling, longest).items():
             for place in range(longest):
                 laws[place, output[place] if place < len(output) else VOCABULARY] += probability
         for output in outputs:
             for place in range(longest):
                 counts[place, output[place] if place < len(output) else VOCABULARY] += 1
-        return max(deviation_not_excluded(*each, self._alpha / longest) for each in zip(laws, counts, strict=True))
+        return max(deviation_not_excluded(*each, alpha / longest) for each in zip(laws, counts, strict=True))
 
     def _batch(self, check: Check, samples: int) -> Finding:
         """Compare neighbours' first tokens: equal by chance only."""
         law = self._truth.enumerate(check.prompts[0], check.sampling, 1)
         chance = sum(each**2 for each in law.values())
         likely = np.array([chance / 2, *(chance + share * (1 - chance) for share in (0.1, 0.4, 1.0))])
-        drawn, logs = 0, np.zeros(len(likely))
+        drawn, logs, repeated = 0, np.zeros(len(likely)), 0
         while drawn < samples:
             queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
             drawn += len(queries)
             pairs = list(zip(answers[::2], answers[1::2], strict=True))
             equal = sum(first.token_ids[0] == second.token_ids[0] for first, second in pairs)
+            repeated += equal
             # a law that excludes what came outweighs all else, but its logarithm is finite: 0 times it is 0
             logs += equal * np.log(likely / chance)
             logs += (len(pairs) - equal) * np.log(np.maximum((1 - likely) / (1 - chance), 1e-300))
             log_e = float(np.logaddexp.reduce(logs) - math.log(len(likely)))
             if log_e >= math.log(1 / self._alpha):
                 return Finding(check, False, drawn, log_e, said="responses of different seeds are not independent")
-        return Finding(check, True, drawn, log_e)
+        counts = np.array([repeated, drawn // 2 - repeated])
+        bound = deviation_not_excluded(np.array([chance, 1 - chance]), counts, self._alpha)
+        said = f"excluded: neighbours begin alike more often, or less, than by chance by more than {bound:.2f}"
+        return Finding(check, True, drawn, log_e, said=said)
 
     def _greedy(self, check: Check, samples: int) -> Finding:
         """Compare with the most likely tokens, and tell near-ties from mistakes by the target's rows."""
         queries, answers = self._ask(check, len(check.prompts))
-        ties = 0
+        ties = tokens = 0
         if said := _malformed(queries, answers):
             return Finding(check, False, len(queries), math.inf, said=said)
         for query, answer in zip(queries, answers, strict=True):
@@ -259,15 +203,19 @@ class _Run:
                 )
                 return Finding(check, False, len(queries), math.inf, said=said)
             ties += int((gaps > 0).sum())
-        said = f"{ties} near-ties were decided by rounding" if ties else ""
+            tokens += len(gaps)
+        said = f"excluded: any of {tokens} tokens lies more than {_NEAR_TIE:g} nats below the likeliest"
+        said += f"; {ties} near-ties were decided by rounding" * bool(ties)
         return Finding(check, True, len(queries), said=said)
 
     def _seeds_repeat(self, check: Check, samples: int) -> Finding:
         queries, answers = self._ask(check, _FEW)
         _, again = self._answers(queries)
         same = sum(first.token_ids == second.token_ids for first, second in zip(answers, again, strict=True))
-        said = "" if same == len(queries) else f"{len(queries) - same} of {len(queries)} seeds gave another response"
-        return Finding(check, None if said else True, 2 * len(queries), said=said)
+        if same < len(queries):
+            said = f"{len(queries) - same} of {len(queries)} seeds gave another response"
+            return Finding(check, None, 2 * len(queries), said=said)
+        return Finding(check, True, 2 * len(queries), said=f"all {same} seeds gave the same response again")
 
     def _logprobs(self, check: Check, samples: int) -> Finding:
         """Compare log-probabilities with those before, and those after temperature and cuts: either will do."""
@@ -283,7 +231,8 @@ class _Run:
                 true = np.log(np.take_along_axis(law, rows.tokens[:, None], -1)[:, 0])[: len(given)]
                 worst[index] = max(worst[index], np.abs(true - given[: len(true)]).max(initial=0))
         if worst.min() <= _LOGPROB:
-            return Finding(check, True, len(queries))
+            said = f"none differs by more than {worst.min():.2g} nats; {_LOGPROB:g} would be found"
+            return Finding(check, True, len(queries), said=said)
         said = f"log-probabilities differ from the target's by up to {worst.min():.3g} nats"
         return Finding(check, False, len(queries), math.inf, said=said)
 
@@ -310,7 +259,7 @@ def _accepted(answers: Sequence[Answer]) -> tuple[float, float]:
 
 def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:
     """Add answers to the evidence, prompt by prompt and sampling by sampling."""
-    groups = defaultdict[tuple[tuple[int, ...], Sampling], list[tuple[int, ...]]](list)
+    groups = defaultdict[_Group, list[tuple[int, ...]]](list)
     for query, answer in zip(queries, answers, strict=True):
         groups[query.prompt, query.sampling].append(answer.token_ids)
     for group, outputs in groups.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ class Scored:
         before: the target's row of the position before.
         forgetful: penalties without the token before.
         swapped: cut at temperature 1, with the temperature behind the cuts, or else before them.
+        untempered: cut as asked, at temperature 1.
         clear: whether no cut hangs on rounding, ``[positions]``.
     """
 
@@ -65,6 +66,7 @@ class Scored:
     before: Rows
     forgetful: Rows
     swapped: Rows
+    untempered: Rows
     clear: NDArray[np.bool_]
 
 
@@ -141,6 +143,7 @@ class Truth:
             before=seen(self._law(previous, sampling)[0]),
             forgetful=seen(self._law(forgetful, sampling)[0]),
             swapped=seen(law(own, sampling, temperature_last=not self._last).probs),
+            untempered=seen(self._law(own, replace(sampling, temperature=1.0))[0]),
             clear=found[1],
         )
 

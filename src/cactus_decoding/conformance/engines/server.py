@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.conformance.asking import CUTS, END, PENALTIES, Answer, Engine, EngineError, Query, Sampling
 from cactus_decoding.conformance.models import gbnf, text_of, tokens_of
+from cactus_decoding.integrations.common.reports import REPORT_KEY
 
 _FIELDS = (*CUTS, *PENALTIES)
 _SETTINGS: dict[str, Any] = {
@@ -61,6 +62,7 @@ class ServerEngine(Engine):
         asked = {*_FIELDS, "logit_bias", "stop_token_ids", "logprobs"} - {*without}
         honoured = filter(self._honours, sorted(asked))
         self.supports = frozenset({*honoured, *more, "batch", "repeats", "cancels"} - {*without})
+        self._counts = {REPORT_KEY: True} if REPORT_KEY not in without and self._takes({REPORT_KEY: True}) else {}
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer queries, some of them at a time."""
@@ -69,7 +71,7 @@ class ServerEngine(Engine):
 
     def one(self, query: Query) -> Answer:
         """Answer a query."""
-        body = self._body(query) | ({"logprobs": 1} if "logprobs" in self.supports else {})
+        body = self._body(query) | self._counts | ({"logprobs": 1} if "logprobs" in self.supports else {})
         if query.sampling.cancels:
             self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
         return self._read("/completions", body, "gave no answer over the tiny models", answer_of)
@@ -115,11 +117,14 @@ class ServerEngine(Engine):
     def _honours(self, name: str) -> bool:
         """Return whether a server takes a field; one that ignores it in silence is found out by its law."""
         value: Any = {"top_k": 3, "logit_bias": ((1, 1.0),), "stop_token_ids": (7,)}.get(name, 0.5)
-        settings = {} if name == "logprobs" else {name: value}
-        body = self._body(Query((1, 2, 3), Sampling(**settings, max_tokens=3), 0))
+        if name == "logprobs":
+            return self._takes({"logprobs": 1}, lambda answer: _logprobs(answer["choices"][0]) is not None)
+        return self._takes(self._body(Query((1, 2, 3), Sampling(**{name: value}, max_tokens=3), 0)))
+
+    def _takes(self, fields: Mapping[str, Any], shows: Callable[[Any], bool] = lambda answer: True) -> bool:
+        body = self._body(Query((1, 2, 3), Sampling(max_tokens=3), 0)) | dict(fields)
         try:
-            answer = self._asked("/completions", body | ({} if settings else {"logprobs": 1}), refusable=True)
-            return bool(settings) or _logprobs(answer["choices"][0]) is not None
+            return shows(self._asked("/completions", body, refusable=True))
         except (ValueError, LookupError, TypeError):
             return False
 
@@ -165,6 +170,8 @@ def answer_of(said: Any) -> Answer:
     choice = said["choices"][0]
     tokens = tokens_of(choice["text"])
     accepted = (said.get("timings") or {}).get("draft_n_accepted")
+    if report := ((said.get("metrics") or {}).get("speculative_decoding") or {}).get(REPORT_KEY):
+        accepted = sum(report["accepted_by_position"])
     return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice), accepted)
 
 

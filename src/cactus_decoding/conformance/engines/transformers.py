@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from cactus_decoding.conformance.asking import CUTS, DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
-from cactus_decoding.conformance.models import tiny_llama
+from cactus_decoding.conformance.models import tiny_llama, tokens_of
 
 
 class TransformersEngine(Engine):
@@ -22,7 +22,7 @@ class TransformersEngine(Engine):
     """
 
     supports = frozenset(
-        {*CUTS, "repetition_penalty", "logit_bias", "stop_token_ids", "cancels", "repeats", "logprobs"}
+        {*CUTS, "repetition_penalty", "logit_bias", "letters", "stop_token_ids", "cancels", "repeats", "logprobs"}
     )
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)
 
@@ -130,4 +130,7 @@ def _settings(sampling: Sampling) -> dict[str, Any]:
         made |= sampling.named()
     if sampling.logit_bias:
         made["sequence_bias"] = {(token,): bias for token, bias in sampling.logit_bias}
+    if sampling.letters:
+        allowed = [END, *tokens_of(sampling.letters)]
+        made["prefix_allowed_tokens_fn"] = lambda batch, ids: allowed
     return made

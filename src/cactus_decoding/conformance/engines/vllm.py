@@ -81,6 +81,7 @@ class VllmEngine(Engine):
             gpu_memory_utilization=0.1,
             generation_config="vllm",
             seed=0,
+            per_request_spec_decode_metrics="summary" if self._speculates else "none",
         )
         self._started = wanted
         return self._engine
@@ -131,4 +132,5 @@ def _settings(query: Query) -> dict[str, Any]:
 def _answer(output: Any) -> Answer:
     tokens = tuple(output.token_ids)
     logprobs = output.logprobs and tuple(of[token].logprob for token, of in zip(tokens, output.logprobs, strict=False))
-    return Answer(tokens, logprobs)
+    counted = output.spec_decode_metrics  # None where nothing was proposed
+    return Answer(tokens, logprobs, counted and sum(kept * times for kept, times in enumerate(counted.histogram)))
