@@ -125,8 +125,8 @@ def test_one_that_is_cancelled_while_it_is_read_leaves_the_others(alone, togethe
     def slowly(self, portions):
         if len(portions) == COUNT:
             event.set()
-            with passes._changed:
-                passes._changed.notify_all()
+            with passes.changed:
+                passes.changed.notify_all()
             assert left.wait(60)
         return read(self, portions)
 

@@ -14,7 +14,7 @@ from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.generation.pair import Pair, Reservation
 from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.models.llama_cpp.model import LlamaCppModel, side_by_side
-from cactus_decoding.models.llama_cpp.passes import Passes
+from cactus_decoding.models.llama_cpp.passes import Passes, given_back
 from cactus_decoding.models.llama_cpp.settings import GgufFile
 from cactus_decoding.types import Drafter
 
@@ -30,7 +30,7 @@ class Seats:
     def __init__(self, pairs: list[Pair], passes: Passes | None = None) -> None:
         self.pairs, self._passes = pairs, passes
         # who holds a pair, as long as that is somebody: an interruption may lose it, but no pair
-        self._holders, self._lock = dict[int, ref[Reservation]](), threading.Lock()
+        self._holders, self._lock = dict[int, ref[Reservation]](), threading.RLock()
         self._used, self._uses = dict.fromkeys(map(id, pairs), 0), count(1)
         self._owners: dict[int, int | None] = {}  # of what pairs have read
 
@@ -75,7 +75,8 @@ class Seats:
         Raises:
             IndexError: where none is free.
         """
-        with Reservation() as held:
+        locks = [self._lock] if self._passes is None else [self._lock, self._passes.changed]
+        with given_back(*locks), Reservation() as held:
             with self._lock:
                 free = [pair for pair in self.pairs if not self._is_held(pair)]
                 mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in free]

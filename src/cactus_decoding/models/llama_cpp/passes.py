@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,6 +45,25 @@ class _Job:
         self._read, self.rows = self._read + count, [*self.rows, rows]
 
 
+class Lock(Protocol):
+    """One that its owner may lock again, and that raises `RuntimeError` for others who release it."""
+
+    def release(self) -> None:
+        """Release it once."""
+
+
+@contextmanager
+def given_back(*locks: Lock) -> Iterator[None]:
+    """Give back what this thread still has locked at the end: an interruption where a ``with`` ends leaves it so."""
+    try:
+        yield
+    finally:
+        for lock in locks:
+            with suppress(RuntimeError):
+                while True:
+                    lock.release()
+
+
 class Passes:
     """Reads for responses that run in threads: a pass is made as soon as each of them waits for one.
 
@@ -53,10 +72,13 @@ class Passes:
 
     Args:
         contexts: those that are read first come first, such as a draft's.
+
+    Attributes:
+        changed: locked by whom reads or changes the books.
     """
 
     def __init__(self, contexts: Sequence[Context]) -> None:
-        self._contexts, self._changed = list(contexts), threading.Condition()
+        self._contexts, self.changed = list(contexts), threading.Condition()
         # by thread: whatever interrupts one, it clears up what it finds of its own
         self._responses, self._waiting = set[int](), dict[int, _Job]()
         self._reader, self._read = None, list[_Job]()
@@ -68,7 +90,7 @@ class Passes:
         """Take part, in the thread that does."""
         try:
             try:
-                with self._changed:
+                with self.changed:
                     self._responses.add(threading.get_ident())
                 yield
             finally:
@@ -80,21 +102,21 @@ class Passes:
     def alone(self) -> Iterator[None]:
         """Have the contexts between two passes."""
         self._leave()
-        with self._changed:
+        with self.changed:
             while self._reader is not None:
-                self._changed.wait()
+                self.changed.wait()
             yield
 
     def read(self, context: Context, portion: Portion, check: Callable[[], None]) -> Tensor:
         """Return the logits of a portion, in memory of its own; ``check`` may end the wait by raising."""
         job, me = _Job(context, portion), threading.get_ident()
         try:
-            with self._changed:
+            with self.changed:
                 self._waiting[me] = job
             while True:
-                with self._changed:
+                with self.changed:
                     while job.left and (self._reader is not None or len(self._waiting) < len(self._responses)):
-                        self._changed.wait()
+                        self.changed.wait()
                         check()
                     if not job.left:
                         break
@@ -116,17 +138,17 @@ class Passes:
             read = context.read(portions).clone().split([portion.rows for portion in portions])
         except Exception as error:
             return self._leave(str(error))
-        with self._changed:
+        with self.changed:
             for job, count, rows in zip(jobs, counts, read, strict=True):
                 job.took(count, rows)
             self._waiting = {thread: each for thread, each in self._waiting.items() if each.left}
             self._read, self._reader = [], None
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def _leave(self, error: str = "the response that read for others was interrupted", *, ends: bool = False) -> None:
         """Clear up what a thread that waits and reads no more has left; who was in its pass hears of it."""
         me = threading.get_ident()
-        with self._changed:
+        with self.changed:
             if self._reader == me:
                 for job in self._read:
                     job.error = RuntimeError(error)
@@ -135,7 +157,7 @@ class Passes:
             self._waiting.pop(me, None)
             if ends:
                 self._responses.discard(me)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
