@@ -162,7 +162,7 @@ def _answer(
         fewest = min(len(entries[config]) for config in answers)
         for config in [config for config in answers if len(entries[config]) == fewest]:
             if fewest < config.problems:
-                entry = _entry(*next(answers[config]), token_ids)
+                entry = entry_of(*next(answers[config]), token_ids)
                 entries[config].append(entry)
                 journal.add(names[config], entry)
                 report(config.label)
@@ -183,7 +183,7 @@ def about(task: Task, config: RunConfig) -> dict[str, str]:
     }
 
 
-def _entry(problem: Problem, answer: Answer, right: bool | None, token_ids: bool) -> AnswerEntry:
+def entry_of(problem: Problem, answer: Answer, right: bool | None, token_ids: bool = False) -> AnswerEntry:
     """Return an answer's entry in each column."""
     entry: AnswerEntry = {
         "id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason,
