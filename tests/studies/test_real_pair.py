@@ -21,8 +21,8 @@ from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
 from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
-from studies.real_pair.page import curves, shown
-from studies.real_pair.run import TASKS, kinds_of
+from studies.real_pair.page import choices, curves, shown
+from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
 from studies.stored import read_results
 
 PAGE = ROOT / "docs" / "studies" / "real_pair.md"
@@ -137,6 +137,11 @@ def test_drafts_are_read_along_the_collected_answers(asked, tmp_path: Path) -> N
 
 def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     assert_rendered("studies.real_pair.run", PAGE, tmp_path)
+    result = json.loads(RESULTS.read_text())
+    assert choices(result) in CHOOSING.read_text()
+    lossless, clamped = (row.split(" | ")[1] for row in choices(result).splitlines()[2:4])
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        assert lossless.split()[0] + " tokens a step of 7 lossless, " + clamped.split()[0] in page.read_text()
 
 
 def test_numbers_without_an_interval_stand_alone() -> None:
