@@ -102,8 +102,7 @@ def main() -> None:
     if given.allow_code_execution:
         os.environ["HF_ALLOW_CODE_EVAL"] = "1"
     source = Path(given.task.partition("path=")[2])
-    opened = gzip.open(source, "rt") if source.suffix == ".gz" else source.open()
-    with opened as lines:
+    with gzip.open(source, "rt") if source.suffix == ".gz" else source.open() as lines:
         documents = {each.id: json.loads(line) for each, line in zip(task.problems, lines, strict=False)}
     chosen = list(stored(given.answers))[: given.count]
     problems = {each.id: each for each in task.problems}
