@@ -17,7 +17,7 @@ from studies.pages import StudyPage
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = ROOT / "benchmarks" / "results" / "never_slower_long.json"
-LENGTHS = (1, 3, 5, 7, 11, 15)
+LENGTHS, SEVEN = (1, 3, 5, 7, 11, 15), 7
 MAIN = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "typical")
 GUARDED = ("clamped:width=2.0", "clamped:width=3.0", "cactus:delta=1.0")
 TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
@@ -42,6 +42,7 @@ def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], p
     pages.insert("tasks", _tasks(points, result["rejections"]))
     pages.insert("rejections", _rejections(result["rejections"]))
     pages.insert("classes", _classes(result["rejections"][-1]))
+    pages.insert("classes by task", _classes_by_task(result["rejections"]))
     pages.insert("samplings", _samplings(points))
     pages.insert("time", _time(points))
     pages.insert("categories", _categories(result["categories"]))
@@ -50,6 +51,21 @@ def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], p
     for sampling in SAMPLINGS:
         pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
     pages.write()
+
+
+def choices(result: Mapping[str, Any]) -> str:
+    """Return the table of the page on choosing a rule: tokens a step of 7, and nats a position in brackets."""
+    points = {(sampling, each["rule"], each["protect"]): each for sampling, found in result["samplings"].items()
+              for each in found if each["task"] == "all"}  # fmt: skip
+    rows = []
+    for rule in TIMED:
+        digits = "" if rule == "lossless" else "digits"
+        found = (points[key] for key in (("plain", rule, ""), ("plain", rule, digits), ("paper", rule, "")))
+        cells = ((each["tokens_per_step"][LENGTHS.index(SEVEN)][0], each["kl"][0]) for each in found)
+        rows.append([f"`{rule}`", *(f"{tokens:.2f} ({nats:.3f})" for tokens, nats in cells)])
+    return table(
+        ["tokens a step of 7 (nats a position)", SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -72,11 +88,14 @@ def shown(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
 
 
 def _steps(point: Mapping[str, Any]) -> list[str]:
-    return [f"{each[0]:.2f}" for each in point["tokens_per_step"]]
+    """Return tokens per step of each length, that of 7 with its interval."""
+    steps = zip(LENGTHS, point["tokens_per_step"], strict=True)
+    return [shown(each if length == SEVEN else [*each[:1], None, None], 2) for length, each in steps]
 
 
-def _nats(point: Mapping[str, Any]) -> str:
-    return shown([point["kl"][0], None, None], 4)
+def _nats(point: Mapping[str, Any], *, alone: bool = False) -> str:
+    """Return nats a position with their interval, or alone; lossless spends none."""
+    return "0" if point["rule"] == "lossless" else shown([point["kl"][0], None, None] if alone else point["kl"], 4)
 
 
 def _rules(points: Iterable[Mapping[str, Any]]) -> str:
@@ -87,16 +106,18 @@ def _rules(points: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _protected(points: Points) -> str:
-    seven = LENGTHS.index(7)
+    seven = LENGTHS.index(SEVEN)
     rows = []
     for rule in GUARDED:
         found = [points["plain", rule, name, "all"] for name in SETS]
-        rows.append([f"`{rule}`", *(f"{each['tokens_per_step'][seven][0]:.2f} ({_nats(each)})" for each in found)])
+        rows.append(
+            [f"`{rule}`", *(f"{each['tokens_per_step'][seven][0]:.2f} ({_nats(each, alone=True)})" for each in found)]
+        )
     return table(["rule", *SETS.values()], rows)
 
 
 def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
-    seven, rows = LENGTHS.index(7), []
+    seven, rows = LENGTHS.index(SEVEN), []
     for each in found:
         of = [points["plain", rule, "", each["task"]] for rule in TIMED]
         tokens = (f"{point['tokens_per_step'][seven][0]:.2f}" for point in of)
@@ -141,15 +162,23 @@ def _classes(found: Mapping[str, Any]) -> str:
     return table(head, ([name, *(f"{100 * share:.1f} %" for share in shares)] for name, shares in ordered))
 
 
+def _classes_by_task(found: Sequence[Mapping[str, Any]]) -> str:
+    ordered = sorted(found[-1]["classes"].items(), key=lambda item: -item[1][1])
+    tasks = [each["classes"] for each in found[:-1]]
+    rows = (
+        [name, *(f"{100 * each[name][0]:.1f} / {100 * each[name][1]:.1f} %" for each in tasks)] for name, _ in ordered
+    )
+    return table(["class", *(f"{TASKS[each['task']]}: written / rejected" for each in found[:-1])], rows)
+
+
 def _samplings(points: Points) -> str:
     rules = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0")
     rows = []
     for rule in rules:
         found = [points[sampling, rule, "", "all"] for sampling in SAMPLINGS]
-        rows.append(
-            [f"`{rule}`", *(f"{shown(each['acceptance'], 3)}; {_steps(each)[LENGTHS.index(7)]}" for each in found)]
-        )
-    return table(["rule", *(f"{title}: acceptance; tokens a step of 7" for title in SAMPLINGS.values())], rows)
+        cells = ((shown(each["acceptance"], 3), _steps(each)[LENGTHS.index(SEVEN)], _nats(each)) for each in found)
+        rows.append([f"`{rule}`", *("; ".join(cell) for cell in cells)])
+    return table(["rule", *(f"{title}: acceptance; tokens a step of 7; nats" for title in SAMPLINGS.values())], rows)
 
 
 def curves() -> dict[str, tuple[Mapping[int, float], float]]:

@@ -30,12 +30,14 @@ from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
+from studies.pages import StudyPage
 from studies.real_pair.answers import PROTECTED, Answers, read_answers
-from studies.real_pair.page import render
+from studies.real_pair.page import choices, render
 from studies.stored import read_results
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json", ROOT / "docs" / "studies" / "real_pair.md"
+CHOOSING = ROOT / "docs" / "choosing_a_rule.md"
 TASKS = ("gsm8k", "humaneval", "spec_bench", "ifeval")
 LENGTHS = (1, 3, 5, 7, 11, 15)
 SAMPLINGS = {
@@ -279,7 +281,12 @@ def main() -> None:
         given.results.parent.mkdir(exist_ok=True)
         write_atomically(given.results, as_json(result) + "\n")
     answered = [read_results(each.with_suffix("")) for each in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
-    render(json.loads(given.results.read_text()), answered, given.page)
+    result = json.loads(given.results.read_text())
+    render(result, answered, given.page)
+    if given.page == PAGE:
+        choosing = StudyPage(CHOOSING)
+        choosing.insert("real pair", choices(result))
+        choosing.write()
 
 
 if __name__ == "__main__":

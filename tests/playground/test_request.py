@@ -72,13 +72,21 @@ def test_what_only_the_models_can_refuse_ends_the_stream_with_a_sentence(server,
 def test_a_chat_model_is_asked_by_its_template_unless_it_is_not_wanted(server, tmp_path):
     AutoModelForCausalLM.from_pretrained(zoo.path("target")).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    tokenizer.chat_template = "User: {{ messages[0].content }}"
+    tokenizer.chat_template = "{% for each in messages %}{{ each.role }}: {{ each.content }}{% endfor %}"
     tokenizer.save_pretrained(tmp_path)
-    for change, prompt in (({}, "User: Hi"), ({"chat": False}, "Hi")):
+    changes = {"user: Hi": {}, "Hi": {"chat": False}, "system: Be brief.user: Hi": {"system": "Be brief."}}
+    for prompt, change in changes.items():
         wanted = asked(prompt="Hi", target=str(tmp_path), max_new_tokens=2) | change
         started = next(event for event in server.events(wanted) if event["event"] == "started")
         assert started["sessions"][0]["prompt"] == prompt
     assert "chat must be true or false" in server.post("/api/runs", asked(chat="yes"))[1]["message"]
+    assert "system must be a text" in server.post("/api/runs", asked(system=1))[1]["message"]
+    plain = server.post("/api/runs", asked(system="Be brief.", chat=False))[1]["message"]
+    assert "a system message is part of a chat" in plain
+    last = server.events(asked(system="Be brief."))[-1]  # of the bundled target, which is asked without a template
+    assert "has no place for a system message" in last["message"]
+    long = server.post("/api/runs", asked(system="x" * 100_000))[1]["message"]
+    assert "characters; allowed are" in long
 
 
 def test_what_a_visitor_compares_first_shows_what_a_rule_does():

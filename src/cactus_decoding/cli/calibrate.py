@@ -42,7 +42,8 @@ def calibrate(
         "Mean KL(emitted‖target) per visited position that a rule may cost, computed exactly.", "NATS", NATS,
         shown="none", min=0)] = None,
     rows_file: Annotated[Path | None, option(
-        "Rows that cactus frontier recorded.", "FILE", NATS, flag="--rows", shown="none")] = None,
+        "Rows that cactus frontier recorded; chat and system message are theirs.", "FILE", NATS, flag="--rows",
+        shown="none")] = None,
     family: Annotated[list[str] | None, option(
         "Rule family that may be recommended; may be given several times.", "NAME", NATS, shown="all")] = None,
     num_speculative_tokens: Annotated[int, option(

@@ -53,7 +53,7 @@ class Limits:
 MAX_RULES = 2
 _MAX_SEED = 2**32 - 1
 """A browser's numbers are exact up to 2^53."""
-_OWN = ("prompt", "rules", "target", "draft", "chat", "after")
+_OWN = ("prompt", "rules", "target", "draft", "chat", "system", "after")
 """What the page sends beside what `Request.from_dict` takes."""
 
 
@@ -62,7 +62,8 @@ class RunRequest:
     """What a visitor asks for: one prompt and seed, under one rule or two.
 
     The requests are alike but for the rule, and for budget and relaxation policy where it spends nothing. ``chat`` says
-    whether the prompt is put by the target's chat template, where it has one, ``after`` names the visitor's last run.
+    whether the prompt is put by the target's chat template, where it has one, and ``system`` what stands before it;
+    ``after`` names the visitor's last run.
     """
 
     prompt: str
@@ -70,11 +71,12 @@ class RunRequest:
     target: str | None = None
     draft: str | None = None
     chat: bool = True
+    system: str | None = None
     after: str | None = None
 
 
 def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> RunRequest:
-    """Check what the page sent: prompt, chat, rules, target and draft, and what `Request.from_dict` takes.
+    """Check what the page sent: prompt, chat, system, rules, target and draft, and what `Request.from_dict` takes.
 
     The fields of a `Budget` are an object of their own. ``models`` says whether visitors may name models.
 
@@ -86,14 +88,19 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
     prompt = body.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError("the prompt is empty: write a question or a text to continue")
-    if len(prompt) > limits.prompt_characters:
-        raise ValueError(f"the prompt has {len(prompt)} characters; allowed are {limits.prompt_characters}")
+    system = body.get("system")
+    if not isinstance(system, str | None):
+        raise TypeError(f"system must be a text, but is {system!r}")
+    if (length := len(prompt) + len(system or "")) > limits.prompt_characters:
+        raise ValueError(f"the prompt has {length} characters; allowed are {limits.prompt_characters}")
     seed = body.get("seed")
     seed = secrets.randbelow(_MAX_SEED) if seed is None else seed
     check_integer("seed", seed, 0, _MAX_SEED)
     chat = body.get("chat", True)
     if not isinstance(chat, bool):
         raise TypeError(f"chat must be true or false, but is {chat!r}")
+    if system is not None and not chat:
+        raise ValueError("a system message is part of a chat: leave it out, or ask by the chat template")
     after = body.get("after")
     if not isinstance(after, str | None):
         raise TypeError(f"after must be the name of a run, but is {after!r}")
@@ -106,7 +113,8 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
     # each rule has a draft length of its own, which may learn from the answer
     requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
     # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
-    return RunRequest(prompt.encode(errors="replace").decode(), requests, target, draft, chat, after)
+    prompt, system = (text and text.encode(errors="replace").decode() for text in (prompt, system))
+    return RunRequest(prompt or "", requests, target, draft, chat, system, after)
 
 
 def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:

@@ -152,7 +152,9 @@ class Run:
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
         if request.chat and not pair.bundled and getattr(pair.tokenizer, "chat_template", None):
-            prompt = as_chat_prompt(pair.tokenizer, prompt)
+            prompt = as_chat_prompt(pair.tokenizer, prompt, system=request.system)
+        elif request.system is not None:
+            raise ValueError("the target is asked by no chat template, so it has no place for a system message")
         self.seed = request.requests[0].seed
         self._pair, self._twins = pair, [] if before is None else before.give_up(pair)
         self._twins += [pair.twin() for _ in request.requests[len(self._twins) :]]

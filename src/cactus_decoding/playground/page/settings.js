@@ -55,7 +55,7 @@ export class Settings {
       expected_tokens: this.expectedTokens,
       ...this.protectionFields,
       ...(form.models ? { target: this.target, draft: this.draft } : {}),
-      ...(this.chat ? { chat: this.chat } : {}),
+      ...(this.chat ? { chat: this.chat, system: this.system } : {}),
     };
     element.addEventListener("input", onChange);
     element.addEventListener("change", onChange);
@@ -191,6 +191,7 @@ export class Settings {
     this.target = input("", { placeholder: this.form.pair.target ?? "bundled" });
     this.draft = input("", { placeholder: this.form.pair.draft ?? "bundled" });
     this.chat = choice([["", "the chat template, if there is one"], ["plain", "plain text"]]);
+    this.system = input("", { placeholder: "the template's own" });
     const named = [
       row("Target", this.target,
         "A folder or a GGUF file (``model.gguf``) on this machine, or a name on the Hugging Face hub; empty for the default."),
@@ -201,6 +202,7 @@ export class Settings {
       "Models",
       ...(this.form.models ? named : []),
       row("Prompt by", this.chat, "How models other than the bundled one are asked: chat models want their template."),
+      row("System message", this.system, "What a chat template puts before the prompt, where it has a place for it."),
     );
   }
 
@@ -249,6 +251,7 @@ export class Settings {
       target: this.target?.value.trim() || undefined,
       draft: this.draft?.value.trim() || undefined,
       chat: this.chat?.value === "plain" ? false : undefined,
+      system: this.system?.value.trim() || undefined,
       ...Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, typed(field)])),
       num_speculative_tokens: (!tree && this.proposals.value.trim()) || undefined,
       tree,
