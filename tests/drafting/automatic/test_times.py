@@ -61,7 +61,7 @@ def test_what_decided_is_told_and_never_measured_for_it(target: CachedModel) -> 
     response = stream(pair, "a b", num_speculative_tokens="auto", max_new_tokens=2)
     told = pair.pass_times(AutoLength())
     assert told is not None
-    assert "measured now, to be kept in" in told["source"]
+    assert "measured now, kept in" in told["source"]
     assert PassTimes.from_dict(told, told["source"]) == pass_times(target, NgramDrafter())
     assert response.pass_times == told
     assert stream(pair, "a b", num_speculative_tokens=2, max_new_tokens=2).pass_times is None
@@ -131,7 +131,8 @@ def test_a_folder_that_cannot_be_written_does_not_matter(
 ) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     first = pass_times(target, NgramDrafter())
-    assert first.target
+    assert first.source.startswith("measured now, not kept: ")
+    assert str(tmp_path / "cache") in first.source
     assert pass_times(target, NgramDrafter()) is first  # at least this process knows
 
 

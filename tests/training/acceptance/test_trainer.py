@@ -58,12 +58,9 @@ def test_cross_entropy_learns_from_the_part_alone_what_it_learns_from_all_rows(t
     propose_from(draft, PART)
     settings = TrainingSettings("any", "any", draft="any", loss="cross_entropy", steps=1, batch_size=3)
     trainer = AcceptanceTrainer(
-        target=target,
-        loss=CrossEntropy(),
-        num_speculative_tokens=2,
-        model=draft,
-        args=trainer_arguments(settings, tmp_path / "work"),
-    )
+        target=target, loss=CrossEntropy(), num_speculative_tokens=2, model=draft,
+        args=trainer_arguments(settings, tmp_path / "work"), eval_dataset=SEQUENCES,
+    )  # fmt: skip
     batch = collate(SEQUENCES)
     learned = []
     for rows, width in (

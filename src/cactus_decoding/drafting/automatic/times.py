@@ -257,14 +257,16 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
     Those of a busy machine are this process's alone.
     """
     path, about = _place(target, drafter)
-    busy = times.source == _BUSY
-    _KNOWN[str(path)] = known = times if busy else replace(times, source=f"measured now, to be kept in {path}")
-    if busy:
-        return known
-    with suppress(OSError, ValueError):  # it cannot be written, or another process does that
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, as_json({"about": about, "times": known.as_dict()}, indent=2) + "\n")
-    return known
+    if times.source != _BUSY:
+        source = f"kept in {path}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, as_json({"about": about, "times": times.as_dict()}, indent=2) + "\n")
+        except (OSError, ValueError) as error:  # it cannot be written, or another process does that
+            source = f"not kept: {error}"
+        times = replace(times, source=f"measured now, {source}")
+    _KNOWN[str(path)] = times
+    return times
 
 
 def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
