@@ -160,8 +160,7 @@ def test_a_folder_that_cannot_be_written_does_not_matter(
 ) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     first = pass_times(target, NgramDrafter())
-    assert first.source.startswith("measured now, not kept: ")
-    assert str(tmp_path / "cache") in first.source
+    assert first.source.startswith(f"measured now, not kept in {tmp_path / 'cache'}")
     assert pass_times(target, NgramDrafter()) is first  # at least this process knows
 
 

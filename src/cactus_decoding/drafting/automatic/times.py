@@ -270,7 +270,7 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, as_json({"about": about, "times": times.as_dict()}, indent=2) + "\n")
         except (OSError, ValueError) as error:  # it cannot be written, or another process does that
-            source = f"not kept: {error}"
+            source = f"not kept in {path.parent}: {getattr(error, 'strerror', None) or error}"
         times = replace(times, source=f"measured now, {source}")
     _KNOWN[str(path)] = times
     return times
