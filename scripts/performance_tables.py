@@ -239,7 +239,11 @@ def _precision() -> str:
     """Return how fast both types are, and which is taken."""
     rows = _read("precision")
     shown = [
-        [row["what"], *(f"{row[name]:.3g}" for name in ("float32", "bfloat16")), row.get("taken", "torch.float32")[6:]]
+        [
+            row["what"],
+            *(f"{row[name]:.{3 if row[name] < 100 else 4}g}" for name in ("float32", "bfloat16")),
+            row.get("taken", "torch.float32")[6:],
+        ]
         for row in rows
     ]
     return _table(["what", "float32", "bfloat16", "`auto` takes"], shown)
