@@ -4,8 +4,8 @@
 
 FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it word problems like
 the bundled pair's are asked. One thread is timed by the processor's clock, several by the wall's. All ways share one
-target, which has read the prompt before an answer is timed; so has a draft with a fixed number of proposals. One that
-`auto` may ask has not, and what it reads is timed. Answers that the output file has are not made again.
+target, which has read the prompt before an answer is timed. No draft has: what it reads is timed, since `auto` decides
+whether it reads at all. Answers that the output file has are not made again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cactus_decoding.drafting.automatic import AutoLength
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import write_atomically
 from cactus_decoding.generation.generate import stream
-from cactus_decoding.generation.pair import Pair, load_pair
+from cactus_decoding.generation.pair import load_pair
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.zoo.word_problems.generator import word_problems
 
@@ -98,11 +98,9 @@ class Contenders:
         pair = self._pairs.get(source) or self._pairs["suffix"]
         count: Any = 0 if source == "none" else "auto" if length == "auto" else int(length)
         prompt = as_chat_prompt(pair.tokenizer, text)
-        self._read(pair, prompt, 0)
-        if source == "draft" and length == "auto":
-            pair.drafter.reset()
-        elif source == "draft":
-            self._read(pair, prompt, 1)
+        for _ in stream(pair, prompt, temperature=0, max_new_tokens=1, num_speculative_tokens=0):
+            pass
+        pair.drafter.reset()
         response = stream(pair, prompt, temperature=0, max_new_tokens=self._tokens, num_speculative_tokens=count)
         steps, began, clock = list[list[float]](), time.perf_counter(), self._clock()
         for outcome in response:
@@ -114,12 +112,6 @@ class Contenders:
             "milliseconds": round(sum(step[2] for step in steps), 1),
         }
         return run | ({"steps": steps} if length == "auto" else {})
-
-    @staticmethod
-    def _read(pair: Pair, prompt: str, proposals: int) -> None:
-        """Have the target read a prompt, and the draft too where there are proposals."""
-        for _ in stream(pair, prompt, temperature=0, max_new_tokens=1 + proposals, num_speculative_tokens=proposals):
-            pass
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="processor time only with one thread")
 
 
-def write(name: str, arguments: Mapping[str, object], results: Mapping[str, object]) -> None:
+def write(name: str, arguments: Mapping[str, object], results: Mapping[str, object] | Sequence[object]) -> None:
     """Write results with where they come from."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -174,6 +174,23 @@ def _fixed() -> str:
     return _table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
 
 
+def _forecast() -> str:
+    """Return what tuning forecast, and what was measured."""
+    forecasts, answers = _read("forecast", "forecasts"), _read("forecast", "answers")
+    speeds = {}
+    for way in forecasts:
+        made = [answer for key, answer in answers.items() if key.endswith(f"/{way}")]
+        speeds[way] = 1000 * sum(each["tokens"] for each in made) / sum(each["milliseconds"] for each in made)
+    shown = [
+        [way.replace("@", " "), f"{each['tokens_per_second']:.1f}", f"{speeds[way]:.1f}",
+         f"{each['tokens_per_second'] / speeds[way]:.2f}", f"{each['speedup']:.2f}",
+         f"{speeds[way] / speeds['none']:.2f}"]
+        for way, each in forecasts.items()
+    ]  # fmt: skip
+    head = ["", "forecast, tokens/s", "measured", "ratio", "forecast over none", "measured over none"]
+    return _table(head, shown)
+
+
 def _ways(runs: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(key.split("/")[2] for key in runs))
 
@@ -216,6 +233,20 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
             worst = max(worst, (top - gain, tokens - at))
         before.append((gain, tokens))
     return worst
+
+
+def _precision() -> str:
+    """Return how fast both types are, and which is taken."""
+    rows = _read("precision")
+    shown = [
+        [
+            row["what"],
+            *(f"{row[name]:.{3 if row[name] < 100 else 4}g}" for name in ("float32", "bfloat16")),
+            row.get("taken", "torch.float32")[6:],
+        ]
+        for row in rows
+    ]
+    return _table(["what", "float32", "bfloat16", "`auto` takes"], shown)
 
 
 QWEN = "Qwen2.5-Coder 1.5B"
@@ -320,6 +351,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "solving": _solving,
     "auto": _auto,
     "fixed": _fixed,
+    "forecast": _forecast,
+    "precision": _precision,
     "first_token": _first_token,
     "passes": _passes,
     "at_once": _at_once,

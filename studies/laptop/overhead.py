@@ -1,16 +1,20 @@
 """What a step costs beside its forward passes, at a vocabulary of 151,936: a table in docs/studies/tables/laptop.md.
 
-    python -m studies.laptop.overhead                 minutes, 800 MB of disk, and of memory
-    python -m studies.laptop.overhead --only-render   the table from the result file
+    python -m studies.laptop.overhead                                    minutes, 800 MB of disk, and of memory
+    python -m studies.laptop.overhead --target T.gguf --draft D.gguf     of a real pair, beside llama_cpp.Llama
+    python -m studies.laptop.overhead --only-render                      the table from the result file
 
 The target has the shape of Qwen3-0.6B and random weights, the draft its first four layers. All layers hold the same
-numbers. Times are the processor's, of one thread, so that other work on the machine disturbs them less.
+numbers. Times are the processor's, of one thread, so that other work on the machine disturbs them less; a pass is what
+``llama_decode`` takes, and all else is everything around it.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
 
 from cactus_decoding import Pair, load_pair, stream
-from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.models.llama_cpp.library import library
+from cactus_decoding.models.tokenizers import as_chat_prompt
 from studies.tables import render, table_parser
 
 VOCABULARY, WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, LAYERS, DRAFT_LAYERS = 151_936, 1024, 3072, 16, 8, 128, 28, 4
@@ -34,6 +39,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "clamped:width=1, budget 5": {"rule": "clamped:width=1", "budget": 5.0},
     "clamped:width=1, digits protected": {"rule": "clamped:width=1", "protect": "digits"},
 }
+ALONE = {"no proposals, temperature 0": {"temperature": 0, "num_speculative_tokens": 0}}
+QUESTION = "Write a Python class for a binary search tree with insertion, deletion and iteration, with docstrings."
 
 
 def write_random(path: Path, layers: int) -> Path:
@@ -91,33 +98,45 @@ def spelled(number: int) -> str:
 
 
 class Clock:
-    """Adds up the processor's time in a model's passes."""
+    """Adds up the processor's time in ``llama_decode`` by context, that of the first pass being the target's."""
 
-    def __init__(self, model: BaseCachedModel) -> None:
-        self.seconds, self._append = 0.0, model.append
-        model.append = self._timed  # type: ignore[method-assign]
+    def __init__(self, owner: Any) -> None:
+        self.seconds, self._decode = dict[int, float](), owner.llama_decode
+        owner.llama_decode = self._timed
 
-    def _timed(self, *given: Any, **named: Any) -> Any:
-        start = time.process_time()
+    def _timed(self, context: Any, batch: Any) -> Any:
+        start, key = time.process_time(), getattr(context, "value", context)
         try:
-            return self._append(*given, **named)
+            return self._decode(context, batch)
         finally:
-            self.seconds += time.process_time() - start
+            self.seconds[key] = self.seconds.get(key, 0.0) + time.process_time() - start
+
+    def steps(self, steps: Iterator[int]) -> dict[str, float]:
+        """Return milliseconds per step behind the first, which reads the prompt; a step gives what it accepted."""
+        next(steps)
+        start, before = time.process_time(), dict(self.seconds)
+        accepted = list(steps)
+        whole = time.process_time() - start
+        passes = [seconds - before.get(key, 0.0) for key, seconds in self.seconds.items()]
+        target, *drafts = (1000 * part / len(accepted) for part in passes)
+        rest = 1000 * (whole - sum(passes)) / len(accepted)
+        told = {"target_ms": target, "draft_ms": sum(drafts), "overhead_ms": rest}
+        return {"steps": len(accepted), "accepted": sum(accepted)} | told
 
 
-def measure(pair: Pair, clocks: list[Clock], settings: dict[str, Any], tokens: int) -> dict[str, float]:
-    """Return milliseconds per step behind the first, which reads the prompt."""
-    prompt = "".join(map(spelled, range(1000, 1000 + PROMPT_TOKENS)))
-    response = stream(pair, prompt, seed=0, max_new_tokens=tokens, num_speculative_tokens=PROPOSALS, **settings)
-    next(response)
-    start, before = time.process_time(), [clock.seconds for clock in clocks]
-    steps = accepted = 0
-    for outcome in response:
-        steps, accepted = steps + 1, accepted + outcome.num_accepted
-    passes = [clock.seconds - earlier for clock, earlier in zip(clocks, before, strict=True)]
-    whole = time.process_time() - start
-    target, draft, rest = (1000 * part / steps for part in (*passes, whole - sum(passes)))
-    return {"steps": steps, "accepted": accepted, "target_ms": target, "draft_ms": draft, "overhead_ms": rest}
+def measure(pair: Pair, clock: Clock, prompt: str, settings: dict[str, Any], tokens: int) -> dict[str, float]:
+    """Return milliseconds per step of an answer."""
+    given = {"seed": 0, "max_new_tokens": tokens, "num_speculative_tokens": PROPOSALS} | settings
+    return clock.steps(outcome.num_accepted for outcome in stream(pair, prompt, **given))
+
+
+def measure_alone(file: str, prompt: list[int], tokens: int) -> dict[str, float]:
+    """Return milliseconds per token of llama-cpp-python's own greedy answer."""
+    import llama_cpp
+
+    clock = Clock(llama_cpp.llama_cpp)
+    model = llama_cpp.Llama(file, n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    return clock.steps(0 for _ in islice(model.generate(prompt, temp=0.0, repeat_penalty=1.0), tokens))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -138,21 +157,42 @@ def main() -> None:
     results = Path(__file__).with_name("results") / "overhead.json"
     parser = table_parser(__doc__, results, "docs/studies/tables/laptop.md")
     parser.add_argument("--tokens", type=int, default=40, help="of each answer")
-    parser.add_argument("--layers", type=int, default=LAYERS, help="of the target")
+    parser.add_argument("--layers", type=int, default=LAYERS, help="of the target with random weights")
+    parser.add_argument("--target", help="a GGUF file of a chat model")
+    parser.add_argument("--draft", help="another one")
     given = parser.parse_args()
+    real = given.target is not None
+    if real and given.results == results:
+        given.results = results.with_name("overhead_real.json")
 
     def measured() -> list[dict[str, Any]]:
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
-            files = [write_random(Path(folder) / f"{layers}.gguf", layers) for layers in (given.layers, DRAFT_LAYERS)]
+            files = (
+                [given.target, given.draft]
+                if real
+                else [write_random(Path(folder) / f"{layers}.gguf", layers) for layers in (given.layers, DRAFT_LAYERS)]
+            )
             pair = load_pair(*(f"{file}:context_size=512,threads=1" for file in files), kept_prompts=0)
-            clocks = [Clock(pair.target), Clock(pair.drafter._model)]
-            # warms up, reads the vocabulary
-            measure(pair, clocks, {"rule": "clamped:width=1", "protect": "digits"}, 12)
-            return [{"way": name} | measure(pair, clocks, settings, given.tokens) for name, settings in WAYS.items()]
+            prompt = "".join(map(spelled, range(1000, 1000 + PROMPT_TOKENS)))
+            prompt = as_chat_prompt(pair.tokenizer, QUESTION) if real else prompt
+            clock = Clock(library())
+            # warms up, the target first, and reads the vocabulary
+            for each in (ALONE[next(iter(ALONE))], {"rule": "clamped:width=1", "protect": "digits"}):
+                measure(pair, clock, prompt, each, 12)
+            ways = WAYS | ALONE if real else WAYS
+            rows = [{"way": name} | measure(pair, clock, prompt, each, given.tokens) for name, each in ways.items()]
+            if real:
+                ids = list(pair.tokenizer(prompt).input_ids)
+                alone = measure_alone(given.target, ids, given.tokens)
+                rows.append({"way": "llama_cpp.Llama, temperature 0", **alone})
+            return rows
 
-    arguments = {"tokens": given.tokens, "layers": given.layers, "proposals": PROPOSALS}
-    render(given, "overhead", markdown, measured, arguments)
+    arguments = {"tokens": given.tokens, "proposals": PROPOSALS}
+    arguments |= (
+        {"target": Path(given.target).name, "draft": Path(given.draft).name} if real else {"layers": given.layers}
+    )
+    render(given, "overhead_real" if real else "overhead", markdown, measured, arguments)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class EarlyExit:
         if total is None or not isinstance(getattr(target.base_model, "layers", None), torch.nn.ModuleList):
             raise ValueError(f"{type(target).__name__} has no list of layers to exit early from")
         if self.layers >= total:
-            raise ValueError(f"an early exit must be before layer {total}, the target's last, but is at {self.layers}")
+            raise ValueError(f"an early exit must be before layer {total}, the last, but is at {self.layers}")
         shared = {id(tensor): tensor for tensor in (*target.parameters(), *target.buffers())}
         draft: PreTrainedModel = copy.deepcopy(target, shared)
         draft.config.num_hidden_layers = self.layers

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args
 from weakref import ref
 
@@ -13,18 +14,31 @@ from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_choice
 from cactus_decoding.arguments.later import torch
 from cactus_decoding.arguments.sizes import kept_limits
-from cactus_decoding.drafting.lengths.base import PerResponse
+from cactus_decoding.drafting.lengths.base import FixedLength, PerResponse
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.registry import LOOK_UP, check_names, parse_drafter
+from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.base import BaseCachedModel, ForwardName
 from cactus_decoding.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.models.saved import SavedRoom
 from cactus_decoding.models.tokenizers import Tokenizer, check_same_vocabulary
-from cactus_decoding.types import Drafter, DraftLength
+from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.types.drafting import check_drafter
 from cactus_decoding.zoo import BUNDLED
+
+_OWN_STEPS = 24
+
+
+class _Repeats(Drafter):
+    """Proposes the last token again."""
+
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        return Proposal(token_ids[-1:][:limit], None)
 
 
 @dataclass(eq=False)
@@ -128,7 +142,24 @@ class Pair:
         except RuntimeError:
             return
         with held:
-            length.prepare(self.target, self.drafter)
+            length.prepare(self.target, self.drafter, self._own_seconds)
+
+    def _own_seconds(self) -> float:
+        """Return what a step with a proposal takes beside passes, more than one without: the medians of some."""
+        request, to_probs, usual = Request(), as_logits_to_probs(SamplingParams()), list[float]()
+        generator, text = torch.Generator(self.target.device).manual_seed(0), [0] * _OWN_STEPS
+        verifier = request.verifier(to_probs, to_probs, request.sampling, None)
+        try:
+            for count in (0, 1):
+                steps = decode(
+                    self.target, _Repeats(), text, verifier, to_probs, length=FixedLength(count),
+                    max_length=4 * len(text), stopping_criteria=lambda ids: len(ids) >= 2 * len(text),
+                    generator=generator,
+                )  # fmt: skip
+                usual.append(median(each.draft_seconds + each.verify_seconds for each in steps))
+        finally:
+            self.target.reset()
+        return max(usual[1] - usual[0], 0.0)
 
     def check(self, request: Request) -> None:
         """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""

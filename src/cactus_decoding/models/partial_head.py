@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,11 +26,27 @@ class PartialHead(nn.Linear):
 
     token_ids: Tensor
     _copied: tuple[int, int, Tensor] | None = None
+    _widens = True
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return logits, ``[..., vocabulary]``."""
+        """Return logits, ``[..., vocabulary]``; of the part alone inside `alone`."""
         logits = linear(hidden, self._rows(), None if self.bias is None else self.bias[self.token_ids])
-        return widened(logits, self.token_ids, self.out_features)
+        return widened(logits, self.token_ids, self.out_features) if self._widens else logits
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Compute the part alone, ``[..., part]``: a training step has no memory for rows of zeros."""
+        self._widens = False
+        try:
+            yield
+        finally:
+            self._widens = True
+
+    def places(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where tokens are in the part, 0 for those that it lacks, and which it has."""
+        places = torch.searchsorted(self.token_ids, token_ids).clamp(max=len(self.token_ids) - 1)
+        kept = self.token_ids[places] == token_ids
+        return places.where(kept, 0), kept
 
     def _rows(self) -> Tensor:
         """Return the weights' rows; copied once where no gradient flows, until the weights change."""

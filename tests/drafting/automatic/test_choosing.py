@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ class Run:
         accepted = min(kept, drafted)
         self.chooser.end_step(accepted)
         self.chooser.learn_copies(match, [*match.token_ids[:kept], -1])
-        self.seconds += self.times.of(drafted + 1)
+        self.seconds += self.times.of(drafted + 1) + (self.times.step if drafted else 0.0)
         self.tokens += accepted + 1
         self.ways.append(choice.way)
 
@@ -56,13 +58,14 @@ steps = st.lists(
     max_size=80,
 )
 some_times = st.builds(
-    lambda widths, draft, reading, pair: PassTimes(
-        tuple(zip((1, 2, 3, 4, 8, 16), widths, strict=True)), draft, reading, pair=pair
+    lambda widths, draft, reading, pair, step: PassTimes(
+        tuple(zip((1, 2, 3, 4, 8, 16), widths, strict=True)), draft, reading, pair=pair, step=step
     ),
     st.lists(st.floats(0.1, 5), min_size=6, max_size=6),
     st.floats(0, 2),
     st.floats(0, 0.5),
     st.floats(0, 3),
+    st.floats(0, 2),
 )
 
 
@@ -118,6 +121,15 @@ def test_a_draft_that_is_asked_in_vain_is_left_alone() -> None:
         chooser.end_draft(0)
         chooser.end_step(0)
     assert 1 <= asked <= 40
+
+
+def test_what_a_step_takes_beside_passes_keeps_copies_from_paying() -> None:
+    for step, ways in ((0.0, {"copy"}), (1.0, {"nothing"})):
+        run = Run(replace(MEMORY_BOUND, step=step), drafts=False)
+        for _ in range(8):
+            run.step(0, Match(1, [7], [1.5]))
+        assert set(run.ways[-1:]) <= ways | {"nothing"}
+        assert ("copy" in run.ways) is (step == 0.0)
 
 
 def test_a_prompt_is_not_read_for_a_few_tokens() -> None:

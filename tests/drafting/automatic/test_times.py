@@ -51,6 +51,35 @@ def test_passes_of_both_models_are_timed_and_forgotten() -> None:
     assert model.length == draft.length == 0
 
 
+def test_our_own_time_of_a_step_is_found_where_passes_are_short(target: CachedModel) -> None:
+    assert measure(target, NgramDrafter(), own=lambda: 0.25).step == 0.25
+    slow = Timed(tiny_llama(0))
+    assert measure(slow, NgramDrafter(), clock=lambda: Timed.now, own=lambda: pytest.fail("asked")).step == 0.0
+    known = TIMES.as_dict() | {"step": 0.25}
+    assert PassTimes.from_dict(known, "a file").step == 0.25
+    known.pop("step")
+    assert PassTimes.from_dict(known, "an older file").step == 0.0
+
+
+def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths, append = list[int](), target.append
+
+    def watched(token_ids, *given, **named):
+        widths.append(len(token_ids))
+        return append(token_ids, *given, **named)
+
+    monkeypatch.setattr(target, "append", watched)
+    pair = Pair(target, NgramDrafter(), load_pair().tokenizer)
+    with pair.reserve():
+        assert pair._own_seconds() >= 0.0
+    assert {1, 2} <= set(widths)
+    assert target.length == 0
+    monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(Pair, "_own_seconds", lambda pair: 0.25)
+    pair.prepare(AutoLength())
+    assert pair.pass_times(AutoLength())["step"] == 0.25  # type: ignore[index]
+
+
 def test_what_copies_costs_nothing(target: CachedModel) -> None:
     found = measure(target, NgramDrafter())
     assert (found.draft, found.reading) == (0.0, 0.0)
@@ -61,7 +90,7 @@ def test_what_decided_is_told_and_never_measured_for_it(target: CachedModel) -> 
     response = stream(pair, "a b", num_speculative_tokens="auto", max_new_tokens=2)
     told = pair.pass_times(AutoLength())
     assert told is not None
-    assert "measured now, to be kept in" in told["source"]
+    assert "measured now, kept in" in told["source"]
     assert PassTimes.from_dict(told, told["source"]) == pass_times(target, NgramDrafter())
     assert response.pass_times == told
     assert stream(pair, "a b", num_speculative_tokens=2, max_new_tokens=2).pass_times is None
@@ -75,7 +104,7 @@ def test_they_are_measured_once_and_kept(target: CachedModel, tmp_path: Path, mo
     (file,) = (tmp_path / "cache").rglob("*.json")
     assert str(file) in first.source
     monkeypatch.setattr(module, "_KNOWN", {})  # as another process
-    monkeypatch.setattr(module, "measure", lambda *models: pytest.fail("measured again"))
+    monkeypatch.setattr(module, "measure", lambda *models, **_: pytest.fail("measured again"))
     again = pass_times(target, drafter)
     assert again.source == str(file)
     assert again.as_dict() == first.as_dict()
@@ -109,7 +138,7 @@ def test_times_of_a_busy_machine_are_kept_by_no_file(
     """Two threads on a core that others want were timed nine times too long, and that was believed for good."""
     monkeypatch.setattr(Disturbed, "number", 0)
     monkeypatch.setattr(Disturbed, "until", until)
-    monkeypatch.setattr(module, "measure", lambda *models: measure(*models, clock=lambda: Disturbed.now))
+    monkeypatch.setattr(module, "measure", lambda *models, **_: measure(*models, clock=lambda: Disturbed.now))
     found = pass_times(Disturbed(tiny_llama(0)), NgramDrafter())
     assert ("on a busy machine" not in found.source) is kept
     assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
@@ -131,7 +160,7 @@ def test_a_folder_that_cannot_be_written_does_not_matter(
 ) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     first = pass_times(target, NgramDrafter())
-    assert first.target
+    assert first.source.startswith(f"measured now, not kept in {tmp_path / 'cache'}")
     assert pass_times(target, NgramDrafter()) is first  # at least this process knows
 
 

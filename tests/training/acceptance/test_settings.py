@@ -25,7 +25,7 @@ def test_settings_are_plain_values_in_one_spelling():
         ({"filter": "adaspc"}, "unknown filter 'adaspc'.*did you mean 'adaspec'"),
         ({"filter": "adaspec:keep=0"}, "keep must be in"),
         ({"draft": None}, "give one start: .*; none of them are given"),
-        ({"first_layers": 2}, "give one start: .*; several of them are given"),
+        ({"layers": 2, "width": 8}, "give one start: .*; several of them are given"),
         ({"draft": None, "layers": 2}, "layers and width go together"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"learning_rate": 0.0}, "learning_rate must be in"),

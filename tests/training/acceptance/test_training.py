@@ -21,6 +21,7 @@ from cactus_decoding import Request, generate, load_pair
 from cactus_decoding.files.writing import part_of
 from cactus_decoding.training import TrainingSettings, train_draft
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
+from cactus_decoding.training.acceptance.material import start
 from cactus_decoding.training.acceptance.saving import occupied
 from cactus_decoding.training.acceptance.trainer import AcceptanceTrainer
 
@@ -121,6 +122,14 @@ def test_every_start_filter_and_source_of_rows_trains(folder, tmp_path, monkeypa
     if "first_layers" in others:
         first = AutoModelForCausalLM.from_pretrained(folder / "target").model.layers[0].mlp.up_proj.weight
         assert (model.model.layers[0].mlp.up_proj.weight - first).abs().max() < 0.05
+
+
+def test_a_draft_gives_its_first_layers(folder):
+    draft, target = (AutoModelForCausalLM.from_pretrained(folder / name) for name in ("draft", "target"))
+    model = start(settings(folder, draft=str(folder / "draft"), first_layers=1), target)
+    assert model.config.num_hidden_layers == len(model.model.layers) == 1
+    weights = draft.state_dict()
+    assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
 
 
 def test_the_target_answers_prompts_and_its_answers_are_kept(folder, tmp_path):

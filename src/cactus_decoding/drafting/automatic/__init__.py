@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -60,18 +61,18 @@ class AutoLength(PerResponse):
         """Return the limit."""
         return self.max_draft_tokens
 
-    def times(self, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
+    def times(self, target: BaseCachedModel, drafter: Drafter, own: Callable[[], float] | None = None) -> PassTimes:
         """Return what passes cost; measure them where that is not known."""
-        return pass_times(target, drafter) if self.profile is None else PassTimes.read(Path(self.profile))
+        return pass_times(target, drafter, own) if self.profile is None else PassTimes.read(Path(self.profile))
 
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
         """Return what passes cost, and where that is from; None where it is yet to be measured."""
         times = known_times(target, drafter) if self.profile is None else self.times(target, drafter)
         return None if times is None else {"source": times.source} | times.as_dict()
 
-    def prepare(self, target: BaseCachedModel, drafter: Drafter) -> None:
+    def prepare(self, target: BaseCachedModel, drafter: Drafter, own: Callable[[], float]) -> None:
         """Measure what passes cost, if that is not known."""
-        self.times(target, drafter)
+        self.times(target, drafter, own)
 
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
         """Return what chooses and what proposes in a response of up to so many tokens."""

@@ -91,7 +91,7 @@ class Chooser(LearnsNothing):
         if found:
             expected = self._copies.tokens(match)
             counts = {count for count in self._counts if count <= found} | ({found} if self._counts else set())
-            options += [Choice("copy", count, expected[count], times.of(count + 1)) for count in counts]
+            options += [Choice("copy", count, expected[count], self._seconds_of("copy", count)) for count in counts]
         if self._drafts:
             for count in (count for count in self._counts if count <= room):
                 tokens = _geometric(self._kept.next, count)
@@ -117,7 +117,9 @@ class Chooser(LearnsNothing):
 
     def _seconds_of(self, way: Way, count: int) -> float:
         """Return the seconds of a step of so many proposals; a draft that proposes nothing has been asked in vain."""
-        return self.times.of(count + 1) + (max(count, 1) * self.times.draft if way == "draft" else 0.0)
+        times = self.times
+        drafting = max(count, 1) * times.draft if way == "draft" else 0.0
+        return times.of(count + 1) + drafting + (times.step if count else 0.0)
 
     def should_continue(self, logits: Tensor) -> bool:
         """Say, after a token drawn from a row of the draft, whether any number of further ones is worth its time."""

@@ -49,6 +49,7 @@ class PassTimes:
         reading: of a token that the drafter has not read yet, in a longer pass.
         source: where they are from.
         pair: of a proposal behind a token that the drafter has not read yet; 0 where that is not known.
+        step: that a step with proposals takes beside passes, more than one without; 0 where passes take much longer.
 
     Raises:
         ValueError: for seconds that are not positive, or widths that do not ascend from 1.
@@ -66,13 +67,14 @@ class PassTimes:
     reading: float = 0.0
     source: str = "given"
     pair: float = 0.0
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         widths = [width for width, _ in self.target]
         if widths[:1] != [1] or widths != sorted(set(widths)):
             raise ValueError(f"widths of passes must ascend from 1, but are {widths}")
         seconds = [seconds for _, seconds in self.target]
-        drafts = self.draft, self.reading, self.pair
+        drafts = self.draft, self.reading, self.pair, self.step
         if not all(map(math.isfinite, (*seconds, *drafts))) or min(seconds) <= 0 or min(drafts) < 0:
             raise ValueError(f"seconds of passes must be positive, but are {self.target}, {drafts}")
 
@@ -111,8 +113,8 @@ class PassTimes:
         """Return the times of a file; raise `ValueError` for one that holds none."""
         try:
             target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            pair = float(values.get("pair", 0.0))  # which older files lack
-            return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
+            pair, step = (float(values.get(name, 0.0)) for name in ("pair", "step"))  # which older files lack
+            return cls(target, float(values["draft"]), float(values["reading"]), source, pair, step)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{source} holds no times of passes: {error}") from None
 
@@ -128,8 +130,12 @@ class PassTimes:
         return cls.from_dict(values["times"], str(path))
 
 
-def measure(target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None) -> PassTimes:
+def measure(
+    target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None, own: Callable[[], float] | None = None
+) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each; both forget what they had read.
+
+    ``own`` finds the seconds of `PassTimes.step`, and is asked only where passes are short.
 
     Where all is computed on the CPU the clock is that of the processor, which other work on the machine hardly
     disturbs: what is decided by these times depends on their ratios only. But threads that wait for one that has no
@@ -141,7 +147,8 @@ def measure(target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = No
         runs.append(time_passes(target, WIDTHS, clock, repeats=1))
     best = {width: min(run[width] for run in runs) for width in runs[0]}
     draft, reading, pair = time_drafter(target, drafter, clock)
-    return PassTimes(tuple(best.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
+    step = own() if own is not None and best[1] < _SLICE else 0.0
+    return PassTimes(tuple(best.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair, step)
 
 
 def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
@@ -234,12 +241,12 @@ _KNOWN: dict[str, PassTimes] = {}
 """What this process has measured or read, by the profile's file: a folder may be read-only."""
 
 
-def pass_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes:
+def pass_times(target: BaseCachedModel, drafter: Drafter, own: Callable[[], float] | None = None) -> PassTimes:
     """Return the times of a pair on this machine, with these threads: of this process, of the cache, or measured now.
 
-    Where the cache cannot be written, they are measured by each process anew.
+    Where the cache cannot be written, they are measured by each process anew. See `measure` for ``own``.
     """
-    return known_times(target, drafter) or keep_times(measure(target, drafter), target, drafter)
+    return known_times(target, drafter) or keep_times(measure(target, drafter, own=own), target, drafter)
 
 
 def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
@@ -257,14 +264,16 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
     Those of a busy machine are this process's alone.
     """
     path, about = _place(target, drafter)
-    busy = times.source == _BUSY
-    _KNOWN[str(path)] = known = times if busy else replace(times, source=f"measured now, to be kept in {path}")
-    if busy:
-        return known
-    with suppress(OSError, ValueError):  # it cannot be written, or another process does that
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, as_json({"about": about, "times": known.as_dict()}, indent=2) + "\n")
-    return known
+    if times.source != _BUSY:
+        source = f"kept in {path}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, as_json({"about": about, "times": times.as_dict()}, indent=2) + "\n")
+        except (OSError, ValueError) as error:  # it cannot be written, or another process does that
+            source = f"not kept in {path.parent}: {getattr(error, 'strerror', None) or error}"
+        times = replace(times, source=f"measured now, {source}")
+    _KNOWN[str(path)] = times
+    return times
 
 
 def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:

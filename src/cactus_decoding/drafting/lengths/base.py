@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -68,8 +68,11 @@ class PerResponse(LearnsNothing, ABC):
     """
 
     @abstractmethod
-    def prepare(self, target: BaseCachedModel, drafter: Drafter) -> None:
-        """Find out what responses on these models need to know, where that takes time; both are left empty."""
+    def prepare(self, target: BaseCachedModel, drafter: Drafter, own: Callable[[], float]) -> None:
+        """Find out what responses on these models need to know, where that takes time; both are left empty.
+
+        ``own`` times what a step with a proposal takes beside passes, more than one without.
+        """
 
     @abstractmethod
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:

@@ -119,12 +119,12 @@ def target_name(settings: TrainingSettings) -> str | Path:
 def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedModel:
     """Return the draft that is trained, its weights in float32."""
     torch.manual_seed(settings.seed)
-    name = draft_name(settings)
+    name, draft = draft_name(settings), target
     if name is not None:
         draft = load_model("draft", name, torch.float32, target.device, local=only_cached("draft", name))
-    elif settings.first_layers is not None:
-        draft = copy.deepcopy(EarlyExit(settings.first_layers).of(target))
-    else:
+    if settings.first_layers is not None:
+        draft = copy.deepcopy(EarlyExit(settings.first_layers).of(draft))
+    elif name is None:
         draft = of_shape(target, settings.layers or 0, settings.width or 0)
     draft = draft.float().to(target.device)
     for parameter in draft.parameters():

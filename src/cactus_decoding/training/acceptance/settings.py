@@ -79,7 +79,7 @@ def check_installed() -> None:
 class TrainingSettings:
     """How a draft is trained, and from what.
 
-    Exactly one of ``draft``, ``layers`` with ``width``, and ``first_layers`` says where it starts.
+    A ``draft``, ``layers`` with ``width``, or ``first_layers`` says where it starts; a draft may give its first layers.
     Raises `TypeError`, `ValueError` for what is out of range or does not go together.
 
     Example:
@@ -108,7 +108,9 @@ class TrainingSettings:
         Knob("A new draft of N layers with the target's architecture and tokenizer, and --width.", ge=1, shown=""),
     ] = None
     width: Annotated[int | None, Knob("Of the new draft's hidden states.", ge=1, shown="")] = None
-    first_layers: Annotated[int | None, Knob("The target's own first N layers.", ge=1, shown="")] = None
+    first_layers: Annotated[
+        int | None, Knob("The first N layers of the target or, where one is given, the draft.", ge=1, shown="")
+    ] = None
     draft_vocabulary: Annotated[
         int | None, Knob("Propose from the N commonest tokens of the training text alone.", ge=1, shown="the whole")
     ] = None
@@ -170,11 +172,11 @@ class TrainingSettings:
             object.__setattr__(self, "filter", str(parse_filter(self.filter)))
         if (self.layers is None) != (self.width is None):
             raise ValueError("layers and width go together: give both for a new draft")
-        starts = [self.draft is not None, self.layers is not None, self.first_layers is not None]
-        if sum(starts) != 1:
+        given = self.draft is not None or self.first_layers is not None
+        if given == (self.layers is not None):
             raise ValueError(
-                "give one start: a draft, layers and width for a new one, or first_layers of the target; "
-                f"{'several' if any(starts) else 'none'} of them are given"
+                "give one start: a draft or its first_layers, layers and width for a new one, or first_layers of the "
+                f"target; {'several' if given else 'none'} of them are given"
             )
         if self.on_policy and self.loss == "cross_entropy":
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from transformers import PreTrainedModel, Trainer
 
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.evaluation.expected import steps_of_texts
+from cactus_decoding.models.partial_head import PartialHead
 from cactus_decoding.training.acceptance.data import IGNORED
-from cactus_decoding.training.acceptance.losses.base import Loss, Rows
+from cactus_decoding.training.acceptance.losses.base import Loss, Rows, chosen, log_rows
 from cactus_decoding.training.acceptance.row_cache import RowCache, coarse
 from cactus_decoding.training.acceptance.sampling import Continuations
 from cactus_decoding.training.acceptance.saving import naming
@@ -110,7 +112,7 @@ class AcceptanceTrainer(Trainer):
             inputs = self.continuations.mixed(inputs, self.accelerator.unwrap_model(model), self.state.global_step)
         reads = self.loss.reads_target or self.filter is not None
         target = self._target_rows(inputs, indices) if reads else ()
-        rows = self._rows(model, inputs, target)
+        rows = self._rows(model, inputs, target) if reads else self._own_rows(model, inputs)
         losses = self.loss(rows)
         if self.filter is not None and self.reference is not None:
             with torch.no_grad():
@@ -133,11 +135,22 @@ class AcceptanceTrainer(Trainer):
             return tuple(part.to(inputs["labels"].device) for part in self.cache.rows(indices.tolist()))
         return (self._logits(self.target, inputs),)
 
+    def _own_rows(self, model: torch.nn.Module, inputs: dict[str, Any]) -> Rows:
+        """Return a draft's rows of a batch in both places: over its part alone, where it proposes from one."""
+        labels = inputs["labels"][:, 1:]
+        mask, head = labels != IGNORED, self.accelerator.unwrap_model(model).get_output_embeddings()
+        token_ids, kept = labels[mask], torch.ones_like(labels[mask], dtype=torch.bool)
+        if isinstance(head, PartialHead):
+            token_ids, kept = head.places(token_ids)
+        with head.alone() if isinstance(head, PartialHead) else nullcontext():
+            rows = log_rows(self._logits(model, inputs)[mask])
+        return Rows(rows.detach(), rows, chosen(rows, token_ids).where(kept, -math.inf), mask)
+
     def _rows(self, model: torch.nn.Module, inputs: dict[str, Any], target: tuple[Tensor, ...]) -> Rows:
-        """Return a draft's and the target's rows of a batch; the draft's twice, where the target's were not read."""
+        """Return a draft's and the target's rows of a batch."""
         labels = inputs["labels"][:, 1:]
         given = self._logits(model, inputs), labels.clamp(min=0), labels != IGNORED
-        first, *more = target or (given[0].detach(),)
+        first, *more = target
         return coarse(first, more[0], self.cache.vocabulary, *given) if self.cache and more else Rows.of(first, *given)
 
     @staticmethod
