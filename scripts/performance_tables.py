@@ -65,9 +65,8 @@ def _steps() -> str:
 
 def _ordinary() -> str:
     times = _read("verification_ordinary")[0]["times"]
-    rows = [
-        [name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in times.items() if "accepted" in time
-    ]
+    ran = {name: time for name, time in times.items() if "accepted" in time}
+    rows = [[name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in ran.items()]
     return _table(["rule", "ratio", "accepted of 10"], rows)
 
 
@@ -265,7 +264,8 @@ def _starts() -> str:
 
 def _own_logprobs() -> str:
     """Return how far log-probabilities are from llama.cpp's own, and those from themselves."""
-    shown = [[str(value) for value in row.values()] for row in _read("own_logprobs", "rows")]
+    rows = [row for name in ("own_logprobs", "own_logprobs_larger") for row in _read(name, "rows")]
+    shown = [[str(value) for value in row.values()] for row in rows]
     for row in shown:  # a narrow screen would break the whole name of a file
         row[0] = " ".join(row[0].partition("-instruct")[0].split("-"))
     return _table(["file", "tokens", "answers", "proposed", "largest difference", "mean", "control", "mean"], shown)
