@@ -35,6 +35,13 @@ WAYS: tuple[tuple[str, str, float], ...] = (
 """Server, rule and temperature."""
 LOADED, LOADED_ALONE = "files loaded", "files loaded by a process of its own"
 """By llama-cpp-python, which is imported before in the one and not in the other."""
+IMPORTED = {
+    "llama_cpp imported": "import llama_cpp",
+    "our server imported": "from cactus_decoding.cli import app; from cactus_decoding.serving import starting; "
+    "from cactus_decoding.integrations.llama_cpp import server",
+    "torch imported": "import torch",
+}
+"""Processes that do no more: where the time goes."""
 
 
 def asked(server: Server, question: str, rule: str, temperature: float, tokens: int) -> dict[str, Any]:
@@ -55,10 +62,10 @@ def asked(server: Server, question: str, rule: str, temperature: float, tokens: 
 
 
 def starts(
-    commands: dict[str, list[str]], load: Callable[[], object], alone: list[str], count: int
+    commands: dict[str, list[str]], load: Callable[[], object], alone: dict[str, str], count: int
 ) -> dict[str, list[dict[str, float]]]:
     """Return how long servers take to answer and llama.cpp to load the files, in turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, LOADED, LOADED_ALONE)}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, LOADED, *alone)}
     for _ in range(count):
         for name, command in commands.items():
             with running(command) as server:
@@ -71,11 +78,12 @@ def starts(
         load()
         taken = {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
         found[LOADED].append(taken)
-        began, used = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *alone], check=True)
-        ended = getrusage(RUSAGE_CHILDREN)
-        taken = ended.ru_utime + ended.ru_stime - used.ru_utime - used.ru_stime
-        found[LOADED_ALONE].append({"seconds": time.perf_counter() - began, "processor": taken})
+        for name, code in alone.items():
+            began, used = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", code], check=True)
+            ended = getrusage(RUSAGE_CHILDREN)
+            taken = ended.ru_utime + ended.ru_stime - used.ru_utime - used.ru_stime
+            found[name].append({"seconds": time.perf_counter() - began, "processor": taken})
     return found
 
 
@@ -127,7 +135,8 @@ def main() -> None:
 
         shape = f"n_ctx={given.context}, n_threads={given.threads}, verbose=False"
         paths = [str(path) for path in (given.target, given.draft)]
-        alone = ["-c", f"from llama_cpp import Llama; kept = [Llama(path, {shape}) for path in {paths}]"]
+        code = f"from llama_cpp import Llama; kept = [Llama(path, {shape}) for path in {paths}]"
+        alone = {LOADED_ALONE: code, **IMPORTED}
         result["starts"] = starts(commands(max(given.proposals)), load, alone, given.starts)
         for name, taken in result["starts"].items():
             print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in taken[0]})

@@ -65,9 +65,8 @@ def _steps() -> str:
 
 def _ordinary() -> str:
     times = _read("verification_ordinary")[0]["times"]
-    rows = [
-        [name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in times.items() if "accepted" in time
-    ]
+    ran = {name: time for name, time in times.items() if "accepted" in time}
+    rows = [[name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in ran.items()]
     return _table(["rule", "ratio", "accepted of 10"], rows)
 
 
@@ -148,18 +147,12 @@ def _auto() -> str:
             speeds = {way: _mean(_speeds(runs, kind, way)) for way in [*AUTO, *fixed]}
             best = max(fixed, key=lambda way: speeds[way].value)
             lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
-            rows.append(
-                [
-                    where,
-                    KINDS[kind],
-                    f"{1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)]):.1f}",
-                    *(speeds[way].shown(2) for way in AUTO),
-                    "none" if best == "none" else f"{best.replace('@', ' ')}: {speeds[best].value:.2f}",
-                    f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0",
-                ]
-            )
-    head = ["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"]
-    return _table(head, rows)
+            plain = 1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)])
+            chosen = "none" if best == "none" else f"{best.replace('@', ' ')}: {speeds[best].value:.2f}"
+            autos = [speeds[way].shown(2) for way in AUTO]
+            worst = f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0"
+            rows.append([where, KINDS[kind], f"{plain:.1f}", *autos, chosen, worst])
+    return _table(["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"], rows)
 
 
 def _fixed() -> str:
@@ -249,12 +242,13 @@ def _precision() -> str:
     return _table(["what", "float32", "bfloat16", "`auto` takes"], shown)
 
 
-QWEN = "Qwen2.5-Coder 1.5B"
+QWEN, SMOL = "Qwen2.5-Coder 1.5B", "SmolLM2 135M"
+AT_ONCE = {"at_once": QWEN, "at_once_smollm2": SMOL}
 
 
 def _first_token() -> str:
     """Return processor seconds until the first token, by turn."""
-    files = {"first_token": QWEN, "first_token_4000": QWEN, "first_token_smollm2": "SmolLM2 135M"}
+    files = {"first_token": QWEN, "first_token_4000": QWEN, "first_token_smollm2": SMOL}
     rows = [(model, row) for name, model in files.items() for row in _read(name, "rows")]
     shown = [
         [model, f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
@@ -265,33 +259,47 @@ def _first_token() -> str:
 
 def _passes() -> str:
     """Return milliseconds of passes over some tokens of each of some texts."""
-    taken = _read("at_once", "passes")
-    return _table(["tokens", *taken], [["ms", *(f"{1000 * seconds:.0f}" for seconds in taken.values())]])
+    taken = {model: _read(name, "passes") for name, model in AT_ONCE.items()}
+    rows = [[f"{model}, ms", *(f"{1000 * seconds:.0f}" for seconds in row.values())] for model, row in taken.items()]
+    return _table(["tokens", *taken[QWEN]], rows)
 
 
 def _at_once() -> str:
-    """Return tokens per processor second of requests at once and in turn."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for each in _read("at_once", "rounds"):
-        found.setdefault(each["proposals"], []).append(each)
-    shown = [
-        [proposals, *(_rate(rounds, way) for way in ("at once", "in turn")), ", ".join(str(r["ratio"]) for r in rounds)]
-        for proposals, rounds in found.items()
-    ]
-    return _table(["proposals", "tokens/s at once", "in turn", "ratio of each pair of rounds"], shown)
+    """Return tokens per processor second of requests at once, in turn, and of a server with one place."""
+    ways, shown = ("at once", "in turn", "one place"), []
+    for name, model in AT_ONCE.items():
+        every = _read(name, "rounds")
+        for proposals in dict.fromkeys(each["proposals"] for each in every):
+            rounds = [each for each in every if each["proposals"] == proposals]
+            ratios = [", ".join(f"{each[key]:.2f}" for each in rounds) for key in ("ratio", "ratio_to_one_place")]
+            shown.append([model, proposals, *(_rate(rounds, way) for way in ways), *ratios])
+    return _table(["model", "proposals", *ways, "at once ÷ in turn, by round", "÷ one place"], shown)
 
 
 def _rate(rounds: Sequence[dict[str, Any]], way: str) -> str:
     return f"{sum(each[way]['tokens'] for each in rounds) / sum(each[way]['processor'] for each in rounds):.2f}"
 
 
+def _starts() -> str:
+    """Return processor seconds until a server answers, and a conversation, beside those of loading the files."""
+    every = _read("starts", "starts")
+    middle = {(name, key): np.median([t[key] for t in taken]) for name, taken in every.items() for key in taken[0]}
+    shown, loaded = [], ("files loaded", "files loaded by a process of its own")
+    for name in every:
+        answered = middle.get((name, "first_answer_processor"), np.nan)
+        ratios = [middle[name, "processor"] / middle[each, "processor"] for each in loaded]
+        numbers = (middle[name, "processor"], answered, *ratios)
+        shown.append([name, *("" if np.isnan(each) else f"{each:.2f}" for each in numbers)])
+    return _table(["what", "seconds", "first answer", "÷ files loaded", "÷ the same in a process of its own"], shown)
+
+
 def _own_logprobs() -> str:
-    """Return how far log-probabilities are from llama.cpp's own."""
-    rows = [row for name in ("own_logprobs", "own_logprobs_code") for row in _read(name, "rows")]
+    """Return how far log-probabilities are from llama.cpp's own, and those from themselves."""
+    rows = [row for name in ("own_logprobs", "own_logprobs_larger") for row in _read(name, "rows")]
     shown = [[str(value) for value in row.values()] for row in rows]
     for row in shown:  # a narrow screen would break the whole name of a file
         row[0] = " ".join(row[0].partition("-instruct")[0].split("-"))
-    return _table(["file", "tokens", "of them proposed", "largest difference", "mean"], shown)
+    return _table(["file", "tokens", "answers", "proposed", "largest difference", "mean", "control", "mean"], shown)
 
 
 def _clients() -> str:
@@ -356,6 +364,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "first_token": _first_token,
     "passes": _passes,
     "at_once": _at_once,
+    "starts": _starts,
     "own_logprobs": _own_logprobs,
     "beside_server": _beside_server,
     "clients": _clients,

@@ -166,7 +166,8 @@ def main() -> None:
     file = parse_gguf(given.target)
     if file is None:
         parser.error(f"--target must be a GGUF file, but is {given.target}")
-    file = file._replace(settings=replace(file.settings, context_size=CONTEXT, threads=1))
+    size = file.settings.context_size or CONTEXT
+    file = file._replace(settings=replace(file.settings, context_size=size, threads=1))
     seats = Seats.load(file, given.draft, given.at_once, given.at_once)
     engine = TransformersEngine(seats.pairs[0], audited=False)
     for config in configs:
