@@ -144,9 +144,20 @@ def false_alarms() -> str:
     )
 
 
+def two_servers() -> str:
+    found = json.loads((RESULTS / "two_servers.json").read_text())["comparison"]
+    prompts, differ, tied = found["greedy"]
+    law = "differ" if found["excluded"] is None else f"agree: differences above {found['excluded']:.2f} are excluded"
+    return (
+        f"SmolLM2-135M by `cactus serve`, looked-up proposals against none: {found['pairs']} pairs of texts {law}; "
+        f"at temperature 0, {differ} of {prompts} prompts part, {tied} at near-ties "
+        "([command](studies/tables/conformance.md#two-servers))."
+    )
+
+
 def rendered(text: str) -> str:
     """Return a page with its tables written anew."""
-    for make in (engines, commands, acceptance, second_token, mutants, caught, false_alarms):
+    for make in (engines, commands, acceptance, second_token, mutants, caught, false_alarms, two_servers):
         name = make.__name__
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",
