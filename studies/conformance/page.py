@@ -36,20 +36,26 @@ SERVERS = {
 
 
 def engines() -> str:
-    rows = ["| engine | verdict | excluded |", "|---|---|--:|"]
+    rows = ["| engine: drafts | verdict | excluded |", "|---|---|--:|"]
+    alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for name, _, report, provenance in _measured():
         samples = provenance["arguments"]["samples"]
         said = "" if samples == SAMPLES else f", {samples} samples"
-        rows.append(f"| {name}{said} | {_verdict(report)} | {_excluded(report)} |")
+        engine, _, draft = name.partition(": ")
+        alike.setdefault((engine + said, _verdict(report)), {})[draft] = report
+    for (engine, verdict), reports in alike.items():
+        drafts = ", ".join(filter(None, reports))
+        rows.append(f"| {engine}{': ' * bool(drafts)}{drafts} | {verdict} | {_excluded(*reports.values())} |")
     return "\n".join(rows)
 
 
 def commands() -> str:
-    rows = ["| engine | command | responses | seconds | date |", "|---|---|--:|--:|---|"]
+    rows = ["| engine | command | responses | excluded | seconds | date |", "|---|---|--:|--:|--:|---|"]
     for name, start, report, provenance in _measured():
         date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
         command = f"`{_command(provenance['arguments'])}`" + (f", of `{start}`" if start else "")
-        rows.append(f"| {name} | {command} | {report['samples']:,} | {_seconds(report)} | {date} |")
+        counts = f"{report['samples']:,} | {_excluded(report)} | {_seconds(report)}"
+        rows.append(f"| {name} | {command} | {counts} | {date} |")
     return "\n".join(rows)
 
 
@@ -87,7 +93,8 @@ def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     for path in sorted(RESULTS.glob("engine_*.json")):
         result = json.loads(path.read_text())
         drafts = result["provenance"]["arguments"]["set"].get("drafts")
-        name = result["report"]["engine"] + (f", {drafts} draft" if drafts else "")
+        engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
+        name = engine + (f": {drafts}" if drafts else "")
         yield *SERVERS.get(path.stem, (name, "")), result["report"], result["provenance"]
 
 
@@ -105,9 +112,9 @@ def _verdict(report: dict[str, Any]) -> str:
     return f"**wrong**: {several if len(wrong) > 1 else wrong[0]}" if wrong else "right"
 
 
-def _excluded(report: dict[str, Any]) -> str:
-    deviations = [each["deviation"] or 0 for each in report["findings"]]
-    return f"{min(filter(None, deviations)):.2f}–{max(deviations):.2f}" if any(deviations) else ""
+def _excluded(*reports: dict[str, Any]) -> str:
+    deviations = [each["deviation"] for report in reports for each in report["findings"] if each["deviation"]]
+    return f"{min(deviations):.2f}–{max(deviations):.2f}" if deviations else ""
 
 
 def _mutants(few: str = "") -> list[dict[str, Any]]:
