@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.conformance.asking import Sampling
 from cactus_decoding.conformance.suite import SAMPLES
+from cactus_decoding.conformance.truth import Truth, Wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
@@ -89,6 +91,16 @@ def second_token() -> str:
     return "\n".join(rows)
 
 
+def penalties() -> str:
+    """Show what counting the prompt does to the first token: penalties of the output alone leave it as it is."""
+    sampling, prompt = Sampling(presence_penalty=0.8, frequency_penalty=0.6), (1, 2, 3)
+    names = {"expected": len(prompt), "with the prompt counted": 0}
+    laws = Truth().next_laws([Wanted("target", prompt, start, sampling) for start in names.values()])
+    rows = [f"| first token | {' | '.join(map(str, range(len(laws[0]))))} |", f"|---|{'--:|' * len(laws[0])}"]
+    rows += [f"| {name} | {' | '.join(f'{each:.3f}' for each in law)} |" for name, law in zip(names, laws, strict=True)]
+    return "\n".join(rows)
+
+
 def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     for path in sorted(RESULTS.glob("engine_*.json")):
         result = json.loads(path.read_text())
@@ -164,7 +176,7 @@ def two_servers() -> str:
 
 def rendered(text: str) -> str:
     """Return a page with its tables written anew."""
-    for make in (engines, commands, acceptance, second_token, mutants, caught, false_alarms, two_servers):
+    for make in (engines, commands, acceptance, second_token, penalties, mutants, caught, false_alarms, two_servers):
         name = make.__name__
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",
