@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.conformance.asking import Sampling
 from cactus_decoding.conformance.suite import SAMPLES
+from cactus_decoding.conformance.truth import Truth, Wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
@@ -36,20 +38,26 @@ SERVERS = {
 
 
 def engines() -> str:
-    rows = ["| engine | verdict | excluded |", "|---|---|--:|"]
+    rows = ["| engine: drafts | verdict | excluded |", "|---|---|--:|"]
+    alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for name, _, report, provenance in _measured():
         samples = provenance["arguments"]["samples"]
         said = "" if samples == SAMPLES else f", {samples} samples"
-        rows.append(f"| {name}{said} | {_verdict(report)} | {_excluded(report)} |")
+        engine, _, draft = name.partition(": ")
+        alike.setdefault((engine + said, _verdict(report)), {})[draft] = report
+    for (engine, verdict), reports in alike.items():
+        drafts = ", ".join(filter(None, reports))
+        rows.append(f"| {engine}{': ' * bool(drafts)}{drafts} | {verdict} | {_excluded(*reports.values())} |")
     return "\n".join(rows)
 
 
 def commands() -> str:
-    rows = ["| engine | command | responses | seconds | date |", "|---|---|--:|--:|---|"]
+    rows = ["| engine | command | responses | excluded | seconds | date |", "|---|---|--:|--:|--:|---|"]
     for name, start, report, provenance in _measured():
         date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
         command = f"`{_command(provenance['arguments'])}`" + (f", of `{start}`" if start else "")
-        rows.append(f"| {name} | {command} | {report['samples']:,} | {_seconds(report)} | {date} |")
+        counts = f"{report['samples']:,} | {_excluded(report)} | {_seconds(report)}"
+        rows.append(f"| {name} | {command} | {counts} | {date} |")
     return "\n".join(rows)
 
 
@@ -83,11 +91,22 @@ def second_token() -> str:
     return "\n".join(rows)
 
 
+def penalties() -> str:
+    """Show what counting the prompt does to the first token: penalties of the output alone leave it as it is."""
+    sampling, prompt = Sampling(presence_penalty=0.8, frequency_penalty=0.6), (1, 2, 3)
+    names = {"expected": len(prompt), "with the prompt counted": 0}
+    laws = Truth().next_laws([Wanted("target", prompt, start, sampling) for start in names.values()])
+    rows = [f"| first token | {' | '.join(map(str, range(len(laws[0]))))} |", f"|---|{'--:|' * len(laws[0])}"]
+    rows += [f"| {name} | {' | '.join(f'{each:.3f}' for each in law)} |" for name, law in zip(names, laws, strict=True)]
+    return "\n".join(rows)
+
+
 def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     for path in sorted(RESULTS.glob("engine_*.json")):
         result = json.loads(path.read_text())
         drafts = result["provenance"]["arguments"]["set"].get("drafts")
-        name = result["report"]["engine"] + (f", {drafts} draft" if drafts else "")
+        engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
+        name = engine + (f": {drafts}" if drafts else "")
         yield *SERVERS.get(path.stem, (name, "")), result["report"], result["provenance"]
 
 
@@ -105,9 +124,9 @@ def _verdict(report: dict[str, Any]) -> str:
     return f"**wrong**: {several if len(wrong) > 1 else wrong[0]}" if wrong else "right"
 
 
-def _excluded(report: dict[str, Any]) -> str:
-    deviations = [each["deviation"] or 0 for each in report["findings"]]
-    return f"{min(filter(None, deviations)):.2f}–{max(deviations):.2f}" if any(deviations) else ""
+def _excluded(*reports: dict[str, Any]) -> str:
+    deviations = [each["deviation"] for report in reports for each in report["findings"] if each["deviation"]]
+    return f"{min(deviations):.2f}–{max(deviations):.2f}" if deviations else ""
 
 
 def _mutants(few: str = "") -> list[dict[str, Any]]:
@@ -144,9 +163,19 @@ def false_alarms() -> str:
     )
 
 
+def two_servers() -> str:
+    found = json.loads((RESULTS / "two_servers.json").read_text())["comparison"]
+    prompts, differ, _ = found["greedy"]
+    law = "differ" if found["excluded"] is None else f"agree, differences above {found['excluded']:.2f} excluded"
+    return (
+        f"SmolLM2 by `cactus serve`, looked-up proposals against none: {found['pairs']} pairs of texts {law}; "
+        f"at temperature 0, {differ} of {prompts} part ([command](studies/tables/conformance.md#two-servers))."
+    )
+
+
 def rendered(text: str) -> str:
     """Return a page with its tables written anew."""
-    for make in (engines, commands, acceptance, second_token, mutants, caught, false_alarms):
+    for make in (engines, commands, acceptance, second_token, penalties, mutants, caught, false_alarms, two_servers):
         name = make.__name__
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",

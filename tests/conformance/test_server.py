@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import socket
 from types import SimpleNamespace
@@ -124,6 +125,19 @@ def test_two_servers_of_one_law_and_of_two(truth):
             assert said(found)[0].startswith("right" if right else "WRONG")
             assert ("excluded: differences above 0." in said(found)[0]) is right
             assert found.greedy[0] == 1
+
+
+def test_a_comparison_is_stored_with_what_repeats_it(run, truth, tmp_path):
+    """Equal laws are told apart by chance with probability 0.001 at most; seeds are fixed."""
+    (prompts := tmp_path / "prompts.txt").write_text("abc\n\nbca\n")
+    file = tmp_path / "found.json"
+    with tiny_server(Reference(truth)) as first, tiny_server(Reference(truth)) as second:
+        asked = ("--against", second, "--prompts", str(prompts), "--samples", "5", "--output", str(file))
+        assert run("conform", first, *asked)[0] == 0
+    found = json.loads(file.read_text())
+    given = found["provenance"]["arguments"]
+    assert (given["engine"], given["against"], given["prompts"]) == (first, second, ["abc", "bca"])
+    assert (found["comparison"]["pairs"], found["comparison"]["greedy"][0]) == (5, 2)
 
 
 def test_differences_are_bounded_and_bounds_hold():

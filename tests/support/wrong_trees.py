@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cactus_decoding.policy.position import Law, Position
+from cactus_decoding.policy.position import Distribution, Position
 from cactus_decoding.types import ROOT
 from cactus_decoding.verification.joint import _shares
 from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
@@ -16,7 +16,7 @@ def recursive_without_update(tree: Tree, judge: RuleAt, chance: RandomSource) ->
     while (position := tree.at(node)) is not None:
         h, kept = relaxed_row(position, judge(position)), None
         for index, child in enumerate(position.nodes):
-            law, token = position.law(index).probs, position.token_ids[index]
+            law, token = position.distribution(index).probs, position.token_ids[index]
             if chance.below(child, ratio(h[token].item(), law[token].item())):
                 kept = child
                 break
@@ -54,10 +54,10 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
 class JudgedByTheWholeRow(Position):
     """Takes p, not p', for the law of the drawn child."""
 
-    def law(self, index: int) -> Law:
+    def distribution(self, index: int) -> Distribution:
         if index == self.num_fixed and self.draft is not None:
             return self.draft
-        return super().law(index)
+        return super().distribution(index)
 
 
 class TreeJudgedByTheWholeRow(LazyTree):

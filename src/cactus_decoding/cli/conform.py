@@ -83,7 +83,8 @@ def conform(
     if output is not None and result:
         from cactus_decoding.files.provenance import provenance
 
-        arguments = {"engine": engine, "set": given} | drawn
+        compared = {} if against is None else {"against": against, "prompts": asked}
+        arguments = {"engine": engine, "set": given} | compared | drawn
         write_atomically(output, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
     return 0 if right else WRONG
 
