@@ -128,7 +128,7 @@ def test_the_targets_first_layers_draft_for_it(pair, prompts):
     [
         ("early_exit", "lacks layers"),
         ("early_exit:layers=0", "layers must be at least 1, but is 0"),
-        ("early_exit:layers=6", "must be before layer 6, the target's last, but is at 6"),
+        ("early_exit:layers=6", "must be before layer 6, the last, but is at 6"),
         ("early_exit:depth=2", "parameters of early_exit are: layers"),
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cactus_decoding.drafting.automatic.chances import DraftChances
 from cactus_decoding.drafting.automatic.choosing import SHARE, STAKE, Chooser
 from cactus_decoding.drafting.automatic.times import PassTimes
 from cactus_decoding.drafting.suffix_index import Match
@@ -130,6 +132,15 @@ def test_what_a_step_takes_beside_passes_keeps_copies_from_paying() -> None:
             run.step(0, Match(1, [7], [1.5]))
         assert set(run.ways[-1:]) <= ways | {"nothing"}
         assert ("copy" in run.ways) is (step == 0.0)
+
+
+def test_one_refusal_says_little_and_many_say_all() -> None:
+    chances = DraftChances()
+    assert chances.next == pytest.approx(0.95)
+    for count, least, most in ((1, 0.70, 0.71), (30, 0.0, 0.1)):
+        for _ in range(count):
+            chances.learn([0.5], 0)
+        assert least < chances.next < most
 
 
 def test_a_prompt_is_not_read_for_a_few_tokens() -> None:

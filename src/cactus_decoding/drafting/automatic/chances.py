@@ -11,7 +11,8 @@ from cactus_decoding.drafting.suffix_index import Match
 class Rates:
     """Running rates of success, each beginning with a guess that what is seen outweighs.
 
-    An observation keeps a share of its weight (``memory``) when another one of its kind comes.
+    An observation keeps a share of its weight (``memory``) when another one of its kind comes; so many as if the guess
+    had been ``tried`` are there from the start, and fade like others.
 
     Example:
         >>> rates = Rates([0.5], weight=2, memory=1.0)
@@ -19,9 +20,9 @@ class Rates:
         (None, 0.6666666666666666)
     """
 
-    def __init__(self, guesses: Sequence[float], weight: float, memory: float) -> None:
+    def __init__(self, guesses: Sequence[float], weight: float, memory: float, tried: float = 0.0) -> None:
         self._guesses, self._weight, self._memory = list(guesses), weight, memory
-        self._seen, self._kept = [0.0] * len(guesses), [0.0] * len(guesses)
+        self._seen, self._kept = [tried] * len(guesses), [tried * guess for guess in guesses]
 
     def __getitem__(self, kind: int) -> float:
         """Return the rate."""
@@ -83,7 +84,7 @@ class DraftChances:
     def __init__(self) -> None:
         guesses = [(i + 0.5) / _BUCKETS for i in range(_BUCKETS - 1)] + [0.98]
         self._by_confidence = Rates(guesses, weight=3, memory=0.98)
-        self._overall = Rates([0.95], weight=1, memory=0.92)
+        self._overall = Rates([0.95], weight=1, memory=0.92, tried=2)  # texts often begin with a refusal
 
     @property
     def next(self) -> float:
