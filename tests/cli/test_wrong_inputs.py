@@ -210,7 +210,7 @@ CASES = [
     ((*WORDED, *TASK, "--filter", "adaspek"), "did you mean 'adaspec'?"),
     ((*WORDED, *TASK, "--steps", "0"), "steps must be at least 1"),
     ((*WORDED, *TASK, "--layers", "2", "--width", "64"), "several of them are given"),
-    ((*WORDED, *TASK, "--first-layers", "4"), "must be before layer 4"),
+    ((*WORDED, *TASK, "--first-layers", "4"), "must be before layer 3"),
     ((*WORDED, "--data", "word_problems"), "held out for tests: learn from word_problems:split=train"),
     ((*WORDED, "--data", "missing.jsonl"), "missing.jsonl: No such file"),
     ((*WORDED, "--data", "/dev/null"), "has no documents"),

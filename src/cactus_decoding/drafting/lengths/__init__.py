@@ -66,7 +66,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
         >>> as_draft_length("confidence:treshold=0.3")
         Traceback (most recent call last):
-        ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, threshold; ...
+        ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, ...
     """
     if not isinstance(length, str):
         if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
