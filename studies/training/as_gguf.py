@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import quantize
 from safetensors.torch import load_file
+
+from cactus_decoding.training.vocabulary import write_like
 
 NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.down_proj": "ffn_down",
@@ -42,24 +43,14 @@ def name_of(name: str) -> str:
 def write(folder: Path, source: Path, file: Path) -> None:
     """Write the file."""
     weights = load_file(folder / "model.safetensors")
-    fields = GGUFReader(source).fields
-    writer: Any = GGUFWriter(file, fields["general.architecture"].contents())
-    for key, field in fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kind = field.types[0], field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-            value = field.contents()
-            if key == "qwen2.block_count":
-                value = len({name.split(".")[2] for name in weights if name.startswith("model.layers.")})
-            writer.add_key_value(key, value, *kind)
+    layers = len({name.split(".")[2] for name in weights if name.startswith("model.layers.")})
+    tensors = []
     for name, value in weights.items():
         if name == "lm_head.weight":  # the embeddings
             continue
         kind = GGMLQuantizationType.Q8_0 if value.dim() == 2 else GGMLQuantizationType.F32
-        writer.add_tensor(name_of(name), quantize(value.float().numpy(), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        tensors.append((name_of(name), quantize(value.float().numpy(), kind), kind))
+    write_like(GGUFReader(source), file, {"qwen2.block_count": layers}, tensors)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def trim_gguf(source: Path, token_ids: Sequence[int], path: Path) -> int:
     lacks.
     """
     with needing("GGUF files are written by the package gguf", "llama-cpp"):
-        from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+        from gguf import GGMLQuantizationType, GGUFReader
         from gguf.quants import dequantize
     from safetensors.torch import save_file
 
@@ -108,26 +108,36 @@ def trim_gguf(source: Path, token_ids: Sequence[int], path: Path) -> int:
         changed["tokenizer.ggml.merges"] = ["z z"]  # nobody writes text with it
     if f"{architecture}.vocab_size" in fields:
         changed[f"{architecture}.vocab_size"] = len(kept)
+    embeddings, tensors = None, []
+    for tensor in reader.tensors:
+        if tensor.name == _ROWS[0]:
+            embeddings = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
+            if tensor.tensor_type != GGMLQuantizationType.F32:
+                embeddings = embeddings.half()
+        tensors.append((tensor.name, tensor.data[kept] if tensor.name in _ROWS else tensor.data, tensor.tensor_type))
     with replacing(path) as part:
-        writer: Any = GGUFWriter(part, architecture)
-        for key, field in fields.items():
-            if not key.startswith("GGUF.") and key != "general.architecture":
-                kind = field.types[0], field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-                value = changed[key] if key in changed else field.contents()
-                writer.add_key_value(key, value, kind[0], kind[1])
-        embeddings = None
-        for tensor in reader.tensors:
-            if tensor.name == _ROWS[0]:
-                embeddings = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
-                if tensor.tensor_type != GGMLQuantizationType.F32:
-                    embeddings = embeddings.half()
-            data = tensor.data[kept] if tensor.name in _ROWS else tensor.data
-            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_like(reader, part, changed, tensors)
     assert embeddings is not None
     with replacing(Path(f"{path}{BESIDE}")) as part:
         save_file({"token_ids": torch.tensor(kept), "embeddings": embeddings}, part)
     return len(kept)
+
+
+def write_like(reader: Any, path: Path, changed: Mapping[str, Any], tensors: Iterable[tuple[str, Any, Any]]) -> None:
+    """Write a GGUF file with the fields that a ``GGUFReader`` has read, but for some, and with tensors of its own.
+
+    A tensor is a name, what stands in the file, and its type there.
+    """
+    from gguf import GGUFValueType, GGUFWriter
+
+    writer: Any = GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind = field.types[0], field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
+            writer.add_key_value(key, changed[key] if key in changed else field.contents(), *kind)
+    for name, data, type_of_data in tensors:
+        writer.add_tensor(name, data, raw_dtype=type_of_data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
