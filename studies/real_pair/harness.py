@@ -30,7 +30,7 @@ RESULTS = Path(__file__).with_name("results") / "harness.json"
 THEIRS = {
     "ifeval": ("ifeval/ifeval.yaml", "prompt_level_strict_acc", "key"),
     "gsm8k": ("gsm8k/gsm8k.yaml", "exact_match", "question"),
-    "humaneval": ("humaneval/humaneval_instruct.yaml", "pass_at_k", "task_id"),
+    "humaneval": ("humaneval/humaneval_instruct.yaml", "pass@1", "task_id"),
 }
 """The harness's file of a task, its metric, and which field of a document tells it from others."""
 
