@@ -144,6 +144,17 @@ def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
         assert lossless.split()[0] + " tokens a step of 7 lossless, " + clamped.split()[0] in page.read_text()
 
 
+def test_scores_are_those_of_the_harness_where_it_reads_answers_alike() -> None:
+    scored = json.loads((ROOT / "studies/real_pair/results/harness.json").read_text())
+    assert (len(scored["ifeval"]["id"]), len(scored["humaneval"]["id"])) == (40, 25)
+    assert scored["ifeval"]["theirs"] == {"none": scored["ifeval"]["ours"]}
+    assert scored["humaneval"]["theirs"] == {"create_test": scored["humaneval"]["ours"]}
+    said = f"calls {sum(scored['ifeval']['ours'])} of 40 answers to IFEval right and {sum(scored['humaneval']['ours'])}"
+    assert said in tables_of(PAGE).read_text()
+    ours, theirs = sum(scored["gsm8k"]["ours"]), sum(scored["gsm8k"]["theirs"]["flexible-extract"])
+    assert f"it calls {theirs} right and we {ours}" in tables_of(PAGE).read_text()
+
+
 def test_numbers_without_an_interval_stand_alone() -> None:
     assert (shown([0.5, 0.25, 0.75], 2), shown(["inf", "inf", "inf"], 2)) == ("0.50 (0.25 to 0.75)", "∞")
     for passes, draft in curves().values():
