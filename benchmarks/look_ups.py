@@ -34,6 +34,8 @@ EDITS = {
     "types/acceptance.py": "the parameter `target_probs` to `probs`",
     "drafting/early_exit.py": "the class to `FirstLayers`",
     "policy/pacing.py": "the class to `Pace`",
+    "rules/lossless.py": "the class to `Exact`",
+    "drafting/ngram.py": "the class to `Copies`",
 }
 """Files, and what is to be renamed in them."""
 
@@ -89,13 +91,14 @@ LOOK_UPS: dict[str, Callable[[], LookUp]] = {
 
 
 def replay(answer: dict[str, Any], look_up: LookUp) -> Counter[str]:
-    """Return the counts of a response in which an answer is the target's."""
+    """Return the counts of a response in which an answer is the target's, those of passes by their width too."""
     text, start, counts = [*answer["prompt"], *answer["answer"]], len(answer["prompt"]), Counter[str]()
     while start < len(text):
         limit = min(LIMIT, len(text) - start - 1)
         proposed = look_up(text[:start], limit) if limit else []
         kept = next((i for i, token in enumerate(proposed) if token != text[start + i]), len(proposed))
         counts.update(steps=1, proposed=len(proposed), accepted=kept)
+        counts.update({f"passes over {1 + len(proposed)}": 1})
         start += kept + 1
     return counts
 
@@ -128,21 +131,8 @@ def beside(binary: Path, target: Path, answers: list[dict[str, Any]]) -> dict[st
     return found
 
 
-def table(results: dict[str, dict[str, Counter[str]]]) -> str:
-    """Return accepted per step, and proposed per accepted in brackets, as Markdown."""
-    kinds = [*next(iter(results.values()))]
-    lines = ["| | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
-    for name, counts in results.items():
-        cells = (
-            f"{each['accepted'] / each['steps']:.2f} ({each['proposed'] / max(each['accepted'], 1):.1f})"
-            for each in counts.values()
-        )
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main() -> None:
-    """Collect, or replay, print and write."""
+    """Collect, or replay, and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     ways = parser.add_subparsers(dest="way", required=True)
     collecting = ways.add_parser("collect", help="write a model's answers")
@@ -178,7 +168,6 @@ def main() -> None:
             for answer in answers:
                 counts[answer["kind"]] += replay(answer, make())
             results[name] = counts
-        print(f"{path.stem}\n\n{table(results)}\n")
         found[path.stem] = results
     write("look_ups", {"answers": [path.stem for path in arguments.answers], "limit": LIMIT}, found)
 

@@ -6,20 +6,19 @@ python scripts/performance_tables.py
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import proposal_tables
 from marked_page import insert
+from result_tables import read, table
 
-from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
 from cactus_decoding.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(
     ROOT / "docs" / f"{folder}{name}.md"
     for folder, names in (("", "performance"), ("studies/tables/", "performance proposals laptop"))
@@ -37,18 +36,18 @@ FORWARDS = "transformers' target forward over ours"
 
 def render(page: str) -> str:
     """Return the page with those tables that it has marks for, as the result files give them."""
-    for name, table in TABLES.items():
+    for name, made in TABLES.items():
         if f"<!-- begin: {name} -->" in page:
-            page = insert(page, name, table())
+            page = insert(page, name, made())
     return page
 
 
 def _peers() -> str:
     rows = []
-    for result in _read("end_to_end"):
+    for result in read("end_to_end"):
         ratio = result["contenders"][OURS]["ratio"]
         rows.append([f"{result['temperature']:g}", *(f"{ratio[name]:.2f}" for name in PEERS)])
-    return _table(["temperature", *PEERS.values()], rows)
+    return table(["temperature", *PEERS.values()], rows)
 
 
 def _steps() -> str:
@@ -58,48 +57,48 @@ def _steps() -> str:
             f"{result['wall']['step over its forwards']:.3f}",
             f"{result['wall'][FORWARDS]:.2f}",
         ]
-        for result in _read("end_to_end_step")
+        for result in read("end_to_end_step")
     ]
-    return _table(["tokens of context", "step ÷ its forward passes", "transformers' forward pass ÷ ours"], rows)
+    return table(["tokens of context", "step ÷ its forward passes", "transformers' forward pass ÷ ours"], rows)
 
 
 def _ordinary() -> str:
-    times = _read("verification_ordinary")[0]["times"]
+    times = read("verification_ordinary")[0]["times"]
     ran = {name: time for name, time in times.items() if "accepted" in time}
     rows = [[name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in ran.items()]
-    return _table(["rule", "ratio", "accepted of 10"], rows)
+    return table(["rule", "ratio", "accepted of 10"], rows)
 
 
 def _masked_sum() -> str:
-    shapes = [result for result in _read("verification_protected") if result["what"] == "masked sum"]
+    shapes = [result for result in read("verification_protected") if result["what"] == "masked sum"]
     names = [name for name in shapes[0]["times"] if name != "logsumexp"]
     rows = [[name, *(f"{shape['times'][name]['ratio']:.3f}" for shape in shapes)] for name in names]
-    return _table(["what", *(f"{shape['protected tokens']:,} protected tokens" for shape in shapes)], rows)
+    return table(["what", *(f"{shape['protected tokens']:,} protected tokens" for shape in shapes)], rows)
 
 
 def _protected() -> str:
     rows = []
-    for result in _read("verification_protected"):
+    for result in read("verification_protected"):
         if result["what"] == "step":
             times = result["times"]
             ratios = [f"{times[name]['ratio']:.2f}" for name in ("protected", "protected, from whole rows")]
             cut = "top-k 20, top-p 0.95" if "top_k=20" in result["sampling"] else "none"
             rows.append([result["rule"], cut, *ratios])
-    return _table(["rule", "truncation", "protected ÷ unprotected", "from whole rows ÷ unprotected"], rows)
+    return table(["rule", "truncation", "protected ÷ unprotected", "from whole rows ÷ unprotected"], rows)
 
 
 def _verification() -> str:
-    first, second = (result["times"] for result in _read("verification"))
+    first, second = (result["times"] for result in read("verification"))
     names = [name for name in first if name != "logsumexp"]
     rows = [
         [name, f"{first[name]['ratio']:.2f}", f"{second[name]['ratio']:.2f}" if name in second else ""]
         for name in names
     ]
-    return _table(["what", "top-k 20, top-p 0.95", "no truncation"], rows)
+    return table(["what", "top-k 20, top-p 0.95", "no truncation"], rows)
 
 
 def _trees() -> str:
-    results = _read("verification_trees")
+    results = read("verification_trees")
     rows = []
     for case in dict.fromkeys(result["case"] for result in results):
         shapes = [result["times"] for result in results if result["case"] == case]
@@ -109,128 +108,18 @@ def _trees() -> str:
             ]
             rows.append([case, rule, *numbers])
     depths = [tree.count(".") + 1 for tree in dict.fromkeys(result["tree"] for result in results)]
-    return _table(["case", "rule", *(text for depth in depths for text in (f"{depth} deep", "accepted"))], rows)
+    return table(["case", "rule", *(text for depth in depths for text in (f"{depth} deep", "accepted"))], rows)
 
 
 def _solving() -> str:
-    times = _read("solving")[0]["times"]
+    times = read("solving")[0]["times"]
     rows = [[name, f"{time['ms']:.1f}", f"{time['ratio']:.1f}"] for name, time in times.items()]
-    return _table(["what", "ms", "ratio"], rows)
-
-
-KINDS = {
-    "math": "GSM8K",
-    "code": "HumanEval",
-    "edit": "code to be edited",
-    "summary": "summarising",
-    "chat": "free chat",
-    "problem": "word problems",
-}
-AUTO = {"suffix@auto": "`auto`, look-up", "draft@auto": "`auto`, draft"}
-PLAIN = "none", "none@again"
-
-
-RUNS = {
-    "never_slower_long": "1.5B, one thread",
-    "never_slower_two_threads": "1.5B, two threads",
-    "never_slower_bundled": "bundled pair, one thread",
-}
-
-
-def _auto() -> str:
-    """Return what `auto` brings, beside no proposals, and the best fixed choice of the same run."""
-    rows = []
-    for file, where in RUNS.items():
-        runs = _read(file)
-        fixed = [way for way in _ways(runs) if not way.endswith(("auto", "again"))]
-        for kind in dict.fromkeys(key.split("/")[0] for key in runs):
-            speeds = {way: _mean(_speeds(runs, kind, way)) for way in [*AUTO, *fixed]}
-            best = max(fixed, key=lambda way: speeds[way].value)
-            lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
-            plain = 1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)])
-            chosen = "none" if best == "none" else f"{best.replace('@', ' ')}: {speeds[best].value:.2f}"
-            autos = [speeds[way].shown(2) for way in AUTO]
-            worst = f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0"
-            rows.append([where, KINDS[kind], f"{plain:.1f}", *autos, chosen, worst])
-    return _table(["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"], rows)
-
-
-def _fixed() -> str:
-    """Return what fixed numbers of proposals bring, beside none."""
-    runs = _read("never_slower")
-    ways = [way for way in _ways(runs) if way not in AUTO and way != "none"]
-    shown = [
-        [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
-        for kind, name in KINDS.items()
-        if _prompts(runs, kind)
-    ]
-    return _table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
-
-
-def _forecast() -> str:
-    """Return what tuning forecast, and what was measured."""
-    forecasts, answers = _read("forecast", "forecasts"), _read("forecast", "answers")
-    speeds = {}
-    for way in forecasts:
-        made = [answer for key, answer in answers.items() if key.endswith(f"/{way}")]
-        speeds[way] = 1000 * sum(each["tokens"] for each in made) / sum(each["milliseconds"] for each in made)
-    shown = [
-        [way.replace("@", " "), f"{each['tokens_per_second']:.1f}", f"{speeds[way]:.1f}",
-         f"{each['tokens_per_second'] / speeds[way]:.2f}", f"{each['speedup']:.2f}",
-         f"{speeds[way] / speeds['none']:.2f}"]
-        for way, each in forecasts.items()
-    ]  # fmt: skip
-    head = ["", "forecast, tokens/s", "measured", "ratio", "forecast over none", "measured over none"]
-    return _table(head, shown)
-
-
-def _ways(runs: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(key.split("/")[2] for key in runs))
-
-
-def _prompts(runs: dict[str, Any], kind: str) -> list[str]:
-    return [key.split("/")[1] for key in runs if key.startswith(f"{kind}/") and key.endswith("/none")]
-
-
-def _plain(runs: dict[str, Any], kind: str, prompt: str) -> float:
-    """Return milliseconds of a token without proposals: the mean of the answers before and after the others."""
-    both = [runs[f"{kind}/{prompt}/{way}"] for way in PLAIN]
-    return sum(run["milliseconds"] / run["tokens"] for run in both) / len(both)
-
-
-def _speeds(runs: dict[str, Any], kind: str, way: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the speed of a way over that of no proposals, by prompt."""
-    if way == "none":
-        return np.ones(len(_prompts(runs, kind)))
-    found = {prompt: runs[f"{kind}/{prompt}/{way}"] for prompt in _prompts(runs, kind)}
-    return np.array([_plain(runs, kind, i) * run["tokens"] / run["milliseconds"] for i, run in found.items()])
-
-
-def _mean(ratios: np.ndarray[Any, np.dtype[np.float64]]) -> Interval:
-    """Return the geometric mean with the interval over prompts."""
-    logs = np.log(ratios)
-    sums = resampled_sums(logs[:, None])[:, 0]
-    return bootstrapped(float(np.exp(logs.mean())), np.exp(sums / len(logs)), len(logs))
-
-
-def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
-    """Return what an answer's steps with proposals lost at most, one after another, and within how many tokens."""
-    kind, prompt, _ = key.split("/")
-    plain, worst, before = _plain(runs, kind, prompt), (0.0, 0), [(0.0, 0)]
-    gain, tokens = 0.0, 0
-    for drafted, emitted, milliseconds in runs[key]["steps"]:
-        tokens += emitted
-        if drafted:
-            gain += emitted - milliseconds / plain
-            top, at = max(before, key=lambda each: each[0])
-            worst = max(worst, (top - gain, tokens - at))
-        before.append((gain, tokens))
-    return worst
+    return table(["what", "ms", "ratio"], rows)
 
 
 def _precision() -> str:
     """Return how fast both types are, and which is taken."""
-    rows = _read("precision")
+    rows = read("precision")
     shown = [
         [
             row["what"],
@@ -239,7 +128,7 @@ def _precision() -> str:
         ]
         for row in rows
     ]
-    return _table(["what", "float32", "bfloat16", "`auto` takes"], shown)
+    return table(["what", "float32", "bfloat16", "`auto` takes"], shown)
 
 
 QWEN, SMOL = "Qwen2.5-Coder 1.5B", "SmolLM2 135M"
@@ -249,31 +138,31 @@ AT_ONCE = {"at_once": QWEN, "at_once_smollm2": SMOL}
 def _first_token() -> str:
     """Return processor seconds until the first token, by turn."""
     files = {"first_token": QWEN, "first_token_4000": QWEN, "first_token_smollm2": SMOL}
-    rows = [(model, row) for name, model in files.items() for row in _read(name, "rows")]
+    rows = [(model, row) for name, model in files.items() for row in read(name, "rows")]
     shown = [
         [model, f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
         for model, row in rows
     ]
-    return _table(["model", "tokens", "turn", *rows[0][1]["processor"]], shown)
+    return table(["model", "tokens", "turn", *rows[0][1]["processor"]], shown)
 
 
 def _passes() -> str:
     """Return milliseconds of passes over some tokens of each of some texts."""
-    taken = {model: _read(name, "passes") for name, model in AT_ONCE.items()}
+    taken = {model: read(name, "passes") for name, model in AT_ONCE.items()}
     rows = [[f"{model}, ms", *(f"{1000 * seconds:.0f}" for seconds in row.values())] for model, row in taken.items()]
-    return _table(["tokens", *taken[QWEN]], rows)
+    return table(["tokens", *taken[QWEN]], rows)
 
 
 def _at_once() -> str:
     """Return tokens per processor second of requests at once, in turn, and of a server with one place."""
     ways, shown = ("at once", "in turn", "one place"), []
     for name, model in AT_ONCE.items():
-        every = _read(name, "rounds")
+        every = read(name, "rounds")
         for proposals in dict.fromkeys(each["proposals"] for each in every):
             rounds = [each for each in every if each["proposals"] == proposals]
             ratios = [", ".join(f"{each[key]:.2f}" for each in rounds) for key in ("ratio", "ratio_to_one_place")]
             shown.append([model, proposals, *(_rate(rounds, way) for way in ways), *ratios])
-    return _table(["model", "proposals", *ways, "at once ÷ in turn, by round", "÷ one place"], shown)
+    return table(["model", "proposals", *ways, "at once ÷ in turn, by round", "÷ one place"], shown)
 
 
 def _rate(rounds: Sequence[dict[str, Any]], way: str) -> str:
@@ -282,7 +171,7 @@ def _rate(rounds: Sequence[dict[str, Any]], way: str) -> str:
 
 def _starts() -> str:
     """Return processor seconds until a server answers, and a conversation, beside those of loading the files."""
-    every = _read("starts", "starts")
+    every = read("starts", "starts")
     middle = {(name, key): np.median([t[key] for t in taken]) for name, taken in every.items() for key in taken[0]}
     shown, loaded = [], ("files loaded", "files loaded by a process of its own")
     for name in every:
@@ -290,26 +179,26 @@ def _starts() -> str:
         ratios = [middle[name, "processor"] / middle[each, "processor"] for each in loaded]
         numbers = (middle[name, "processor"], answered, *ratios)
         shown.append([name, *("" if np.isnan(each) else f"{each:.2f}" for each in numbers)])
-    return _table(["what", "seconds", "first answer", "÷ files loaded", "÷ the same in a process of its own"], shown)
+    return table(["what", "seconds", "first answer", "÷ files loaded", "÷ the same in a process of its own"], shown)
 
 
 def _own_logprobs() -> str:
     """Return how far log-probabilities are from llama.cpp's own, and those from themselves."""
-    rows = [row for name in ("own_logprobs", "own_logprobs_larger") for row in _read(name, "rows")]
+    rows = [row for name in ("own_logprobs", "own_logprobs_larger") for row in read(name, "rows")]
     shown = [[str(value) for value in row.values()] for row in rows]
     for row in shown:  # a narrow screen would break the whole name of a file
         row[0] = " ".join(row[0].partition("-instruct")[0].split("-"))
-    return _table(["file", "tokens", "answers", "proposed", "largest difference", "mean", "control", "mean"], shown)
+    return table(["file", "tokens", "answers", "proposed", "largest difference", "mean", "control", "mean"], shown)
 
 
 def _clients() -> str:
     """Return what clients were answered, of two models."""
-    first, second = (_read(name, "rows") for name in ("clients_smollm2", "clients"))
+    first, second = (read(name, "rows") for name in ("clients_smollm2", "clients"))
     shown = [
         [row["client"], row["request"], _cut(row["answer"]), _cut(other["answer"])]
         for row, other in zip(first, second, strict=True)
     ]
-    return _table(["client", "request", "SmolLM2 135M", "Qwen2.5-Coder 1.5B, 0.5B"], shown, "---")
+    return table(["client", "request", "SmolLM2 135M", "Qwen2.5-Coder 1.5B, 0.5B"], shown, "---")
 
 
 def _cut(text: str, most: int = 80) -> str:
@@ -321,7 +210,7 @@ def _cut(text: str, most: int = 80) -> str:
 def _beside_server() -> str:
     """Return tokens per processor second behind the first token by proposals, and what was kept of most of them."""
     groups: dict[tuple[float, str, str], dict[int, list[dict[str, Any]]]] = {}
-    for answer in _read("beside_llama_server", "answers"):
+    for answer in read("beside_llama_server", "answers"):
         way = groups.setdefault((answer["temperature"], answer["server"], answer["rule"]), {})
         way.setdefault(answer["proposals"], []).append(answer)
     counts = list(next(iter(groups.values())))
@@ -331,21 +220,12 @@ def _beside_server() -> str:
         speeds = [_speed(found[count]) if count in found else "" for count in counts]
         shown.append([server, rule or "matching", f"{temperature:g}", *speeds, f"{kept / drafted:.2f}"])
     head = ["server", "acceptance", "temperature", *(f"tokens/s at {count}" for count in counts)]
-    return _table([*head, f"accepted of {counts[-1]}"], shown)
+    return table([*head, f"accepted of {counts[-1]}"], shown)
 
 
 def _speed(answers: Sequence[dict[str, Any]]) -> str:
     tokens, seconds = (sum(each[name] for each in answers) for name in ("tokens", "processor"))
     return f"{(tokens - len(answers)) / seconds:.2f}"
-
-
-def _read(name: str, key: str = "results") -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())[key]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], aligned: str = "---:") -> str:
-    lines = [head, ["---", *[aligned] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -357,9 +237,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verification": _verification,
     "trees": _trees,
     "solving": _solving,
-    "auto": _auto,
-    "fixed": _fixed,
-    "forecast": _forecast,
+    **proposal_tables.TABLES,
     "precision": _precision,
     "first_token": _first_token,
     "passes": _passes,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
@@ -29,7 +30,7 @@ from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.types.drafting import check_drafter
 from cactus_decoding.zoo import BUNDLED
 
-_OWN_STEPS = 24
+_TIMED_STEPS = 24
 
 
 class _Repeats(Drafter):
@@ -142,12 +143,12 @@ class Pair:
         except RuntimeError:
             return
         with held:
-            length.prepare(self.target, self.drafter, self._own_seconds)
+            length.prepare(self.target, self.drafter, self.step_seconds)
 
-    def _own_seconds(self) -> float:
-        """Return what a step with a proposal takes beside passes, more than one without: the medians of some."""
+    def step_seconds(self, clock: Callable[[], float]) -> tuple[float, float]:
+        """Return what a step takes by a clock: without proposals and with one, the medians of some."""
         request, to_probs, usual = Request(), as_logits_to_probs(SamplingParams()), list[float]()
-        generator, text = torch.Generator(self.target.device).manual_seed(0), [0] * _OWN_STEPS
+        generator, text = torch.Generator(self.target.device).manual_seed(0), [0] * _TIMED_STEPS
         verifier = request.verifier(to_probs, to_probs, request.sampling, None)
         try:
             for count in (0, 1):
@@ -156,10 +157,11 @@ class Pair:
                     max_length=4 * len(text), stopping_criteria=lambda ids: len(ids) >= 2 * len(text),
                     generator=generator,
                 )  # fmt: skip
-                usual.append(median(each.draft_seconds + each.verify_seconds for each in steps))
+                taken = [clock() for _ in steps]
+                usual.append(median(after - before for before, after in pairwise(taken)))
         finally:
             self.target.reset()
-        return max(usual[1] - usual[0], 0.0)
+        return usual[0], usual[1]
 
     def check(self, request: Request) -> None:
         """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""

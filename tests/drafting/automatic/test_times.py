@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,13 @@ def test_passes_of_both_models_are_timed_and_forgotten() -> None:
     assert model.length == draft.length == 0
 
 
-def test_our_own_time_of_a_step_is_found_where_passes_are_short(target: CachedModel) -> None:
-    assert measure(target, NgramDrafter(), own=lambda: 0.25).step == 0.25
+def test_steps_are_timed_where_passes_are_short(target: CachedModel) -> None:
+    found, alone = (measure(target, NgramDrafter(), steps=each) for each in (lambda clock: (100.0, 300.0), None))
+    assert [round(seconds) for _, seconds in found.target] == [100, *[300] * 6]
+    assert max(seconds for _, seconds in alone.target) < 10
     slow = Timed(tiny_llama(0))
-    assert measure(slow, NgramDrafter(), clock=lambda: Timed.now, own=lambda: pytest.fail("asked")).step == 0.0
-    known = TIMES.as_dict() | {"step": 0.25}
-    assert PassTimes.from_dict(known, "a file").step == 0.25
-    known.pop("step")
-    assert PassTimes.from_dict(known, "an older file").step == 0.0
+    found = measure(slow, NgramDrafter(), clock=lambda: Timed.now, steps=lambda clock: pytest.fail("asked"))
+    assert found.of(1) == pytest.approx(1.1)
 
 
 def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +71,14 @@ def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, mon
     monkeypatch.setattr(target, "append", watched)
     pair = Pair(target, NgramDrafter(), load_pair().tokenizer)
     with pair.reserve():
-        assert pair._own_seconds() >= 0.0
+        ticks = count()
+        assert pair.step_seconds(lambda: float(next(ticks))) == (1.0, 1.0)
     assert {1, 2} <= set(widths)
     assert target.length == 0
     monkeypatch.setattr(module, "measure", measure)
-    monkeypatch.setattr(Pair, "_own_seconds", lambda pair: 0.25)
+    monkeypatch.setattr(Pair, "step_seconds", lambda pair, clock: (100.0, 100.0))
     pair.prepare(AutoLength())
-    assert pair.pass_times(AutoLength())["step"] == 0.25  # type: ignore[index]
+    assert pair.pass_times(AutoLength())["target"][0][1] == pytest.approx(100)  # type: ignore[index]
 
 
 def test_what_copies_costs_nothing(target: CachedModel) -> None:

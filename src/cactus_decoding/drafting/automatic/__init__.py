@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -12,7 +11,7 @@ from cactus_decoding.arguments.later import torch
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.drafting.automatic.choosing import Chooser
 from cactus_decoding.drafting.automatic.times import PassTimes, known_times, pass_times
-from cactus_decoding.drafting.lengths.base import PerResponse
+from cactus_decoding.drafting.lengths.base import PerResponse, StepSeconds
 from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
@@ -61,18 +60,18 @@ class AutoLength(PerResponse):
         """Return the limit."""
         return self.max_draft_tokens
 
-    def times(self, target: BaseCachedModel, drafter: Drafter, own: Callable[[], float] | None = None) -> PassTimes:
+    def times(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
         """Return what passes cost; measure them where that is not known."""
-        return pass_times(target, drafter, own) if self.profile is None else PassTimes.read(Path(self.profile))
+        return pass_times(target, drafter, steps) if self.profile is None else PassTimes.read(Path(self.profile))
 
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
         """Return what passes cost, and where that is from; None where it is yet to be measured."""
         times = known_times(target, drafter) if self.profile is None else self.times(target, drafter)
         return None if times is None else {"source": times.source} | times.as_dict()
 
-    def prepare(self, target: BaseCachedModel, drafter: Drafter, own: Callable[[], float]) -> None:
+    def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
         """Measure what passes cost, if that is not known."""
-        self.times(target, drafter, own)
+        self.times(target, drafter, steps)
 
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
         """Return what chooses and what proposes in a response of up to so many tokens."""

@@ -119,7 +119,7 @@ class Chooser(LearnsNothing):
         """Return the seconds of a step of so many proposals; a draft that proposes nothing has been asked in vain."""
         times = self.times
         drafting = max(count, 1) * times.draft if way == "draft" else 0.0
-        return times.of(count + 1) + drafting + (times.step if count else 0.0)
+        return times.of(count + 1) + drafting
 
     def should_continue(self, logits: Tensor) -> bool:
         """Say, after a token drawn from a row of the draft, whether any number of further ones is worth its time."""

@@ -14,9 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.drafting.lengths.base import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength, StepSeconds
 from cactus_decoding.drafting.lookup import LookUpDrafter
 from cactus_decoding.files.jsonl import parse_json
 from cactus_decoding.files.provenance import processor
@@ -44,12 +45,12 @@ class PassTimes:
     """Seconds of forward passes, of which only the ratios matter.
 
     Attributes:
-        target: of the target over so many tokens, by ascending widths, the first of which is 1.
+        target: of the target over so many tokens, by ascending widths, the first of which is 1; with what a step takes
+            beside where passes are short.
         draft: of one proposal by the drafter; 0 for one that copies.
         reading: of a token that the drafter has not read yet, in a longer pass.
         source: where they are from.
         pair: of a proposal behind a token that the drafter has not read yet; 0 where that is not known.
-        step: that a step with proposals takes beside passes, more than one without; 0 where passes take much longer.
 
     Raises:
         ValueError: for seconds that are not positive, or widths that do not ascend from 1.
@@ -67,14 +68,13 @@ class PassTimes:
     reading: float = 0.0
     source: str = "given"
     pair: float = 0.0
-    step: float = 0.0
 
     def __post_init__(self) -> None:
         widths = [width for width, _ in self.target]
         if widths[:1] != [1] or widths != sorted(set(widths)):
             raise ValueError(f"widths of passes must ascend from 1, but are {widths}")
         seconds = [seconds for _, seconds in self.target]
-        drafts = self.draft, self.reading, self.pair, self.step
+        drafts = self.draft, self.reading, self.pair
         if not all(map(math.isfinite, (*seconds, *drafts))) or min(seconds) <= 0 or min(drafts) < 0:
             raise ValueError(f"seconds of passes must be positive, but are {self.target}, {drafts}")
 
@@ -113,8 +113,8 @@ class PassTimes:
         """Return the times of a file; raise `ValueError` for one that holds none."""
         try:
             target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            pair, step = (float(values.get(name, 0.0)) for name in ("pair", "step"))  # which older files lack
-            return cls(target, float(values["draft"]), float(values["reading"]), source, pair, step)
+            pair = float(values.get("pair", 0.0))  # which older files lack
+            return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{source} holds no times of passes: {error}") from None
 
@@ -131,11 +131,11 @@ class PassTimes:
 
 
 def measure(
-    target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None, own: Callable[[], float] | None = None
+    target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None, steps: StepSeconds | None = None
 ) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each; both forget what they had read.
 
-    ``own`` finds the seconds of `PassTimes.step`, and is asked only where passes are short.
+    See `as_steps` for ``steps``.
 
     Where all is computed on the CPU the clock is that of the processor, which other work on the machine hardly
     disturbs: what is decided by these times depends on their ratios only. But threads that wait for one that has no
@@ -147,8 +147,25 @@ def measure(
         runs.append(time_passes(target, WIDTHS, clock, repeats=1))
     best = {width: min(run[width] for run in runs) for width in runs[0]}
     draft, reading, pair = time_drafter(target, drafter, clock)
-    step = own() if own is not None and best[1] < _SLICE else 0.0
-    return PassTimes(tuple(best.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair, step)
+    taken = as_steps(best, clock, steps)
+    return PassTimes(tuple(taken.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
+
+
+def as_steps(passes: Mapping[int, float], clock: _Clock, steps: StepSeconds | None) -> Mapping[int, float]:
+    """Return the seconds of steps from those of passes, by width: longer ones only where passes are short.
+
+    ``steps`` finds the seconds of a step without proposals and with one, and is asked only there.
+
+    Example:
+        >>> as_steps({1: 0.001, 2: 0.0015, 4: 0.002}, time.process_time, lambda clock: (0.00125, 0.0025))
+        {1: 0.00125, 2: 0.0025, 4: 0.003}
+    """
+    if steps is None or passes[1] >= _SLICE:
+        return passes
+    plain, proposing = steps(clock)
+    beside = max(plain - passes[1], 0.0)
+    more = max(proposing - passes.get(2, passes[1]), beside)
+    return {width: seconds + (more if width > 1 else beside) for width, seconds in passes.items()}
 
 
 def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
@@ -241,12 +258,12 @@ _KNOWN: dict[str, PassTimes] = {}
 """What this process has measured or read, by the profile's file: a folder may be read-only."""
 
 
-def pass_times(target: BaseCachedModel, drafter: Drafter, own: Callable[[], float] | None = None) -> PassTimes:
+def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
     """Return the times of a pair on this machine, with these threads: of this process, of the cache, or measured now.
 
-    Where the cache cannot be written, they are measured by each process anew. See `measure` for ``own``.
+    Where the cache cannot be written, they are measured by each process anew. See `as_steps` for ``steps``.
     """
-    return known_times(target, drafter) or keep_times(measure(target, drafter, own=own), target, drafter)
+    return known_times(target, drafter) or keep_times(measure(target, drafter, steps=steps), target, drafter)
 
 
 def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
@@ -300,6 +317,10 @@ def _versions() -> list[str]:
     return found
 
 
+_SIZES: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Weights of models, which take longer to count than a short pass takes."""
+
+
 def _identity(model: Any) -> list[Any]:
     """Return what tells a model from another, and how it is run, as far as its speed goes."""
     name, own = str(getattr(model, "name", type(model).__name__)), getattr(model, "model", None)
@@ -307,7 +328,10 @@ def _identity(model: Any) -> list[Any]:
     with suppress(OSError):
         if (path := Path(name)).is_file():
             return [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, settings]
-    return [name, str(getattr(own, "dtype", "")), getattr(own, "num_parameters", lambda: 0)(), settings]
+    size = 0
+    if own is not None and hasattr(own, "num_parameters"):
+        size = _SIZES[own] = _SIZES.get(own) or own.num_parameters()
+    return [name, str(getattr(own, "dtype", "")), size, settings]
 
 
 @cache

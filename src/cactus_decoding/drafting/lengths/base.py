@@ -14,6 +14,9 @@ from cactus_decoding.types import Drafter, DraftLength
 if TYPE_CHECKING:
     from cactus_decoding.models.base import BaseCachedModel
 
+StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]
+"""Returns what a step without proposals takes by a clock, and one with one."""
+
 
 class LearnsNothing:
     """Hears of the steps of responses, and goes on as before."""
@@ -68,10 +71,10 @@ class PerResponse(LearnsNothing, ABC):
     """
 
     @abstractmethod
-    def prepare(self, target: BaseCachedModel, drafter: Drafter, own: Callable[[], float]) -> None:
+    def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
         """Find out what responses on these models need to know, where that takes time; both are left empty.
 
-        ``own`` times what a step with a proposal takes beside passes, more than one without.
+        ``steps`` times a step without proposals and one with one, by a clock.
         """
 
     @abstractmethod

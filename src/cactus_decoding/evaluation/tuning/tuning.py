@@ -136,7 +136,8 @@ def _time(
         report("Timing passes", number, total, name)
         taken[name] = times.time_drafter(model, draft, clock, request.sampling)
     report("Timing passes", total - 1, total, "")
-    passes = PassTimes(tuple(times.time_passes(model, WIDTHS, clock, SWEEPS, until).items()))
+    seconds_of = times.as_steps(times.time_passes(model, WIDTHS, clock, SWEEPS, until), clock, target.step_seconds)
+    passes = PassTimes(tuple(seconds_of.items()))
     costs: dict[str, PassTimes] = {}
     for name, (seconds, reading, pair) in taken.items():
         costs[name] = PassTimes(passes.target, seconds, reading, pair=max(pair, seconds))

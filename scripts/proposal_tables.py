@@ -1,0 +1,158 @@
+"""The tables of docs/studies/tables/proposals.md: what proposals bring, and what `auto` makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from result_tables import read, table
+
+from cactus_decoding.drafting.automatic.times import PassTimes
+from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
+
+KINDS = {
+    "math": "GSM8K",
+    "code": "HumanEval",
+    "edit": "code to be edited",
+    "summary": "summarising",
+    "chat": "free chat",
+    "problem": "word problems",
+}
+AUTO = {"suffix@auto": "`auto`, look-up", "draft@auto": "`auto`, draft"}
+PLAIN = "none", "none@again"
+
+
+RUNS = {
+    "never_slower_long": "1.5B, one thread",
+    "never_slower_two_threads": "1.5B, two threads",
+    "never_slower_bundled": "bundled pair, one thread",
+}
+
+
+def _auto() -> str:
+    """Return what `auto` brings, beside no proposals, and the best fixed choice of the same run."""
+    rows = []
+    for file, where in RUNS.items():
+        runs = read(file)
+        fixed = [way for way in _ways(runs) if not way.endswith(("auto", "again"))]
+        for kind in dict.fromkeys(key.split("/")[0] for key in runs):
+            speeds = {way: _mean(_speeds(runs, kind, way)) for way in [*AUTO, *fixed]}
+            best = max(fixed, key=lambda way: speeds[way].value)
+            lost, tokens = max(_loss(runs, key) for key in runs if key.startswith(f"{kind}/") and key.endswith("auto"))
+            plain = 1000 / np.median([_plain(runs, kind, i) for i in _prompts(runs, kind)])
+            chosen = "none" if best == "none" else f"{best.replace('@', ' ')}: {speeds[best].value:.2f}"
+            autos = [speeds[way].shown(2) for way in AUTO]
+            worst = f"{lost:.0f} in {tokens}" if lost >= 0.5 else "0"
+            rows.append([where, KINDS[kind], f"{plain:.1f}", *autos, chosen, worst])
+    return table(["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"], rows)
+
+
+def _fixed() -> str:
+    """Return what fixed numbers of proposals bring, beside none."""
+    runs = read("never_slower")
+    ways = [way for way in _ways(runs) if way not in AUTO and way != "none"]
+    shown = [
+        [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
+        for kind, name in KINDS.items()
+        if _prompts(runs, kind)
+    ]
+    return table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
+
+
+def _forecast() -> str:
+    """Return what tuning forecast, and what was measured."""
+    forecasts, answers = read("forecast", "forecasts"), read("forecast", "answers")
+    speeds = {}
+    for way in forecasts:
+        made = [answer for key, answer in answers.items() if key.endswith(f"/{way}")]
+        speeds[way] = 1000 * sum(each["tokens"] for each in made) / sum(each["milliseconds"] for each in made)
+    shown = [
+        [way.replace("@", " "), f"{each['tokens_per_second']:.1f}", f"{speeds[way]:.1f}",
+         f"{each['tokens_per_second'] / speeds[way]:.2f}", f"{each['speedup']:.2f}",
+         f"{speeds[way] / speeds['none']:.2f}"]
+        for way, each in forecasts.items()
+    ]  # fmt: skip
+    head = ["", "forecast, tokens/s", "measured", "ratio", "forecast over none", "measured over none"]
+    return table(head, shown)
+
+
+def _ways(runs: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(key.split("/")[2] for key in runs))
+
+
+def _prompts(runs: dict[str, Any], kind: str) -> list[str]:
+    return [key.split("/")[1] for key in runs if key.startswith(f"{kind}/") and key.endswith("/none")]
+
+
+def _plain(runs: dict[str, Any], kind: str, prompt: str) -> float:
+    """Return milliseconds of a token without proposals: the mean of the answers before and after the others."""
+    both = [runs[f"{kind}/{prompt}/{way}"] for way in PLAIN]
+    return sum(run["milliseconds"] / run["tokens"] for run in both) / len(both)
+
+
+def _speeds(runs: dict[str, Any], kind: str, way: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the speed of a way over that of no proposals, by prompt."""
+    if way == "none":
+        return np.ones(len(_prompts(runs, kind)))
+    found = {prompt: runs[f"{kind}/{prompt}/{way}"] for prompt in _prompts(runs, kind)}
+    return np.array([_plain(runs, kind, i) * run["tokens"] / run["milliseconds"] for i, run in found.items()])
+
+
+def _mean(ratios: np.ndarray[Any, np.dtype[np.float64]]) -> Interval:
+    """Return the geometric mean with the interval over prompts."""
+    logs = np.log(ratios)
+    sums = resampled_sums(logs[:, None])[:, 0]
+    return bootstrapped(float(np.exp(logs.mean())), np.exp(sums / len(logs)), len(logs))
+
+
+def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
+    """Return what an answer's steps with proposals lost at most, one after another, and within how many tokens."""
+    kind, prompt, _ = key.split("/")
+    plain, worst, before = _plain(runs, kind, prompt), (0.0, 0), [(0.0, 0)]
+    gain, tokens = 0.0, 0
+    for drafted, emitted, milliseconds in runs[key]["steps"]:
+        tokens += emitted
+        if drafted:
+            gain += emitted - milliseconds / plain
+            top, at = max(before, key=lambda each: each[0])
+            worst = max(worst, (top - gain, tokens - at))
+        before.append((gain, tokens))
+    return worst
+
+
+TIMED = "Qwen2.5-Coder-1.5B"
+LOOKED_UP = {"`suffix`": "`suffix`", "`ngram`": "`ngram`", "llama-cpp-python's prompt lookup": "llama-cpp-python's"}
+BUILDS = {"for any processor": "never_slower", "for this one": "never_slower_native"}
+
+
+def _look_ups() -> str:
+    """Return what look-ups bring on given answers: kept per step, proposed per kept, and speed by measured passes."""
+    times = {build: PassTimes.from_dict(read(file, "times"), file) for build, file in BUILDS.items()}
+    rows = []
+    for model, looked_up in read("look_ups").items():
+        for kind in looked_up["`ngram`"]:
+            for name, title in LOOKED_UP.items():
+                counts = looked_up[name][kind]
+                cells = [f"{counts['accepted'] / counts['steps']:.2f}"]
+                cells.append(f"{counts['proposed'] / max(counts['accepted'], 1):.1f}")
+                if model == TIMED:
+                    cells += [f"{_speed_of(counts, each):.2f}" for each in times.values()]
+                rows.append([model, kind, title, *cells, *[""] * (4 - len(cells))])
+    head = ["", "", "look-up", "kept per step", "proposed per kept", *(f"speed, built {build}" for build in BUILDS)]
+    return table(head, rows)
+
+
+def _speed_of(counts: dict[str, int], times: PassTimes) -> float:
+    """Return the speed of steps whose passes are counted by width, over that of one token a pass."""
+    widths = {int(key.rpartition(" ")[2]): count for key, count in counts.items() if key.startswith("passes over ")}
+    taken = sum(count * times.of(width) for width, count in widths.items())
+    return (counts["steps"] + counts["accepted"]) * times.of(1) / taken
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "auto": _auto,
+    "fixed": _fixed,
+    "forecast": _forecast,
+    "look_ups": _look_ups,
+}
