@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,9 @@ PLAIN = "none", "none@again"
 RUNS = {
     "never_slower_long": "1.5B, one thread",
     "never_slower_two_threads": "1.5B, two threads",
+    "never_slower_native": "1.5B, two threads, built for this processor",
     "never_slower_bundled": "bundled pair, one thread",
+    "never_slower_bundled_two_threads": "bundled pair, two threads",
 }
 
 
@@ -48,9 +51,9 @@ def _auto() -> str:
     return table(["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"], rows)
 
 
-def _fixed() -> str:
+def _fixed(file: str = "never_slower") -> str:
     """Return what fixed numbers of proposals bring, beside none."""
-    runs = read("never_slower")
+    runs = read(file)
     ways = [way for way in _ways(runs) if way not in AUTO and way != "none"]
     shown = [
         [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
@@ -153,6 +156,7 @@ def _speed_of(counts: dict[str, int], times: PassTimes) -> float:
 TABLES: dict[str, Callable[[], str]] = {
     "auto": _auto,
     "fixed": _fixed,
+    "fixed_native": partial(_fixed, "never_slower_native"),
     "forecast": _forecast,
     "look_ups": _look_ups,
 }
