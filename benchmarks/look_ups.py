@@ -31,9 +31,9 @@ EDITS = {
     "rules/typical.py": "the attribute `alpha` to `share`",
     "rules/top_k.py": "the attribute `residual` to `remainder`",
     "rules/lenience.py": "the class to `Lenient`",
-    "types/acceptance.py": "the parameter `target_probs` to `probs`",
+    "rules/ensemble.py": "the attribute `weight` to `share`",
     "drafting/early_exit.py": "the class to `FirstLayers`",
-    "policy/pacing.py": "the class to `Pace`",
+    "drafting/lookup.py": "the class to `Finder`",
     "rules/lossless.py": "the class to `Exact`",
     "drafting/ngram.py": "the class to `Copies`",
 }

@@ -146,6 +146,17 @@ def _look_ups() -> str:
     return table(head, rows)
 
 
+def _builds() -> str:
+    """Return what passes cost with each build of llama.cpp, and how many of one token's they are."""
+    every = read("builds")
+    names = {name: "AVX-512" if "AVX512" in name else "AVX2" for name in every}
+    rows = [
+        [names[name], *(f"{taken:.0f} ({taken / found['1']:.1f})" for taken in found.values())]
+        for name, found in every.items()
+    ]
+    return table(["built for", *next(iter(every.values()))], rows)
+
+
 def _speed_of(counts: dict[str, int], times: PassTimes) -> float:
     """Return the speed of steps whose passes are counted by width, over that of one token a pass."""
     widths = {int(key.rpartition(" ")[2]): count for key, count in counts.items() if key.startswith("passes over ")}
@@ -159,4 +170,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "fixed_native": partial(_fixed, "never_slower_native"),
     "forecast": _forecast,
     "look_ups": _look_ups,
+    "builds": _builds,
 }
