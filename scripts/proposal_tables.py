@@ -126,7 +126,7 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
 
 TIMED = "Qwen2.5-Coder-1.5B"
 LOOKED_UP = {"`suffix`": "`suffix`", "`ngram`": "`ngram`", "llama-cpp-python's prompt lookup": "llama-cpp-python's"}
-BUILDS = {"for any processor": "never_slower", "for this one": "never_slower_native"}
+BUILDS = {"one thread, AVX2": "never_slower", "two threads, AVX-512": "never_slower_native"}
 
 
 def _look_ups() -> str:
@@ -142,7 +142,7 @@ def _look_ups() -> str:
                 if model == TIMED:
                     cells += [f"{_speed_of(counts, each):.2f}" for each in times.values()]
                 rows.append([model, kind, title, *cells, *[""] * (4 - len(cells))])
-    head = ["", "", "look-up", "kept per step", "proposed per kept", *(f"speed, built {build}" for build in BUILDS)]
+    head = ["", "", "look-up", "kept per step", "proposed per kept", *(f"speed, {build}" for build in BUILDS)]
     return table(head, rows)
 
 
