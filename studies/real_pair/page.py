@@ -29,8 +29,13 @@ SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper
 Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 
 
-def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], page: Path) -> None:
-    """Replace the tables of the page; what was ``answered`` are the files of `studies.real_pair.ask`."""
+def render(
+    result: Mapping[str, Any], children: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], page: Path
+) -> None:
+    """Replace the tables of the page.
+
+    ``children`` are those of `studies.real_pair.children`, and what was ``answered`` the files of `studies.real_pair.ask`.
+    """
     points = {
         (sampling, each["rule"], each["protect"], each["task"]): each
         for sampling, found in result["samplings"].items()
@@ -47,6 +52,7 @@ def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], p
     pages.insert("time", _time(points))
     pages.insert("categories", _categories(result["categories"]))
     pages.insert("checks", _checks(result))
+    pages.insert("children", _children(children["rules"]))
     pages.insert("answers", _answers(summary for results in answered for summary in summarise(results)))
     for sampling in SAMPLINGS:
         pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
@@ -235,6 +241,21 @@ def _checks(result: Mapping[str, Any]) -> str:
             table(["proposals", "by acceptances", "exactly"], along),
         ]
     )
+
+
+def _children(rules: Mapping[str, Any]) -> str:
+    """Return how often one of some children is kept, with one that is drawn and with fixed ones alone."""
+    counts = (1, 2, 3, 4, 8)
+    rows = (
+        [
+            f"`{rule}`",
+            kind,
+            *(shown(kept[count - 1], 3) if count == 1 else f"{kept[count - 1][0]:.3f}" for count in counts),
+        ]
+        for rule, kinds in rules.items()
+        for kind, kept in kinds.items()
+    )
+    return table(["rule", "children", *map(str, counts)], rows)
 
 
 def _all(points: Iterable[Mapping[str, Any]]) -> str:
