@@ -34,7 +34,7 @@ def render(
 ) -> None:
     """Replace the tables of the page.
 
-    ``children`` are those of `studies.real_pair.children`, and what was ``answered`` the files of `studies.real_pair.ask`.
+    ``children`` are those of `studies.real_pair.children`, what was ``answered`` the files of `studies.real_pair.ask`.
     """
     points = {
         (sampling, each["rule"], each["protect"], each["task"]): each
@@ -247,11 +247,7 @@ def _children(rules: Mapping[str, Any]) -> str:
     """Return how often one of some children is kept, with one that is drawn and with fixed ones alone."""
     counts = (1, 2, 3, 4, 8)
     rows = (
-        [
-            f"`{rule}`",
-            kind,
-            *(shown(kept[count - 1], 3) if count == 1 else f"{kept[count - 1][0]:.3f}" for count in counts),
-        ]
+        [f"`{rule}`", kind, *(f"{kept[count - 1][0]:.3f}" for count in counts)]
         for rule, kinds in rules.items()
         for kind, kept in kinds.items()
     )
