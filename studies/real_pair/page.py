@@ -16,6 +16,7 @@ from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 from studies.pages import StudyPage
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).with_name("results")
 TIMES = ROOT / "benchmarks" / "results" / "never_slower_long.json"
 LENGTHS, SEVEN = (1, 3, 5, 7, 11, 15), 7
 MAIN = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "typical")
@@ -29,13 +30,8 @@ SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper
 Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 
 
-def render(
-    result: Mapping[str, Any], children: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], page: Path
-) -> None:
-    """Replace the tables of the page.
-
-    ``children`` are those of `studies.real_pair.children`, what was ``answered`` the files of `studies.real_pair.ask`.
-    """
+def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], page: Path) -> None:
+    """Replace the tables of the page; what was ``answered`` are the files of `studies.real_pair.ask`."""
     points = {
         (sampling, each["rule"], each["protect"], each["task"]): each
         for sampling, found in result["samplings"].items()
@@ -52,7 +48,9 @@ def render(
     pages.insert("time", _time(points))
     pages.insert("categories", _categories(result["categories"]))
     pages.insert("checks", _checks(result))
-    pages.insert("children", _children(children["rules"]))
+    pages.insert("children", _children(_read("children")["rules"]))
+    pages.insert("transformers", _transformers(_read("engines")["transformers"]))
+    pages.insert("vllm", _vllm(_read("engines")["vllm"]))
     pages.insert("answers", _answers(summary for results in answered for summary in summarise(results)))
     for sampling in SAMPLINGS:
         pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
@@ -252,6 +250,38 @@ def _children(rules: Mapping[str, Any]) -> str:
         for kind, kept in kinds.items()
     )
     return table(["rule", "children", *map(str, counts)], rows)
+
+
+def _transformers(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return whether texts are those of `generate`, by precision."""
+    rows = (
+        [
+            dtype.removeprefix("torch."),
+            f"{each['equal']} of {each['texts']}",
+            f"{each['ratio']:.2f}",
+            f"{each['steps']:.2f}",
+        ]
+        for dtype, each in found.items()
+    )
+    return table(["precision", "texts that are `generate`'s", "speed over its", "tokens a step"], rows)
+
+
+def _vllm(found: Iterable[Mapping[str, Any]]) -> str:
+    """Return what rules answered."""
+    rows = (
+        [
+            f"`{each['rule']}`",
+            str(each["answers"]),
+            f"{each['tokens_per_answer']:.1f}",
+            f"{each['acceptance_length']:.2f}",
+        ]
+        for each in found
+    )
+    return table(["rule", "answers", "tokens", "tokens a step"], rows)
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def _all(points: Iterable[Mapping[str, Any]]) -> str:

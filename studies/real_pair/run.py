@@ -37,7 +37,6 @@ from studies.stored import read_results
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json", ROOT / "docs" / "studies" / "real_pair.md"
-CHILDREN = RESULTS.with_name("children.json")
 CHOOSING = ROOT / "docs" / "choosing_a_rule.md"
 TASKS = ("gsm8k", "humaneval", "spec_bench", "ifeval")
 LENGTHS = (1, 3, 5, 7, 11, 15)
@@ -283,7 +282,7 @@ def main() -> None:
         write_atomically(given.results, as_json(result) + "\n")
     answered = [read_results(each.with_suffix("")) for each in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
     result = json.loads(given.results.read_text())
-    render(result, json.loads(CHILDREN.read_text()), answered, given.page)
+    render(result, answered, given.page)
     if given.page == PAGE:
         choosing = StudyPage(CHOOSING)
         choosing.insert("real pair", choices(result))

@@ -1,0 +1,91 @@
+"""A chat model's GGUF file in transformers and in vLLM: are greedy texts `generate`'s own, and what do rules answer?
+
+    python -m studies.real_pair.engines SMOLLM2.gguf --task gsm8k:path=gsm8k_test.jsonl
+    python -m studies.real_pair.run --only-render
+
+vLLM answers in an environment of its own (`make test-vllm` makes it); both look proposals up.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cactus_decoding import Metrics, SuffixDrafter, speculative_generate
+from cactus_decoding.evaluation.runs.results import read_results
+from cactus_decoding.evaluation.runs.summary import summarise
+from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, plain, write_atomically
+from cactus_decoding.models.tokenizers import as_chat_prompt
+from scripts.real import CACTUS, VLLM, as_transformers
+
+RESULT = Path(__file__).with_name("results") / "engines.json"
+RULES = ("lossless", "clamped:width=2.0", "cactus:delta=1.0", "lenience:lenience=0.5")
+PROBLEMS, TOKENS = 8, 48
+
+
+def in_transformers(folder: str, prompts: list[str], dtype: torch.dtype) -> dict[str, Any]:
+    """Return how many greedy texts are `generate`'s own, both speeds, and what steps brought."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    shared = {"do_sample": False, "max_new_tokens": TOKENS, "pad_token_id": tokenizer.eos_token_id}
+    metrics, seconds, equal, written = Metrics(), [0.0, 0.0], 0, [0, 0]
+    ours = {"custom_generate": speculative_generate, "drafter": SuffixDrafter(), "metrics": metrics}
+    for prompt in prompts:
+        inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+        texts = []
+        for place, more in enumerate(({}, ours)):
+            began = time.process_time()
+            found = model.generate(**inputs, **shared, **more)[0, inputs.input_ids.shape[1] :]
+            seconds[place] += time.process_time() - began
+            texts.append(found.tolist())
+            written[place] += len(found)
+        equal += texts[0] == texts[1]
+    speeds = [count / taken for count, taken in zip(written, seconds, strict=True)]
+    return {"texts": len(prompts), "equal": equal, "ratio": speeds[1] / speeds[0], "steps": metrics.acceptance_length}
+
+
+def in_vllm(folder: str, task: str, work: Path) -> list[dict[str, Any]]:
+    """Return what `cactus eval` says of vLLM's answers, by rule."""
+    out = work / "vllm.jsonl"
+    given = ["eval", "--engine", "vllm", "--target", folder, "--draft", "ngram", "--task", task, "--chat"]
+    for rule in RULES:
+        given += ["--rule", rule]
+    given += ["--problems", str(PROBLEMS), "--max-new-tokens", str(TOKENS), "--num-speculative-tokens", "3"]
+    subprocess.run([str(VLLM), "-c", CACTUS, *given, "--out", str(out)], check=True)
+    return [
+        {"rule": str(each.config.request.rule), "answers": len(each.group.ids)}
+        | {name: plain(each.known(name).value) for name in ("tokens_per_answer", "acceptance_length")}
+        for each in summarise(read_results(out))
+    ]
+
+
+def main() -> None:
+    """Ask both, and write what they say."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--task", required=True)
+    parser.add_argument("--results", type=Path, default=RESULT)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as work:
+        folder = as_transformers(given.file.resolve(), Path(work) / "model")
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        problems = parse_task(given.task, PROBLEMS, chat=True).problems
+        prompts = [as_chat_prompt(tokenizer, each.prompt) for each in problems]
+        found = {str(dtype): in_transformers(folder, prompts, dtype) for dtype in (torch.float32, torch.bfloat16)}
+        about = provenance({"study": "real_pair.engines", "file": given.file.name, "problems": PROBLEMS})
+        result = {"transformers": found, "vllm": in_vllm(folder, given.task, Path(work)), "provenance": about}
+    write_atomically(given.results, as_json(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()
