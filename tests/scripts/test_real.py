@@ -19,7 +19,7 @@ def test_every_engine_answers_from_a_folder_of_files(tmp_path: Path, gguf) -> No
     done = checked(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, last = done.stdout.splitlines()
-    names = re.findall(r"^ok +\d+ s  ([^,]*)", done.stdout, re.MULTILINE)
+    names = re.findall(r"^ok +\d+ s  ([^,\n]*)", done.stdout, re.MULTILINE)
     assert {"llama.cpp", "transformers", "rows of that pair"} <= {*names}
     assert re.fullmatch(r"0 failed, \d+ seconds", last)
 
