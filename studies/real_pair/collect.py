@@ -41,8 +41,6 @@ from cactus_decoding.sampling.rows import draw
 from studies.real_pair.answers import FORMAT, PROTECTED, UNFINISHED, file_of
 
 WHOLE = 97
-PROMPT = 2048
-"""Tokens of a prompt at most: summaries and answers from documents have long ones."""
 
 
 @dataclass
@@ -103,6 +101,7 @@ def collect(
     names: Sequence[str],
     todo: Iterator[tuple[str, int, Problem]],
     lanes: int,
+    prompt_tokens: int,
     max_new_tokens: int,
     until: float,
     about: dict[str, object],
@@ -111,7 +110,7 @@ def collect(
     files = [file for name in names if (file := parse_gguf(name)) is not None]
     models = [GgufModel.load(role, file.path) for role, file in zip(("target", "draft"), files, strict=True)]
     contexts = [
-        Context.make(model, replace(file.settings, context_size=PROMPT + max_new_tokens, threads=1), lanes)
+        Context.make(model, replace(file.settings, context_size=prompt_tokens + max_new_tokens, threads=1), lanes)
         for model, file in zip(models, files, strict=True)
     ]
     width = min(model.vocabulary_size for model in models)
@@ -140,7 +139,7 @@ def collect(
             if (folder / file_of(task, place)).exists():
                 continue
             prompt = prompt_of(problem, tokenizer)
-            if len(prompt) > PROMPT:
+            if len(prompt) > prompt_tokens:
                 continue
             text = Text(task, place, problem, prompt, torch.Generator().manual_seed(seed_of(0, place)))
             lane = free.pop()
@@ -187,6 +186,7 @@ def main() -> None:
     parser.add_argument("--draft", required=True)
     parser.add_argument("--task", action="append", required=True)
     parser.add_argument("--problems", type=int, default=100, help="at most so many of each task")
+    parser.add_argument("--prompt-tokens", type=int, default=2048, help="longer prompts are left out")
     parser.add_argument("--max-new-tokens", type=int, default=160)
     parser.add_argument("--lanes", type=int, default=16, help="answers at a time")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no answer after these")
@@ -200,7 +200,8 @@ def main() -> None:
     until = time.time() + 60 * given.minutes
     with torch.inference_mode():
         todo = queue(given.task, given.problems)
-        collect(given.folder, (given.target, given.draft), todo, given.lanes, given.max_new_tokens, until, names)
+        sizes = given.lanes, given.prompt_tokens, given.max_new_tokens
+        collect(given.folder, (given.target, given.draft), todo, *sizes, until, names)
 
 
 if __name__ == "__main__":

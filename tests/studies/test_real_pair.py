@@ -21,6 +21,7 @@ from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
 from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
+from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices, curves, shown
 from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
 from studies.stored import read_results
@@ -50,6 +51,8 @@ def asked(tmp_path_factory, gguf) -> tuple[Path, Path, Path]:
         f"gsm8k:path={folder / 'gsm8k.jsonl'}",
         "--lanes",
         3,
+        "--prompt-tokens",
+        320,
     )
     done = collect(folder / "answers", *given, "--max-new-tokens", 24)
     assert done.returncode == 0, done.stderr
@@ -97,6 +100,14 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     rows = tmp_path / "rows.safetensors"
     assert run(*given, "--rows", rows).returncode == 0
     assert read_rows(rows).positions == sum(each["positions"] for each in result["rejections"][:-1])
+    several = tmp_path / "children.json"
+    done = run_script("studies.real_pair.children", rows, "--positions", 60, "--results", several)
+    assert done.returncode == 0, done.stderr
+    kept = json.loads(several.read_text())["rules"]
+    fixed = [each[0] for each in kept["lossless"]["fixed"]]
+    assert fixed == sorted(fixed), "another fixed child adds its own probability"
+    for kinds in kept.values():
+        assert all(intervals[7][0] > intervals[0][0] for intervals in kinds.values())
 
 
 @pytest.mark.slow
@@ -142,6 +153,13 @@ def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     lossless, clamped = (row.split(" | ")[1] for row in choices(result).splitlines()[2:4])
     for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
         assert lossless.split()[0] + " tokens a step of 7 lossless, " + clamped.split()[0] in page.read_text()
+
+
+@pytest.mark.slow
+def test_greedy_texts_of_custom_generate_are_those_of_generate() -> None:
+    found = in_transformers(str(zoo.path("target")), [QUESTION.format(i) for i in range(1, 4)], torch.float32)
+    assert (found["texts"], found["equal"]) == (3, 3)
+    assert found["steps"] >= 1
 
 
 def test_scores_are_those_of_the_harness_where_it_reads_answers_alike() -> None:
