@@ -164,7 +164,7 @@ def test_greedy_texts_of_custom_generate_are_those_of_generate() -> None:
 
 def test_scores_are_those_of_the_harness_where_it_reads_answers_alike() -> None:
     scored = json.loads((ROOT / "studies/real_pair/results/harness.json").read_text())
-    assert (len(scored["ifeval"]["id"]), len(scored["humaneval"]["id"])) == (40, 25)
+    assert {len(scored[task]["id"]) for task in ("ifeval", "humaneval", "gsm8k")} == {40}
     assert scored["ifeval"]["theirs"] == {"none": scored["ifeval"]["ours"]}
     assert scored["humaneval"]["theirs"] == {"create_test": scored["humaneval"]["ours"]}
     said = f"calls {sum(scored['ifeval']['ours'])} of 40 answers to IFEval right and {sum(scored['humaneval']['ours'])}"
