@@ -16,9 +16,10 @@ import llama_cpp
 from pairing import RESULTS, write
 
 from cactus_decoding import load_pair
+from cactus_decoding.drafting.automatic.times import time_passes
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
-CONTEXT, ROUNDS = 16, 5
+ROUNDS = 5
 NAME = "builds"
 
 
@@ -29,14 +30,7 @@ def main() -> None:
     target = load_pair(f"{parser.parse_args().target}:threads=1,context_size=512", "suffix").target
     features = llama_cpp.llama_print_system_info().decode()
     build = " ".join(part.partition("=")[0].strip() for part in features.split("|") if "AVX" in part)
-    text = list(range(100, 100 + CONTEXT + WIDTHS[-1]))
-    target.append(text[:CONTEXT], rows=1)
-    taken = dict.fromkeys(WIDTHS, float("inf"))
-    for width in WIDTHS * ROUNDS:
-        began = time.process_time()
-        target.append(text[CONTEXT : CONTEXT + width], rows=width)
-        taken[width] = min(taken[width], time.process_time() - began)
-        target.rollback(CONTEXT)
+    taken = time_passes(target, WIDTHS, time.process_time, ROUNDS)
     path = RESULTS / f"{NAME}.json"
     known = json.loads(path.read_text())["results"] if path.exists() else {}
     milliseconds = {str(width): round(1e3 * seconds, 1) for width, seconds in taken.items()}

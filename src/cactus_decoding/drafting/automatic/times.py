@@ -182,7 +182,7 @@ def time_passes(
     The model forgets what it had read. The most important widths come first; a context window leaves out those without
     room. No further pass is begun after ``until``, by `time.perf_counter`; the first four are always timed once.
     """
-    text, context = _text(model)
+    text, context = _text(model, max(widths))
     best: dict[int, float] = {}
     fitting = [width for width in widths if context + width <= len(text)]
     try:
@@ -202,9 +202,9 @@ def time_passes(
     return dict(sorted(best.items()))
 
 
-def _text(model: BaseCachedModel) -> tuple[list[int], int]:
+def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
     """Return tokens to read, as many as there is room for, and how many of them stand before what is timed."""
-    text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + max(WIDTHS) + _DRAFTED)]
+    text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + longest + _DRAFTED)]
     room = len(text) if model.max_length is None else model.max_length - 1
     return text[:room], min(_CONTEXT, room // 2)
 
@@ -215,7 +215,7 @@ def time_drafter(
     """Return draft, reading and pair of `PassTimes`; nothing of what only copies."""
     if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0, 0.0
-    text, context = _text(target)
+    text, context = _text(target, max(WIDTHS))
     to_probs = as_logits_to_probs(sampling or SamplingParams())
     generator = torch.Generator(target.device).manual_seed(0)
     drafts: list[float] = []
