@@ -126,7 +126,7 @@ def _loss(runs: dict[str, Any], key: str) -> tuple[float, int]:
 
 TIMED = "Qwen2.5-Coder-1.5B"
 LOOKED_UP = {"`suffix`": "`suffix`", "`ngram`": "`ngram`", "llama-cpp-python's prompt lookup": "llama-cpp-python's"}
-BUILDS = {"one thread, AVX2": "never_slower", "two threads, AVX-512": "never_slower_native"}
+BUILDS = {"one thread, `AVX2`": "never_slower", "two threads, `AVX-512`": "never_slower_native"}
 
 
 def _look_ups() -> str:
@@ -141,7 +141,7 @@ def _look_ups() -> str:
                 cells.append(f"{counts['proposed'] / max(counts['accepted'], 1):.1f}")
                 if model == TIMED:
                     cells += [f"{_speed_of(counts, each):.2f}" for each in times.values()]
-                rows.append([model, kind, title, *cells, *[""] * (4 - len(cells))])
+                rows.append([model.rpartition("-")[2], kind, title, *cells, *[""] * (4 - len(cells))])
     head = ["", "", "look-up", "kept per step", "proposed per kept", *(f"speed, {build}" for build in BUILDS)]
     return table(head, rows)
 
@@ -149,7 +149,7 @@ def _look_ups() -> str:
 def _builds() -> str:
     """Return what passes cost with each build of llama.cpp, and how many of one token's they are."""
     every = read("builds")
-    names = {name: "AVX-512" if "AVX512" in name else "AVX2" for name in every}
+    names = {name: "`AVX-512`" if "AVX512" in name else "`AVX2`" for name in every}
     rows = [
         [names[name], *(f"{taken:.0f} ({taken / found['1']:.1f})" for taken in found.values())]
         for name, found in every.items()
