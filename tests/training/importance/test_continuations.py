@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from support.chi_square import rejects
+from support.hybrid_gguf import ARCHITECTURES, write_hybrid
 from support.tiny_pair import tiny_pair
 
-from cactus_decoding import Pair, SamplingParams, generate, load_pair
+from cactus_decoding import Pair, SamplingParams, SuffixDrafter, generate, load_pair
+from cactus_decoding.models.llama_cpp.model import LlamaCppModel
+from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.training.importance.continuing import Branch, continue_alone, race
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
@@ -41,6 +44,38 @@ def test_a_file_s_continuations_are_those_of_the_same_weights_in_transformers(pa
     )
     assert ours[:6] == ours[6:], "a seed draws the same again"
     assert sum(a == b for a, b in zip(ours[:6], theirs[:6], strict=True)) >= 5, "rows round differently"
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_a_file_s_texts_that_begin_alike_are_each_continued(pair: Pair, gguf, batch: int) -> None:
+    of_file = load_pair(f"{gguf('target')}:cache=float32", "suffix")
+    settings = {"temperature": 0.0, "num_speculative_tokens": 0, "max_new_tokens": 40}
+    made, expected = [], []
+    for branch, example in zip(branches(pair)[:3], EXAMPLES, strict=False):
+        whole = generate(of_file, example.prompt, **settings)
+        for part in (0, 1, 9, len(whole.token_ids)):
+            made.append(Branch(branch.token_ids + whole.token_ids[:part], branch.prompt_length, 0))
+            expected.append(whole.text)
+    assert continue_alone(of_file, made, GREEDY, max_new_tokens=40, batch=batch) == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_recurrent_state_is_read_from_the_beginning(tmp_path, architecture: str) -> None:
+    file = parse_gguf(str(write_hybrid(tmp_path / "hybrid.gguf", architecture, 0)))
+    assert file is not None
+    hybrid = Pair(LlamaCppModel.load("target", file), SuffixDrafter(), tiny_pair().tokenizer)
+    texts = [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2], [6]]
+    alone = hybrid.target.twin()
+    expected = []
+    for text in texts:
+        written = list(text)
+        while len(written) < len(text) + 12:
+            alone.reset()
+            written.append(int(alone.append(written, rows=1).argmax()))
+        expected.append(hybrid.tokenizer.decode(written[len(text) :], skip_special_tokens=True))
+    assert len(set(expected)) > 1
+    made = [Branch(text, len(text), 0) for text in texts]
+    assert continue_alone(hybrid, made, GREEDY, max_new_tokens=12) == expected
 
 
 def test_they_go_on_behind_a_part_of_the_answer_and_count_it(pair: Pair) -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.generation.loop import StoppingCriteria
 from cactus_decoding.generation.pair import Pair
-from cactus_decoding.models.base import BaseCachedModel, without_gradients
+from cactus_decoding.models.base import BaseCachedModel, num_shared, without_gradients
 from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.models.llama_cpp.context import Context, Portion
+from cactus_decoding.models.llama_cpp.model import LlamaCppModel
 from cactus_decoding.sampling.params import SamplingParams
+
+_MOST_TEXTS = 256
+"""Of a context of llama.cpp, by its ``LLAMA_MAX_SEQ``."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ def continue_alone(
     texts = [""] * len(branches)
     # those of similar length together: the shorter ones are padded
     order = sorted(range(len(branches)), key=lambda i: len(branches[i].token_ids))
-    batch = batch if isinstance(pair.target, CachedModel) else 1
+    batch = min(batch, _MOST_TEXTS) if isinstance(pair.target, LlamaCppModel) else batch
     for start in range(0, len(order), batch):
         some = order[start : start + batch]
         finished = _continue(pair, [branches[i] for i in some], sampling, max_new_tokens, stop)
@@ -77,8 +84,10 @@ def _continue(
         return len(sequences[i]) < limits[i] and (fresh or not criteria[i](sequences[i]))
 
     live = [i for i in range(len(branches)) if goes_on(i)]
-    reader = _Reader(pair.target) if isinstance(pair.target, CachedModel) else _OneByOne(pair.target)
-    rows = reader.read([sequences[i] for i in live]) if live else None
+    rows = None
+    if live:
+        reader = _reader_of(pair.target, len(live), max(limits))
+        rows = reader.read([sequences[i] for i in live])
     while live:
         assert rows is not None
         for i, token in zip(live, race(sampling(rows), [noise[i] for i in live]).tolist(), strict=True):
@@ -104,6 +113,13 @@ def race(probs: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
     """
     clocks = [torch.empty(probs.shape[-1]).exponential_(generator=each) for each in generators]
     return (probs.float() / torch.stack(clocks).to(probs.device)).argmax(-1)
+
+
+def _reader_of(target: BaseCachedModel, texts: int, size: int) -> _Reader | _SideBySide:
+    if isinstance(target, LlamaCppModel):
+        return _SideBySide(target, texts, size)
+    assert isinstance(target, CachedModel)
+    return _Reader(target)
 
 
 class _Reader:
@@ -150,17 +166,40 @@ class _Reader:
         return output.logits[:, -1]  # type: ignore[no-any-return]
 
 
-class _OneByOne:
-    """Reads one text at a time, as far as it does not begin as the last one did."""
+class _SideBySide:
+    """Reads texts of a GGUF file in one context; how far one begins as another is copied."""
 
-    def __init__(self, model: BaseCachedModel) -> None:
-        self._model = model
+    def __init__(self, target: LlamaCppModel, texts: int, size: int) -> None:
+        self._context = Context.make(target.model, replace(target.settings, context_size=size), texts)
+        self._live, self._lengths = list(range(texts)), [0] * texts
 
     def read(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return the last row of a text, ``[1, vocabulary]``."""
-        [text] = sequences
-        return self._model.append(text[self._model.read_on(text) :], rows=1)
+        """Return the last row of each text, ``[texts, vocabulary]``."""
+        rows, size, before = dict[int, Tensor](), self._context.batch_size, self._live[0]
+        for i in sorted(self._live, key=sequences.__getitem__):  # those that begin alike follow each other
+            text = np.array(sequences[i], np.int32)
+            start = self._copy(before, i, min(num_shared(sequences[before], sequences[i]), len(text) - 1))
+            for begin in range(start, len(text), size):
+                portion = Portion(i, text[begin : begin + size], begin, int(begin + size >= len(text)))
+                rows[i] = self._context.read([portion]).clone()
+            before, self._lengths[i] = i, len(text)
+        return torch.cat([rows[i] for i in self._live])
 
     def read_next(self, token_ids: list[int], kept: list[int]) -> Tensor:
-        """Return the row behind another token of it."""
-        return self._model.append(token_ids, rows=1)
+        """Return the row behind another token of each text that is still there; see `_Reader.read_next`."""
+        self._live = [self._live[place] for place in kept]
+        portions = []
+        for i, token in zip(self._live, token_ids, strict=True):
+            portions.append(Portion(i, np.array([token], np.int32), self._lengths[i], 1))
+            self._lengths[i] += 1
+        return self._context.read(portions)
+
+    def _copy(self, before: int, i: int, shared: int) -> int:
+        """Take the first tokens of a text that was read; return how many are there, none of a recurrent state."""
+        if not self._lengths[before]:
+            return 0
+        self._context.restore(i, self._context.save(before))
+        if self._context.forget_from(i, shared):
+            return shared
+        self._context.clear(i)
+        return 0
