@@ -49,19 +49,22 @@ class RowCache:
         """Compute the shards that are missing; ``report`` is called with how many sequences are done."""
         with naming(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        for number in range(-(-len(self._sequences) // PER_SHARD)):
-            if not self._shard(number).exists():
-                with naming(self._shard(number)), replacing(self._shard(number)) as part:
-                    save_file(self._computed(self._sequences[number * PER_SHARD :][:PER_SHARD]), part)
-            report(min((number + 1) * PER_SHARD, len(self._sequences)))
+        report(0)
+        for start in range(0, len(self._sequences), PER_SHARD):
+            some, shard = self._sequences[start : start + PER_SHARD], self._shard(start // PER_SHARD)
+            if not shard.exists():
+                with naming(shard), replacing(shard) as part:
+                    save_file(self._computed(some, lambda done, start=start: report(start + done)), part)  # type: ignore[misc]
+            report(start + len(some))
 
     def _shard(self, number: int) -> Path:
         return self.folder / f"rows-{number:05}.safetensors"
 
     @torch.no_grad()
-    def _computed(self, sequences: Sequence[TokenSequence]) -> dict[str, Tensor]:
+    def _computed(self, sequences: Sequence[TokenSequence], report: Callable[[int], None]) -> dict[str, Tensor]:
         ids, log_probs = [], []
         for start in range(0, len(sequences), _BATCH):
+            report(start)
             batch = collate(sequences[start : start + _BATCH])
             inputs = {name: batch[name].to(self._target.device) for name in ("input_ids", "attention_mask")}
             logits = self._target(**inputs, use_cache=False).logits[:, :-1]
