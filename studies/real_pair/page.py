@@ -25,7 +25,8 @@ TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
 SHORT = {"lossless": "lossless", "clamped:width=2.0": "clamped, width 2", "cactus:delta=1.0": "Cactus, delta 1"}
 """Names in the heads of columns, which may break between words."""
 TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "ifeval": "IFEval", "all": "all"}
-SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols"}
+SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols",
+        "learned": "what is learned to matter"}  # fmt: skip
 SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper": "0.6, top-p 0.95, top-k 20"}
 Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 
@@ -113,11 +114,16 @@ def _protected(points: Points) -> str:
     seven = LENGTHS.index(SEVEN)
     rows = []
     for rule in GUARDED:
-        found = [points["plain", rule, name, "all"] for name in SETS]
+        found = [points["plain", rule, name, "all"] for name in _sets(points)]
         rows.append(
             [f"`{rule}`", *(f"{each['tokens_per_step'][seven][0]:.2f} ({_nats(each, alone=True)})" for each in found)]
         )
-    return table(["rule", *SETS.values()], rows)
+    return table(["rule", *(SETS[name] for name in _sets(points))], rows)
+
+
+def _sets(points: Points) -> list[str]:
+    """Return what was protected: nothing, sets of tokens, and what an importance was learned for, if it was."""
+    return [name for name in SETS if ("plain", GUARDED[0], name, "all") in points]
 
 
 def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
@@ -147,10 +153,11 @@ def _answers(summaries: Iterable[RunSummary]) -> str:
 
 
 def _rejections(found: Sequence[Mapping[str, Any]]) -> str:
-    head = ["", *(f"{title}: positions / rejections" for title in list(SETS.values())[1:])]
+    names = [name for name in SETS if name in found[-1]["protected"]]
+    head = ["", *(f"{SETS[name]}: positions / rejections" for name in names)]
     rows = []
     for each in found:
-        cells = (each["protected"][name] for name in list(SETS)[1:])
+        cells = (each["protected"][name] for name in names)
         shares = (f"{100 * cell['positions']:.0f} % / {_percent(cell['rejections'])}" for cell in cells)
         rows.append([TASKS[each["task"]], *shares])
     return table(head, rows)

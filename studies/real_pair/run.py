@@ -4,6 +4,8 @@ python -m studies.real_pair.run --answers FOLDER --target T.gguf    measures wha
 python -m studies.real_pair.run --only-render                       tables again, from the result file
 python -m studies.real_pair.run --answers FOLDER --target T.gguf --rows FILE
                                 only writes the rows as `cactus frontier` records them, for studies.rules.frontier
+
+With --importance FILE (`cactus learn-importance`) positions are protected by it too.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from cactus_decoding.evaluation.frontier.frontier import ratio_of_sums, sums_by
 from cactus_decoding.evaluation.frontier.tails import shortened
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.policy.importance import Importance, read_importance
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
@@ -67,6 +70,8 @@ CLASSES: Mapping[str, str] = {
 }
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
 CONTROL = "control tokens"
+LEARNED, MOST_IMPORTANT = "learned", 0.2
+"""What stands beside `PROTECTED` where an importance is given, and the limit, that of `ImportanceLimit`."""
 
 
 class Measured:
@@ -74,17 +79,27 @@ class Measured:
 
     Attributes:
         acceptance, kl: by rule, ``[positions]``.
-        guarded: by protected set, whether lossless judges there.
+        guarded: by protected set, whether lossless judges there; by learned importance too, if there is one.
         classes: what the target and the draft write at a position, and by how much each exceeds the other, by class,
             ``[positions, classes, 4]``.
         ratios: min(1, p/q) of the token that was written, ``[positions]``.
     """
 
-    def __init__(self, answers: Answers, sampling: SamplingParams, rules: Sequence[str], words: Vocabulary) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        sampling: SamplingParams,
+        rules: Sequence[str],
+        words: Vocabulary,
+        importance: Importance | None = None,
+    ) -> None:
         count = len(answers.counts)
         self.acceptance = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
         self.kl = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
         self.guarded = {name: answers.masses[:, i] > Protection(name).threshold for i, name in enumerate(PROTECTED)}
+        learned = None if importance is None else importance.weights(torch.device("cpu"), torch.float64)
+        if learned is not None:
+            self.guarded[LEARNED] = torch.zeros(count, dtype=torch.bool)
         self.classes = torch.zeros(count, len(CLASSES) + 1, 4, dtype=torch.float64)
         self.ratios = torch.zeros(count, dtype=torch.float64)
         masks = {name: Protection(name).mask(words).double() for name in PROTECTED}
@@ -98,6 +113,9 @@ class Measured:
                     self.kl[rule][places] = result.kl.clamp(min=0)
                 for name, mask in masks.items() if sampling.truncates else ():  # else whole rows have said it
                     self.guarded[name][places] = (target * mask[ids]).sum(-1) > Protection(name).threshold
+                if learned is not None:
+                    read = (target * learned.target[ids] + draft * learned.draft[ids]).sum(-1) + learned.intercept
+                    self.guarded[LEARNED][places] = read.sigmoid() > MOST_IMPORTANT
                 more = torch.stack([target, draft, (target - draft).clamp(min=0), (draft - target).clamp(min=0)], -1)
                 index = kinds[ids].unsqueeze(-1).expand_as(more)
                 self.classes[places] = (
@@ -230,15 +248,17 @@ def losses(answers: Answers, rules: Sequence[str], most: int) -> dict[str, Any]:
     return found
 
 
-def measure(answers: Answers, target: Path) -> dict[str, Any]:
+def measure(answers: Answers, target: Path, importance: Importance | None = None) -> dict[str, Any]:
     """Return all numbers of the page."""
     tokenizer = tokenizer_of(str(target))
     words = Vocabulary.of(tokenizer, max(int(answers.token_ids.max()) + 1, len(tokenizer)))
+    importance = None if importance is None else importance.fit(words)
     result: dict[str, Any] = {"kept_tokens": float(answers.counts.double().mean()), "samplings": {}}
     for name, sampling in SAMPLINGS.items():
         plain = name == "plain"
-        measured = Measured(answers, sampling, RULES, words)
-        result["samplings"][name] = list(points(answers, measured, RULES, PROTECTED if plain else PROTECTED[:1]))
+        measured = Measured(answers, sampling, RULES, words, importance if plain else None)
+        sets = list(measured.guarded) if plain else PROTECTED[:1]
+        result["samplings"][name] = list(points(answers, measured, RULES, sets))
         if plain:
             result["rejections"] = rejections(answers, measured)
             result["along_texts"] = along_texts(answers, measured)
@@ -263,6 +283,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=Path, help="the folder of studies.real_pair.collect")
     parser.add_argument("--target", type=Path, help="whose vocabulary says what tokens are")
+    parser.add_argument("--importance", type=Path, help="learned from other problems")
     parser.add_argument("--rows", type=Path, help="write the rows here, and do nothing else")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
@@ -276,8 +297,13 @@ def main() -> None:
         if given.rows is not None:
             answers.recorded(collected["provenance"] | {"tail": RECORDED}).save(given.rows)
             return
-        arguments = {"study": "real_pair", "target": given.target.name}
-        result = measure(answers, given.target) | {"collected": collected, "provenance": provenance(arguments)}
+        importance = None if given.importance is None else read_importance(given.importance)
+        about = None if importance is None else {**importance.about, "digest": importance.digest}
+        arguments = {"study": "real_pair", "target": given.target.name, "importance": about}
+        result = measure(answers, given.target, importance) | {
+            "collected": collected,
+            "provenance": provenance(arguments),
+        }
         given.results.parent.mkdir(exist_ok=True)
         write_atomically(given.results, as_json(result) + "\n")
     answered = [read_results(each.with_suffix("")) for each in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +18,15 @@ from cactus_decoding.evaluation.chat import tokenizer_of
 from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
 from cactus_decoding.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.models.tokenizers import as_chat_prompt
+from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
 from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
 from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices, curves, shown
-from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
+from studies.real_pair.run import CHOOSING, MOST_IMPORTANT, RESULTS, TASKS, kinds_of
 from studies.stored import read_results
 
 PAGE = ROOT / "docs" / "studies" / "real_pair.md"
@@ -64,6 +67,16 @@ def asked(tmp_path_factory, gguf) -> tuple[Path, Path, Path]:
     return folder, target, draft
 
 
+def that_protects(name: str, target: Path) -> Importance:
+    """Return an importance that is above the limit exactly where a protected set is above its threshold."""
+    tokenizer = tokenizer_of(str(target))
+    words, steep = Vocabulary.of(tokenizer, len(tokenizer)), 1e4
+    weights = steep * Protection(name).mask(words).float()
+    limit = math.log(MOST_IMPORTANT / (1 - MOST_IMPORTANT))
+    intercept = limit - steep * Protection(name).threshold
+    return Importance(weights, torch.zeros_like(weights), intercept, words.fingerprint)
+
+
 @pytest.mark.slow
 def test_rows_are_those_of_the_models_at_each_position_of_the_targets_text(asked) -> None:
     folder, _, _ = asked
@@ -87,9 +100,15 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     folder, target, _ = asked
     page, results = copied_page(PAGE, tmp_path), tmp_path / "rows.json"
     given = ("--answers", folder / "answers", "--target", target)
-    done = run(*given, "--results", results, "--page", page)
+    that_protects("digits", target).save(tmp_path / "digits.safetensors")
+    done = run(*given, "--importance", tmp_path / "digits.safetensors", "--results", results, "--page", page)
     assert done.returncode == 0, done.stderr
     result = json.loads(results.read_text())
+    learned, digits = (
+        [each["acceptance"][0] for each in result["samplings"]["plain"] if each["protect"] == name]
+        for name in ("learned", "digits")
+    )
+    assert learned == pytest.approx(digits, abs=5e-3), "rows without their tails say the same"
     assert result["collected"]["settings"]["draft"].startswith("worded")
     assert {each["task"] for each in result["rejections"]} == {"gsm8k", "all"}
     for share in zip(*result["rejections"][-1]["classes"].values(), strict=True):
