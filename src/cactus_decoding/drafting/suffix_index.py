@@ -134,9 +134,18 @@ def _agreed(places: list[tuple[list[int], int]], limit: int) -> tuple[list[int],
     agreed: list[int] = []
     shares: list[float] = []
     while places and len(agreed) < limit:
+        if len(places) == 1:  # as is usual: what follows there needs no count
+            [(text, place)] = places
+            copied = text[place : place + limit - len(agreed)]
+            ended = END in copied
+            copied = copied[: copied.index(END)] if ended else copied
+            agreed, shares, places = agreed + copied, shares + [1.0] * len(copied), [(text, place + len(copied))]
+            if ended:
+                break
+            if copied:
+                continue
         ahead = [text[place] if place < len(text) else agreed[place - len(text)] for text, place in places]
-        # of equal numbers the first; most often there is only one, which needs no count
-        token, votes = Counter(ahead).most_common(1)[0] if len(ahead) > 1 else (ahead[0], 1)
+        token, votes = Counter(ahead).most_common(1)[0]  # of equal numbers the first
         if token == END:
             break
         agreed.append(token)

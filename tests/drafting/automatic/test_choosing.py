@@ -115,6 +115,25 @@ def test_a_machine_that_waits_for_memory_drafts_much() -> None:
     assert run.lost < -150
 
 
+@pytest.mark.parametrize(("seconds", "left_out"), [(0.1, 0), (0.002, 2), (0.001, 5), (1e-5, 7)])
+def test_short_steps_are_chosen_for_now_and_then_while_nothing_is_proposed(seconds: float, left_out: int) -> None:
+    chooser = Chooser(PassTimes(((1, seconds), (16, 1.2 * seconds))), 15, drafts=False)
+    limits = []
+    for _ in range(3 * (left_out + 1)):
+        limits.append(chooser.begin_step())
+        if limits[-1]:
+            assert chooser.choose(NOTHING, 15, 15, 0, first=False).way == "nothing"
+        chooser.end_draft(0)
+        chooser.end_step(0)
+    assert limits == 3 * [15, *left_out * [0]]
+    for _ in range(3):  # what pays is gone on with
+        chooser.begin_step()
+        assert chooser.choose(COPY, 15, 15, 0, first=False).way == "copy"
+        chooser.end_draft(15)
+        chooser.end_step(15)
+        assert chooser.begin_step() == 15
+
+
 def test_a_draft_that_is_asked_in_vain_is_left_alone() -> None:
     chooser, asked = Chooser(MEMORY_BOUND, 15, drafts=True), 0
     for _ in range(100):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 from cactus_decoding.arguments.later import Tensor
@@ -21,9 +23,11 @@ SHARE = 0.01
 _RATE_MEMORY = 0.98
 _HORIZON = 128
 """Tokens within which the time of reading a prompt with the draft should come back."""
+_CHOOSING, _MOST_RESTS = 5e-5, 7
+"""Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """What a step is to propose.
 
@@ -63,15 +67,22 @@ class Chooser(LearnsNothing):
         self.times, self.max_draft_tokens, self._drafts = times, max_draft_tokens, drafts
         self._plain_rate = 1 / times.of(1)
         self._counts = [width - 1 for width in times.widths if 1 < width <= max_draft_tokens + 1]
+        # by how many proposals; the longest draft step of up to so many, as one may stop early without a shorter pass
+        self._passes = [times.of(count + 1) for count in range(max_draft_tokens + 1)]
+        drafting = [seconds + max(count, 1) * times.draft for count, seconds in enumerate(self._passes)]
+        self._longest = [*accumulate(drafting, max)]
         self._copies, self._kept = CopyChances(), DraftChances()
         self._account = STAKE
         self._tokens = self._seconds = 0.0
-        self._take(Choice("nothing", 0, 1.0, times.of(1)), 0.0)
+        self._plain = Choice("nothing", 0, 1.0, times.of(1))
+        self._take(self._plain, 0.0)
+        self._rests, self._resting = min(int(_CHOOSING / (SHARE * self._plain.seconds)), _MOST_RESTS), 0
 
     def begin_step(self) -> int:
-        """Return how many tokens may be proposed at most; nothing, where nobody asks to choose."""
-        self._take(Choice("nothing", 0, 1.0, self.times.of(1)), 0.0)
-        return self.max_draft_tokens
+        """Return how many tokens may be proposed at most; none in short steps that follow one without proposals."""
+        self._take(self._plain, 0.0)
+        self._resting -= 1
+        return 0 if self._resting >= 0 else self.max_draft_tokens
 
     @property
     def rate(self) -> float:
@@ -84,25 +95,29 @@ class Chooser(LearnsNothing):
         The context window of the draft has room for ``room`` proposals; it has ``unread`` tokens before the last one to
         read, and where these are the whole text (``first``), that is an outlay for the rest of the response.
         """
-        times, rate = self.times, self.rate
-        reading = times.catching_up(unread)
-        options = [Choice("nothing", 0, 1.0, times.of(1))]
+        rate, reading = self.rate, self.times.catching_up(unread)
+        catching_up = 0.0 if first else reading
+        best, most = self._plain, (1.0 - rate * self._plain.seconds, 0)
+        for each in self._options(match, limit, room, reading, first):
+            worth = each.tokens - rate * each.seconds, -each.count
+            if worth > most and self._worst(each, catching_up) <= self._account:
+                best, most = each, worth
+        self._take(best, catching_up if best.way == "draft" else 0.0)
+        self._resting = self._rests if best is self._plain else 0
+        return best
+
+    def _options(self, match: Match, limit: int, room: int, reading: float, first: bool) -> Iterator[Choice]:
+        """Yield what may be proposed; ``reading`` is what the draft takes longer to begin."""
         found = min(limit, len(match.token_ids))
-        if found:
+        if found and self._counts:
             expected = self._copies.tokens(match)
-            counts = {count for count in self._counts if count <= found} | ({found} if self._counts else set())
-            options += [Choice("copy", count, expected[count], self._seconds_of("copy", count)) for count in counts]
-        if self._drafts:
-            for count in (count for count in self._counts if count <= room):
+            for count in {*(count for count in self._counts if count <= found), found}:
+                yield Choice("copy", count, expected[count], self._passes[count])
+        for count in self._counts if self._drafts else ():
+            if count <= room:
                 tokens = _geometric(self._kept.next, count)
                 share = min(1.0, tokens / self._horizon) if first else 1.0
-                seconds = self._seconds_of("draft", count) + share * reading
-                options.append(Choice("draft", count, tokens, seconds))
-        catching_up = 0.0 if first else reading
-        allowed = options[:1] + [each for each in options[1:] if self._worst(each, catching_up) <= self._account]
-        best = max(allowed, key=lambda each: (each.tokens - rate * each.seconds, -each.count))
-        self._take(best, catching_up if best.way == "draft" else 0.0)
-        return best
+                yield Choice("draft", count, tokens, self._seconds_of("draft", count) + share * reading)
 
     def _take(self, choice: Choice, catching_up: float) -> None:
         self._choice, self._catching_up = choice, catching_up
@@ -110,28 +125,26 @@ class Chooser(LearnsNothing):
         self._chance, self._num_drafted = 1.0, 0
 
     def _worst(self, choice: Choice, catching_up: float) -> float:
-        """Return how many tokens a choice may lose: a draft may also stop early, where a pass need not take less."""
-        if choice.way == "copy":
-            return self._loss(choice.seconds, 1)
-        return self._loss(max(self._seconds_of("draft", i) for i in range(choice.count + 1)) + catching_up, 1)
+        """Return how many tokens a choice may lose: a draft may also stop early."""
+        seconds = choice.seconds if choice.way == "copy" else self._longest[choice.count] + catching_up
+        return self._loss(seconds, 1)
 
     def _seconds_of(self, way: Way, count: int) -> float:
         """Return the seconds of a step of so many proposals; a draft that proposes nothing has been asked in vain."""
-        times = self.times
-        drafting = max(count, 1) * times.draft if way == "draft" else 0.0
-        return times.of(count + 1) + drafting
+        drafting = max(count, 1) * self.times.draft if way == "draft" else 0.0
+        return self._passes[count] + drafting
 
     def should_continue(self, logits: Tensor) -> bool:
         """Say, after a token drawn from a row of the draft, whether any number of further ones is worth its time."""
         sure = confidence(logits)
         self._confidences.append(sure)
         self._chance *= self._kept.of(sure)
-        drafted, times, following = len(self._confidences), self.times, self._kept.next
+        drafted, rate, following = len(self._confidences), self.rate, self._kept.next
         for count in (count for count in self._counts if drafted < count <= self._choice.count):
             more = count - drafted
             tokens = self._chance * (_geometric(following, more) - 1)
-            seconds = times.of(count + 1) - times.of(drafted + 1) + more * times.draft
-            if tokens > self.rate * seconds:
+            seconds = self._passes[count] - self._passes[drafted] + more * self.times.draft
+            if tokens > rate * seconds:
                 return True
         return False
 
@@ -165,4 +178,4 @@ class Chooser(LearnsNothing):
 
 def _geometric(rate: float, count: int) -> float:
     """Return 1 + rate + rate^2 + ... up to ``count`` powers: the tokens of a step whose proposals are kept alike."""
-    return 1 + sum(rate**i for i in range(1, count + 1))
+    return count + 1.0 if rate == 1 else (1 - rate ** (count + 1)) / (1 - rate)
