@@ -23,7 +23,7 @@ EXAMPLES = (
 WHAT, MODELS = "What is asked", "Models"
 
 
-@options.request_options("num_speculative_tokens", "sampling", "max_new_tokens")
+@options.request_options("num_speculative_tokens", "sampling", "max_new_tokens", num_speculative_tokens="6")
 def learn_importance(
     *,
     out: Annotated[Path, option(

@@ -146,6 +146,7 @@ def test_tasks_that_must_not_or_cannot_be_learned_from(tmp_path: Path, spelling:
     [
         ({"request": Request("cactus:delta=1")}, "the rule is cactus"),
         ({"request": Request(num_speculative_tokens=0)}, "nothing is rejected"),
+        ({"request": Request(num_speculative_tokens="auto")}, "must not be 'auto' where importance is learned"),
         ({"request": Request(), "continuations": 0}, "continuations must be at least 1"),
         ({"request": Request(), "max_positions": 0}, "max_positions must be at least 1"),
     ],

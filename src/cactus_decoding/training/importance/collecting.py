@@ -12,6 +12,7 @@ from typing import Any
 
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.later import Tensor
+from cactus_decoding.drafting.lengths.base import PerResponse
 from cactus_decoding.evaluation.engines.engine import Problem
 from cactus_decoding.evaluation.run_config import seed_of
 from cactus_decoding.evaluation.runs.results import Journal
@@ -49,6 +50,11 @@ class Collection:
         if not isinstance(self.request.rule, Lossless):
             raise ValueError(f"importance is learned along lossless answers, but the rule is {self.request.rule}")
         self.request.check_chain("learning importance")
+        if isinstance(self.request.num_speculative_tokens, PerResponse):
+            raise ValueError(
+                f"num_speculative_tokens must not be {str(self.request.num_speculative_tokens)!r} where importance is "
+                "learned: where proposals do not pay, none would be judged; give a number"
+            )
         if self.request.num_speculative_tokens.max_draft_tokens == 0:
             raise ValueError("num_speculative_tokens must be at least 1: without proposals nothing is rejected")
 
