@@ -52,6 +52,8 @@ def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], p
     pages.insert("children", _children(_read("children")["rules"]))
     pages.insert("transformers", _transformers(_read("engines")["transformers"]))
     pages.insert("vllm", _vllm(_read("engines")["vllm"]))
+    pages.insert("trained", _trained(_read("smollm2_training")))
+    pages.insert("tuned", _tuned(_read("smollm2_profile")))
     pages.insert("answers", _answers(summary for results in answered for summary in summarise(results)))
     for sampling in SAMPLINGS:
         pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
@@ -285,6 +287,28 @@ def _vllm(found: Iterable[Mapping[str, Any]]) -> str:
         for each in found
     )
     return table(["rule", "answers", "tokens", "tokens a step"], rows)
+
+
+def _trained(found: Mapping[str, Any]) -> str:
+    """Return what training brought, of steps of 6 proposals."""
+    rows = (
+        [f"`{rule}`", shown(found["before"][rule]["length"], 2), shown(after["length"], 2), shown(after["rate"], 2)]
+        for rule, after in found["after"].items()
+    )
+    return table(["rule", "tokens a step before", "after", "acceptance after"], rows)
+
+
+def _tuned(found: Mapping[str, Any]) -> str:
+    """Return what ways of proposing would bring, by pass times and acceptance."""
+    passes, [draft] = dict(found["times"]["target"]), found["drafts"]
+    speeds = {(each["draft"], each["num_speculative_tokens"]): each for each in found["forecasts"]}
+    rows = []
+    for count in (0, 1, 2, 3, 4, 8, 15):
+        ways = [speeds.get((name, count)) or speeds["suffix", 0] for name in ("suffix", draft["draft"])]
+        cells = (f"{each['tokens_per_second']:.1f} ({each['tokens_per_step']:.2f})" for each in ways)
+        rows.append([str(count), f"{1000 * passes[count + 1]:.0f}", *cells])
+    head = ["proposals", "target's pass, ms", "look-up: tokens/s (a step)"]
+    return table([*head, f"draft, {1000 * draft['seconds']:.1f} ms each"], rows)
 
 
 def _read(name: str) -> Any:
