@@ -137,3 +137,11 @@ def test_too_few_problems_are_told() -> None:
 def test_the_summary_says_how_well() -> None:
     _, found = fit(made(), WORDS)
     assert f"{found.auc.value:.3f} (95 %: {found.auc.low:.3f} to" in summary(found)
+    assert "give more problems" not in summary(found)
+
+
+def test_the_summary_says_where_nothing_was_learned() -> None:
+    examples = made()
+    alike = np.random.default_rng(0).permutation(examples.worse)
+    _, found = fit(_with(examples, alike), WORDS)
+    assert summary(found).endswith("; that is no better than one importance for all positions: give more problems")

@@ -250,10 +250,13 @@ def learn(
 
 
 def summary(found: Fit) -> str:
-    """Return how it went, in a line."""
+    """Return how it went, in a line, which says so where nothing was learned."""
     value, low, high = found.auc
+    vain = found.log_loss >= found.log_loss_of_share or (found.auc.has_ends and low <= 0.5)
     ends = f"95 %: {low:.3f} to {high:.3f}" if found.auc.has_ends else "too few problems for an interval"
     return (
         f"{found.positions} positions in {found.problems} problems; the drafted token spoils {100 * found.worse:.1f} % "
         f"of the continuations and mends {100 * found.better:.1f} %; ROC AUC out of fold {value:.3f} ({ends})"
+        + "; that is no better than one importance for all positions: give more problems"
+        * vain
     )

@@ -25,6 +25,8 @@ SMALL = (
     "--host=127.0.0.1",
 )
 """Options that make a server small and its arithmetic repeatable."""
+TALKATIVE = {"VLLM_LOGGING_LEVEL": "INFO"}
+"""What vLLM logs by itself; engines of other tests have this process ask for less."""
 SECONDS = 600
 
 
@@ -73,7 +75,7 @@ def serving(folder: Path, *arguments: str, **environment: str):
     with log.open("w") as output:
         process = subprocess.Popen(
             [*command, *arguments, *SMALL, f"--port={port}"],
-            env=os.environ | ENGINE_ENVIRONMENT | environment,
+            env=os.environ | ENGINE_ENVIRONMENT | TALKATIVE | environment,
             stdout=output,
             stderr=output,
         )

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from server_process import serving
+from server_process import SECONDS, serving
 
 pytestmark = pytest.mark.engine
 MOMENTS = ("", "non-default args", "Initializing a V1 LLM engine", "Loading weights took", "startup complete")
@@ -31,8 +31,10 @@ def of_group(session: int) -> list[int]:
 def test_one_signal_at_any_moment_ends_it(said: str, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         vllm: list[int] = []
+        end = time.monotonic() + SECONDS
         while not vllm or said not in server.log.read_text():
             assert server.process.poll() is None, server.log.read_text()
+            assert time.monotonic() < end, server.log.read_text()
             time.sleep(0.1)
             vllm = vllm or children_of(server.process.pid)
         server.process.send_signal(signal.SIGTERM)
