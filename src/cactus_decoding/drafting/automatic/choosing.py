@@ -160,7 +160,7 @@ class Chooser(LearnsNothing):
         seconds = self._seconds_of(self._choice.way, self._num_drafted) + self._catching_up
         if self._choice.way == "draft":
             self._kept.learn(self._confidences or [0.0], num_accepted)
-        else:
+        elif self._drafts:
             self._kept.fade(emitted)
         self._tokens = _RATE_MEMORY * self._tokens + emitted
         self._seconds = _RATE_MEMORY * self._seconds + seconds
