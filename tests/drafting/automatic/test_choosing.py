@@ -134,6 +134,17 @@ def test_short_steps_are_chosen_for_now_and_then_while_nothing_is_proposed(secon
         assert chooser.begin_step() == 15
 
 
+def test_a_draft_of_which_nothing_is_known_proposes_few() -> None:
+    chooser, counts = Chooser(MEMORY_BOUND, 15, drafts=True), []
+    for _ in range(6):
+        counts.append(chooser.choose(NOTHING, chooser.begin_step(), 15, 1, first=False).count)
+        for _ in range(counts[-1]):
+            chooser.should_continue(SURE)
+        chooser.end_draft(counts[-1])
+        chooser.end_step(counts[-1])
+    assert counts == [3, 15, 15, 15, 15, 15]
+
+
 def test_a_draft_that_is_asked_in_vain_is_left_alone() -> None:
     chooser, asked = Chooser(MEMORY_BOUND, 15, drafts=True), 0
     for _ in range(100):

@@ -23,6 +23,8 @@ SHARE = 0.01
 _RATE_MEMORY = 0.98
 _HORIZON = 128
 """Tokens within which the time of reading a prompt with the draft should come back."""
+_FIRST = 3
+"""How many a draft may propose of which nothing is known yet."""
 _CHOOSING, _MOST_RESTS = 5e-5, 7
 """Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
 
@@ -72,7 +74,7 @@ class Chooser(LearnsNothing):
         drafting = [seconds + max(count, 1) * times.draft for count, seconds in enumerate(self._passes)]
         self._longest = [*accumulate(drafting, max)]
         self._copies, self._kept = CopyChances(), DraftChances()
-        self._account = STAKE
+        self._account, self._tried = STAKE, False
         self._tokens = self._seconds = 0.0
         self._plain = Choice("nothing", 0, 1.0, times.of(1))
         self._take(self._plain, 0.0)
@@ -113,6 +115,7 @@ class Chooser(LearnsNothing):
             expected = self._copies.tokens(match)
             for count in {*(count for count in self._counts if count <= found), found}:
                 yield Choice("copy", count, expected[count], self._passes[count])
+        room = room if self._tried else min(room, _FIRST)
         for count in self._counts if self._drafts else ():
             if count <= room:
                 tokens = _geometric(self._kept.next, count)
@@ -159,6 +162,7 @@ class Chooser(LearnsNothing):
         emitted = num_accepted + 1
         seconds = self._seconds_of(self._choice.way, self._num_drafted) + self._catching_up
         if self._choice.way == "draft":
+            self._tried = True
             self._kept.learn(self._confidences or [0.0], num_accepted)
         elif self._drafts:
             self._kept.fade(emitted)

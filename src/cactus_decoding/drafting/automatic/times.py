@@ -32,6 +32,8 @@ WIDTHS = (1, 2, 3, 4, 8, 12, 16)
 _CONTEXT = 16
 _DRAFTED = 4
 _REPEATS, _LEAST = 2, 4
+_SHORT = 8
+"""As many repeats cost nothing where passes are short, and threads that wait for each other disturb most of those."""
 _SLICE, _ALIKE = 0.005, 1.25
 """Seconds for which a thread usually keeps its core, and how much longer a pass may take that was not disturbed."""
 _BUSY = "measured now on a busy machine, and not kept"
@@ -133,7 +135,7 @@ class PassTimes:
 def measure(
     target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None, steps: StepSeconds | None = None
 ) -> PassTimes:
-    """Time passes of both models over a few tokens, the best of two each; both forget what they had read.
+    """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
 
     See `as_steps` for ``steps``.
 
@@ -143,10 +145,11 @@ def measure(
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
     runs = [time_passes(target, WIDTHS, clock, repeats=1) for _ in range(_REPEATS)]
-    if not _agree(runs):
+    repeats = _SHORT if min(run[1] for run in runs) < _SLICE else _REPEATS
+    while len(runs) < repeats or (len(runs) == _REPEATS and not _agree(runs)):
         runs.append(time_passes(target, WIDTHS, clock, repeats=1))
     best = {width: min(run[width] for run in runs) for width in runs[0]}
-    draft, reading, pair = time_drafter(target, drafter, clock)
+    draft, reading, pair = time_drafter(target, drafter, clock, repeats=repeats)
     taken = as_steps(best, clock, steps)
     return PassTimes(tuple(taken.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
 
@@ -210,7 +213,11 @@ def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
 
 
 def time_drafter(
-    target: BaseCachedModel, drafter: Drafter, clock: _Clock, sampling: SamplingParams | None = None
+    target: BaseCachedModel,
+    drafter: Drafter,
+    clock: _Clock,
+    sampling: SamplingParams | None = None,
+    repeats: int = _REPEATS,
 ) -> tuple[float, float, float]:
     """Return draft, reading and pair of `PassTimes`; nothing of what only copies."""
     if isinstance(drafter, LookUpDrafter):
@@ -229,7 +236,7 @@ def time_drafter(
         return clock() - began, len(proposal.token_ids)
 
     try:
-        for _ in range(_REPEATS):
+        for _ in range(repeats):
             drafter.reset()
             drafter.begin_response(target, FixedLength(_DRAFTED))
             seconds(context, 1)
