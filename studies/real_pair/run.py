@@ -30,6 +30,7 @@ from cactus_decoding.evaluation.frontier.tails import shortened
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.policy.importance import Importance, read_importance
+from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
@@ -70,8 +71,8 @@ CLASSES: Mapping[str, str] = {
 }
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
 CONTROL = "control tokens"
-LEARNED, MOST_IMPORTANT = "learned", 0.2
-"""What stands beside `PROTECTED` where an importance is given, and the limit, that of `ImportanceLimit`."""
+LEARNED = "learned"
+"""Stands beside `PROTECTED` where an importance is given."""
 
 
 class Measured:
@@ -98,7 +99,8 @@ class Measured:
         self.kl = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
         self.guarded = {name: answers.masses[:, i] > Protection(name).threshold for i, name in enumerate(PROTECTED)}
         learned = None if importance is None else importance.weights(torch.device("cpu"), torch.float64)
-        if learned is not None:
+        if importance is not None:
+            most = ImportanceLimit(importance).max_importance
             self.guarded[LEARNED] = torch.zeros(count, dtype=torch.bool)
         self.classes = torch.zeros(count, len(CLASSES) + 1, 4, dtype=torch.float64)
         self.ratios = torch.zeros(count, dtype=torch.float64)
@@ -115,7 +117,7 @@ class Measured:
                     self.guarded[name][places] = (target * mask[ids]).sum(-1) > Protection(name).threshold
                 if learned is not None:
                     read = (target * learned.target[ids] + draft * learned.draft[ids]).sum(-1) + learned.intercept
-                    self.guarded[LEARNED][places] = read.sigmoid() > MOST_IMPORTANT
+                    self.guarded[LEARNED][places] = read.sigmoid() > most
                 more = torch.stack([target, draft, (target - draft).clamp(min=0), (draft - target).clamp(min=0)], -1)
                 index = kinds[ids].unsqueeze(-1).expand_as(more)
                 self.classes[places] = (

@@ -19,6 +19,7 @@ from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
 from cactus_decoding.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.models.tokenizers import as_chat_prompt
 from cactus_decoding.policy.importance import Importance
+from cactus_decoding.policy.importance_limit import ImportanceLimit
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.vocabulary import Vocabulary
 from cactus_decoding.sampling.params import SamplingParams
@@ -26,7 +27,7 @@ from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
 from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices, curves, shown
-from studies.real_pair.run import CHOOSING, MOST_IMPORTANT, RESULTS, TASKS, kinds_of
+from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
 from studies.stored import read_results
 
 PAGE = ROOT / "docs" / "studies" / "real_pair.md"
@@ -72,8 +73,8 @@ def that_protects(name: str, target: Path) -> Importance:
     tokenizer = tokenizer_of(str(target))
     words, steep = Vocabulary.of(tokenizer, len(tokenizer)), 1e4
     weights = steep * Protection(name).mask(words).float()
-    limit = math.log(MOST_IMPORTANT / (1 - MOST_IMPORTANT))
-    intercept = limit - steep * Protection(name).threshold
+    most = ImportanceLimit("learned").max_importance
+    intercept = math.log(most / (1 - most)) - steep * Protection(name).threshold
     return Importance(weights, torch.zeros_like(weights), intercept, words.fingerprint)
 
 

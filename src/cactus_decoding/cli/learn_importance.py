@@ -12,6 +12,7 @@ from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 from cactus_decoding.drafting.registry import check_names
+from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -23,7 +24,9 @@ EXAMPLES = (
 WHAT, MODELS = "What is asked", "Models"
 
 
-@options.request_options("num_speculative_tokens", "sampling", "max_new_tokens", num_speculative_tokens="6")
+@options.request_options(
+    "num_speculative_tokens", "sampling", "max_new_tokens", num_speculative_tokens=str(NUM_SPECULATIVE_TOKENS)
+)
 def learn_importance(
     *,
     out: Annotated[Path, option(

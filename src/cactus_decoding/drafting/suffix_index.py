@@ -134,16 +134,16 @@ def _agreed(places: list[tuple[list[int], int]], limit: int) -> tuple[list[int],
     agreed: list[int] = []
     shares: list[float] = []
     while places and len(agreed) < limit:
-        if len(places) == 1:  # as is usual: what follows there needs no count
-            [(text, place)] = places
+        text, place = places[0]
+        if len(places) == 1 and place < len(text):  # as is usual: what follows there needs no count
             copied = text[place : place + limit - len(agreed)]
-            ended = END in copied
-            copied = copied[: copied.index(END)] if ended else copied
-            agreed, shares, places = agreed + copied, shares + [1.0] * len(copied), [(text, place + len(copied))]
-            if ended:
+            known = copied[: copied.index(END)] if END in copied else copied
+            agreed += known
+            shares += [1.0] * len(known)
+            if len(known) < len(copied):
                 break
-            if copied:
-                continue
+            places = [(text, place + len(copied))]
+            continue
         ahead = [text[place] if place < len(text) else agreed[place - len(text)] for text, place in places]
         token, votes = Counter(ahead).most_common(1)[0]  # of equal numbers the first
         if token == END:

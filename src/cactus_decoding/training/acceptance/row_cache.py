@@ -49,7 +49,6 @@ class RowCache:
         """Compute the shards that are missing; ``report`` is called with how many sequences are done."""
         with naming(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        report(0)
         for start in range(0, len(self._sequences), PER_SHARD):
             some, shard = self._sequences[start : start + PER_SHARD], self._shard(start // PER_SHARD)
             if not shard.exists():
