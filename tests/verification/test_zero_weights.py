@@ -10,10 +10,10 @@ import torch
 from support.decisions import as_given
 from torch import Tensor
 
-from cactus_decoding.policy.position import Distribution
+from cactus_decoding.policy.position import Distribution, Position
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.sampling.rows import draw, draw_one
-from cactus_decoding.types import Proposal, StepRows
+from cactus_decoding.types import AcceptanceRule, Proposal, StepRows
 from cactus_decoding.verification import batched
 from cactus_decoding.verification.declarations import VERIFICATIONS, FlyKnobs
 from cactus_decoding.verification.tree import RandomNumbers, Scheme, Tree, left_over, recovery_weights
@@ -52,6 +52,10 @@ def chain(target: Tensor, draft: Tensor, token_ids: list[int]) -> Tree:
     return step(target, draft, Proposal(token_ids, draft.expand(len(token_ids), -1)))
 
 
+def _judged(rule: AcceptanceRule, position: Position) -> AcceptanceRule:
+    return rule
+
+
 def numbers(tests: list[float], *others: float) -> RandomNumbers:
     return RandomNumbers(torch.tensor([*tests, *others, *[0.5] * len(tests)], dtype=torch.float64), len(tests))
 
@@ -78,7 +82,7 @@ def test_on_a_chain(name: str, rule: str, length: int) -> None:
             for u in UNIFORMS:
                 tests = [0.5] * first + [LAST] * (length - first)
                 tree = chain(target, draft, [drafted] * length)
-                walk = CHAINS[name](tree, lambda position: judge, numbers(tests, u))
+                walk = CHAINS[name](tree, partial(_judged, judge), numbers(tests, u))
                 assert drafted < 5 or not walk.path
                 assert walk.next_token == draw_one(target, torch.tensor(u, dtype=torch.float64))
                 seen.add(walk.next_token)
@@ -94,7 +98,7 @@ def test_on_a_tree(name: str, rule: str) -> None:
         judge = parse_rule(rule)
         for number in (0.0, 0.5, LAST):
             for u in UNIFORMS[::4]:
-                walk = TREES[name](step(target, row, proposal), lambda position: judge, numbers([number] * 4, u, u, u))
+                walk = TREES[name](step(target, row, proposal), partial(_judged, judge), numbers([number] * 4, u, u, u))
                 assert target[walk.next_token] > 0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cactus_decoding.arguments.checks import check_floats
 from cactus_decoding.arguments.knobs import check_knobs
-from cactus_decoding.arguments.later import Tensor, functional, torch
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.sampling.selection import at_least, largest
 from cactus_decoding.sampling.settings import SamplingSettings
 from cactus_decoding.types import LogitsToProbs

@@ -67,7 +67,7 @@ def draw_one(weights: Tensor, uniform: Tensor) -> int:
 
 
 def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
-    """Raise `ValueError` where `draw` found NaN instead of weights, or none: the token that it returns does not exist."""
+    """Raise `ValueError` where `draw` found NaN, or no weights: the token that it returns does not exist."""
     if token_id >= probs.shape[-1]:
         raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
 

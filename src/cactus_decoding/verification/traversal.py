@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights, relaxed_row
+from cactus_decoding.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
 
 
 def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
