@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -27,7 +28,8 @@ from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.policy.decide import Policy
 from cactus_decoding.policy.position import Position
-from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.rules.relaxed_greedy import given_up
+from cactus_decoding.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.types import Proposal, StepRows
 
 PROMPT = [1, 2, 3]
@@ -161,6 +163,62 @@ def test_a_cap_counts_the_tokens_of_a_step_and_falls_back_behind_them() -> None:
     assert any(step.num_fell_back for step in capped)
     assert tokens_of(none) == greedy_tokens()
     assert tokens_of(run(rule, Budget(math.inf, max_relaxed=9))) == tokens_of(free)
+
+
+def near_ties(dtype: torch.dtype, vocabulary: int) -> list[torch.Tensor]:
+    """Return rows of logits whose second token is a step of the type, or a few, below the third; and equal ones."""
+    made = []
+    for start in (1.0, -3.0, 50.0):
+        for steps in (0, 1, 2, 5):
+            row = torch.full((vocabulary,), start - 30, dtype=dtype)
+            row[2] = row[3] = start
+            for _ in range(steps):
+                row[2] = torch.nextafter(row[2], torch.tensor(-math.inf, dtype=dtype))
+            made.append(row if steps else row.flip(0))
+    return made
+
+
+@pytest.mark.parametrize("vocabulary", [6, LARGE_VOCABULARY + 7])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rule", ["relaxed_greedy:margin=1", "mars:ratio=0.1", "big_little:rollback=3"])
+def test_a_near_tie_is_relaxed_and_so_counts_and_costs(rule: str, dtype: torch.dtype, vocabulary: int) -> None:
+    greedy, plain = SamplingParams(temperature=0.0), SamplingParams()
+    for row in near_ties(dtype, vocabulary):
+        best = int(row.argmax())
+        second = int(row.index_fill(0, torch.tensor([best]), -math.inf).argmax())
+        proposal = Proposal([second, second, second], None)
+
+        def step(budget: Budget | None, proposal=proposal, row=row):
+            request = Request(rule=rule, budget=budget, sampling=greedy)
+            verifier = request.verifier(lambda x, _: greedy(x), lambda x, _: plain(x), greedy)
+            return verifier(verifier.begin(), row.expand(4, -1), [0, *proposal.token_ids], proposal, None)
+
+        for budget, most in ((None, 3), *((Budget(math.inf, max_relaxed=most), most) for most in (3, 2, 1, 0))):
+            state, outcome = step(budget)
+            assert len(outcome.path) == outcome.num_relaxed == most
+            assert outcome.next_token == best
+            assert [visit.nats > 0 for visit in outcome.visits] == [True] * most + [False] * (most < 3)
+            assert outcome.num_fell_back == (most < 3)
+            assert 0 < state.spent < 1e-4 if most else state.spent == 0
+        for nats in (0.0, 5e-324):
+            state, outcome = step(Budget(nats))
+            assert (outcome.path, outcome.next_token, outcome.num_fell_back, state.spent) == ([], best, 1, 0)
+
+
+def test_what_is_given_up_is_nothing_for_the_likeliest_token_alone() -> None:
+    for best in (1.0, 0.5, 0.3, 1e-3, 1e-300, 5e-324):
+        for steps in range(1, 5):
+            row = torch.tensor([best] * 2, dtype=torch.float64)
+            for _ in range(steps):
+                row[1] = torch.nextafter(row[1], torch.tensor(0.0, dtype=torch.float64))
+            cost = given_up(row, torch.tensor([0, 1]))
+            assert cost[0] == 0 < cost[1]
+            if best > 1e-300:
+                exact = float(Fraction(row[0].item()) / Fraction(row[1].item()) - 1)  # but for its square
+                assert cost[1].item() == pytest.approx(exact, rel=1e-12)
+    row = torch.tensor([0.9, 0.4499, 0.4501, 1e-310, 0.0], dtype=torch.float64)
+    gaps = given_up(row, torch.arange(5)).tolist()
+    assert gaps == pytest.approx([0.0, *(math.log(0.9) - math.log(x) for x in row[1:4].tolist()), math.inf], rel=1e-6)
 
 
 def test_a_rollback_keeps_what_is_likely_enough_whatever_is_likeliest() -> None:

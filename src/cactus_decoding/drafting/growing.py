@@ -183,6 +183,8 @@ def choose_children(
         generator: source of the random numbers: one a row and a drawn child.
         looked_up: tokens that are children in any case, and come first, ``[rows, looked_up]``.
 
+    Where the law is NaN, as where logits give none, the size of the vocabulary is returned instead of tokens.
+
     Example:
         >>> row = torch.tensor([[0.5, 0.3, 0.2]])
         >>> choose_children(row.log(), torch.tensor([[1.0, 0.0, 0.0]]), 2, 1, None)[0]  # nothing is left to draw
@@ -204,7 +206,7 @@ def choose_children(
         if not bool(some_left.all()):
             tokens = torch.where(some_left, tokens, _beside_all(logits, taken).argmax(-1, keepdim=True))
         taken, drawn = torch.cat([taken, tokens], -1), torch.cat([drawn, some_left], -1)
-    return taken, drawn
+    return torch.where(probs[:, :1].isnan(), probs.shape[-1], taken), drawn
 
 
 def _beside_all(logits: Tensor, taken: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cactus_decoding.arguments.later import Tensor, functional, torch
@@ -114,10 +115,12 @@ class ModelDrafter(Drafter):
                 break
             if greedy:
                 token = int(logits.argmax(-1))
+                if not math.isfinite(logits[0, token].item()):  # NaN counts as the greatest
+                    token = self.vocabulary
             else:
                 rows.append(to_probs(logits, sequence))
                 token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
-                check_drawn("draft", token, rows[-1], len(sequence))
+            check_drawn("draft", token, logits, len(sequence))
             sequence.append(token)
             if not goes_on:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -221,7 +222,10 @@ class Position:
         return _OnSupport(self)
 
     def cost(self, rule: AcceptanceRule) -> float:
-        """Return KL(emitted || target) here in nats; for temperature 0, the log-probability that a rule gives up."""
+        """Return KL(emitted || target) here in nats; for temperature 0, the log-probability that a rule gives up.
+
+        At temperature 0 it is 0 exactly where the rule keeps nothing that the lossless test rejects.
+        """
         if isinstance(rule, Lossless):
             return 0.0
         if (position := self.on_support(rule)) is not self:
@@ -229,9 +233,13 @@ class Position:
         if judges_untempered(rule):
             from cactus_decoding.rules.relaxed_greedy import given_up
 
-            token = torch.tensor([self.token_ids[self.drafted]])
+            token_id = self.token_ids[self.drafted]
+            if self.row.probability(token_id) > 0:  # the lossless test keeps it too
+                return 0.0
+            token = torch.tensor([token_id])
             kept = rule.judge(self.untempered, None, token).relaxed_prob.item() > 0
-            return given_up(self.untempered, token).item() if kept else 0.0
+            # never 0: what costs nothing counts as not relaxed
+            return max(given_up(self.untempered, token).item(), sys.float_info.min) if kept else 0.0
         relaxed = self.relaxed_target(rule)
         return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()
 

@@ -105,4 +105,6 @@ def given_up(target_probs: Tensor, token_ids: Tensor) -> Tensor:
         [0.0, 0.6931471805599453, inf]
     """
     best = target_probs.amax(-1, keepdim=True).double()
-    return best.log() - probability_of(target_probs, token_ids).log()
+    probs = probability_of(target_probs, token_ids)
+    # of close numbers the logarithms may be equal
+    return torch.where(2 * probs > best, torch.log1p((best - probs) / probs), best.log() - probs.log())

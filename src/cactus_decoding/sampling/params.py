@@ -9,7 +9,7 @@ import numpy as np
 
 from cactus_decoding.arguments.checks import check_floats
 from cactus_decoding.arguments.knobs import check_knobs
-from cactus_decoding.arguments.later import Tensor, functional, torch
+from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.sampling.selection import at_least, largest
 from cactus_decoding.sampling.settings import SamplingSettings
 from cactus_decoding.types import LogitsToProbs
@@ -28,6 +28,8 @@ class SamplingParams(SamplingSettings):
 
     Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
     which keeps no more of equally likely tokens than it needs.
+
+    Logits whose greatest is NaN or infinite give no probabilities: the row is NaN, at any temperature.
 
     Attributes:
         temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). So does, and
@@ -62,7 +64,9 @@ class SamplingParams(SamplingSettings):
             return self._row_by_row(logits)
         logits = logits.float() if logits.dtype.itemsize < 4 else logits
         if self.temperature == 0:
-            return functional.one_hot(logits.argmax(-1), vocabulary).to(logits.dtype)
+            token_ids, certain = _most_likely(logits)
+            others = (certain - 1).expand(logits.shape).clone(memory_format=torch.contiguous_format)
+            return others.scatter_(-1, token_ids, certain)
         logits = self._scale(logits)
         if 0 < self.top_k < vocabulary:
             floor = logits.topk(self.top_k, dim=-1).values[..., -1:]
@@ -77,7 +81,8 @@ class SamplingParams(SamplingSettings):
     def sparse_row(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids, ascending, and probabilities of the tokens that are left of one row; some may be 0.
 
-        They are those that a call gives. Nothing as long as the row is sorted.
+        They are those that a call gives. Nothing as long as the row is sorted. A row with NaN or infinity as its
+        greatest logit gives all tokens, each with NaN.
 
         Example:
             >>> ids, probs = SamplingParams(top_k=2).sparse_row(torch.tensor([1.0, 3.0, 1.0, 3.0]))
@@ -85,10 +90,13 @@ class SamplingParams(SamplingSettings):
             ([1, 3], [0.5, 0.5])
         """
         if self.temperature == 0:
-            wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
-            return logits.argmax(-1, keepdim=True), torch.ones(1, dtype=wide)
+            token_ids, certain = _most_likely(logits)
+            certain = certain.float() if certain.dtype.itemsize < 4 else certain
+            return (token_ids, certain) if math.isfinite(certain.item()) else _no_probabilities(logits)
         if 0 < self.top_k < logits.shape[-1]:
             ids, scaled = largest(logits, self.top_k, self._scale)
+            if not math.isfinite(scaled.amax().item()):
+                return _no_probabilities(logits)
             return ids, self._cut_listed(scaled.softmax(-1))
         probs = self._scale(logits).softmax(-1)
         if self.top_p == 1:
@@ -161,6 +169,26 @@ def is_greedy(to_probs: LogitsToProbs) -> bool:
     """Say whether a function takes the likeliest token and does nothing else, so that its rows need not be made."""
     plain: SamplingParams | None = getattr(to_probs, "plain", None)
     return plain is not None and plain.temperature == 0
+
+
+def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the place of the greatest logit, and 1, or NaN where that logit is NaN or infinite; ``[..., 1]`` each.
+
+    NaN counts as the greatest, so that no other logit need be looked at.
+
+    Example:
+        >>> [part.tolist() for part in _most_likely(torch.tensor([[1.0, 2.0], [math.nan, 2.0]]))]
+        [[[1], [0]], [[1.0], [nan]]]
+    """
+    token_ids = logits.argmax(-1, keepdim=True)
+    greatest = logits.gather(-1, token_ids)
+    return token_ids, greatest - greatest + 1
+
+
+def _no_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all tokens of one row, and NaN for each."""
+    wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
+    return torch.arange(len(logits)), torch.full(logits.shape, math.nan, dtype=wide)
 
 
 def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:

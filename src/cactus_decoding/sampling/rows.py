@@ -17,10 +17,10 @@ _BLOCK, _FEW_BLOCKS = 256, 16
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
     """Return the token that each uniform number picks from unnormalised weights, by inverting their running sum.
 
-    A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64.
+    A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64. Where no
+    weight is positive, or one is NaN, the size of the vocabulary is returned, which is no token.
 
-    Weights are not negative, at least one positive in each row, ``[..., vocabulary]``; uniforms are in [0, 1),
-    ``[...]``.
+    Weights are not negative, ``[..., vocabulary]``; uniforms are in [0, 1), ``[...]``.
 
     Example:
         >>> draw(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74)).item()
@@ -31,7 +31,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
     points = (uniforms.double().unsqueeze(-1) * total).contiguous()
     picked = torch.searchsorted(sums, points, right=True)
     last_positive = torch.searchsorted(sums, total)  # where rounding takes u * total up to the total itself
-    return torch.minimum(picked, last_positive).squeeze(-1)
+    return torch.where(total > 0, torch.minimum(picked, last_positive), picked).squeeze(-1)
 
 
 def draw_one(weights: Tensor, uniform: Tensor) -> int:
@@ -67,7 +67,7 @@ def draw_one(weights: Tensor, uniform: Tensor) -> int:
 
 
 def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
-    """Raise `ValueError` where `draw` found NaN instead of weights: it then returns a token that does not exist."""
+    """Raise `ValueError` where `draw` found NaN, or no weights: the token that it returns does not exist."""
     if token_id >= probs.shape[-1]:
         raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
 

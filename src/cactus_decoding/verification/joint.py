@@ -5,7 +5,16 @@ from __future__ import annotations
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.policy.position import Position
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
 
 
 def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -41,14 +50,17 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
             return None
         row = tree.row(node)
         return [], chance.token(row.probs, row)
-    shares, recovery, nothing = _shares(position, relaxed_row(position, judge(position)), weight)
+    h = relaxed_row(position, judge(position))
+    shares, recovery, nothing = _shares(position, h, weight)
     # each chance over what is still to come, which is added up from the end: no difference of close numbers
     for index, child in enumerate(position.nodes):
         ahead = sum(shares[index:]) + nothing
         fired = _fire(tree, judge, chance, child, ratio(shares[index], ahead))
         if fired is not None:
             return [child, *fired[0]], fired[1]
-    return ([], chance.token(recovery)) if _passes(chance, node, ratio(shares[-1], shares[-1] + nothing)) else None
+    # a node of weight 1 passes for certain, also where rounding leaves its children everything
+    passes = _passes(chance, node, 1.0 if weight == 1 else ratio(shares[-1], shares[-1] + nothing))
+    return ([], chance.token(recovery_weights(recovery, h))) if passes else None
 
 
 def _shares(position: Position, h: Tensor, weight: float) -> tuple[list[float], Tensor, float]:

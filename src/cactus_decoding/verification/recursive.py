@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
 
 
 def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -29,9 +38,8 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
             if chance.below(child, ratio(left[token].item(), draft[token].item())):
                 kept = child
                 break
-            rest = left_over(left, draft)
-            mass = rest.sum()
-            left = rest / mass if mass > 0 else left  # nothing but rounding rejects where nothing is left
+            rest = recovery_weights(left_over(left, draft), left)
+            left = rest / rest.sum()
         if kept is None:
             return Walk.along(tree, path, chance.token(left))
         path.append(kept)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from cactus_decoding.types import ROOT
-from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
 
 
 def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -42,8 +51,8 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
             return [child, *fired[0]], fired[1]
         rest = left_over(scaled, draft)
         mass = rest.sum().item()
-        if mass > 0:  # nothing but rounding rejects where nothing is left
-            left, weight = rest / mass, mass / (mass + (1 - weight))
-        elif weight < 1:
-            weight = 0.0
+        if weight < 1 or mass > 0:  # else nothing but rounding rejected
+            weight = mass / (mass + (1 - weight))
+        rest = recovery_weights(rest, left)
+        left = rest / rest.sum()
     return ([], chance.token(left)) if node == ROOT or chance.below(node, weight) else None

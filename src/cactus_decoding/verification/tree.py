@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -189,6 +190,27 @@ def left_over(weights: Tensor, law: Tensor) -> Tensor:
     return (weights - law).clamp(min=0)
 
 
+def recovery_weights(weights: Tensor, target: Tensor) -> Tensor:
+    """Return what a recovered token is drawn by, ``[..., vocabulary]``: the target where rounding leaves no weights.
+
+    Every way to verify takes its weights from here: without a positive one nothing can be drawn, and with one that is
+    infinite or NaN nothing is drawn in proportion.
+
+    Args:
+        weights: of the recovered token, ``[..., vocabulary]``; not negative.
+        target: the distribution that the weights are a part of, which excludes what it gives no probability.
+
+    Example:
+        >>> target = torch.tensor([0.0, 0.5, 0.5])
+        >>> recovery_weights(torch.tensor([0.0, 0.25, 0.0]), target).tolist()
+        [0.0, 0.25, 0.0]
+        >>> recovery_weights(torch.zeros(3), target).tolist()
+        [0.0, 0.5, 0.5]
+    """
+    total = weights.sum(-1, keepdim=True)
+    return torch.where((total > 0) & (total < math.inf), weights, target)
+
+
 def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tensor) -> Tensor:
     r"""Return recovery weights in proportion to :math:`(s q - p)_+`, in float64, or q where rounding leaves none.
 
@@ -206,4 +228,4 @@ def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tenso
         weights = (q * s).sub_(draft_probs).clamp_(min=0)
     else:  # dividing p by a large s instead of multiplying q keeps an infinite s meaningful
         weights = (torch.where(s > 1, 1.0, s) * q - draft_probs / s.clamp(min=1.0)).clamp_(min=0)
-    return torch.where(weights.sum(-1, keepdim=True) > 0, weights, q)
+    return recovery_weights(weights, q)

@@ -53,6 +53,39 @@ def test_a_wrong_logit_is_noticed() -> None:
     assert not torch.allclose(engine_s_sampler(row, point, drafted), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spelling", ["clamped:width=20", "ensemble:weight=1"])
+def test_a_sampler_is_never_left_without_weights(spelling: str, dtype: torch.dtype) -> None:
+    """It takes token 0 then, which the target excludes."""
+    generator, short = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        target, draft = torch.randn(2, 5, generator=generator, dtype=dtype).log_softmax(-1)
+        target[0] = -torch.inf
+        draft = torch.where(target > -torch.inf, draft, -torch.inf).softmax(-1)
+        relaxed = parse_rule(spelling).relaxed_target(target.double().softmax(-1), draft.double())
+        assert relaxed is not None
+        plain = relaxed.log().to(dtype).softmax(-1)
+        short += not (plain - draft).clamp(min=0).any()
+        for drafted in range(1, 5):
+            row = relax_rows(parse_rule(spelling), target[None], draft[None], torch.tensor([drafted])).logits[0]
+            h = row.softmax(-1)
+            torch.testing.assert_close(h.double(), relaxed, rtol=3e-5, atol=0)
+            sure = h[drafted] / draft[drafted] >= 1
+            assert sure or (h - draft).clamp(min=0).any()
+            law = draft if sure else engine_s_sampler(row, draft, drafted)
+            assert law[0] == 0
+    assert short > 5  # as often, rows as they are leave nothing
+
+
+def test_a_token_that_h_excludes_is_not_kept_where_nothing_is_left() -> None:
+    target = torch.tensor([[0.0, 0.25, 0.75, 0.0]])
+    draft = torch.tensor([[0.0, 0.25, 0.75, 1e-9]])
+    row = relax_rows(parse_rule("clamped:width=1"), target.log(), draft, torch.tensor([3])).logits[0].softmax(-1)
+    assert (row - draft[0]).clamp(min=0).nonzero().flatten().tolist() == [2]
+    assert row[3] == 0
+    torch.testing.assert_close(row, target[0], rtol=1e-5, atol=0)
+
+
 def test_certain_and_impossible_tokens_keep_their_logits() -> None:
     rule = parse_rule("cactus:delta=5")
     certain = torch.tensor([3.0, -torch.inf])

@@ -571,9 +571,10 @@ def test_early_exit_needs_a_model_that_can_exit():
 
 
 @pytest.mark.parametrize("broken", ["target", "draft"])
-def test_logits_that_are_no_numbers_are_an_error(broken):
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_logits_that_are_no_numbers_are_an_error(broken, do_sample):
     models = {"target": tiny_llama(0), "draft": tiny_llama(1)}
     with torch.no_grad():
         models[broken].lm_head.weight[3, 0] = torch.nan
     with pytest.raises(ValueError, match=f"the {broken}'s logits after 3 tokens give no probabilities"):
-        speculate(models["target"], assistant_model=models["draft"], do_sample=True, max_new_tokens=5)
+        speculate(models["target"], assistant_model=models["draft"], do_sample=do_sample, max_new_tokens=5)

@@ -18,6 +18,9 @@ from cactus_decoding.rules.base import Rule
 _MAX_LOG_ODDS = 40.0
 """Odds that float32 cannot tell from certainty; infinite logits would make a softmax NaN."""
 
+_NOTHING, _LIFT = 4, 16
+"""How many roundings may be left of h - p where a sampler might find nothing, and by how many h is then lifted."""
+
 
 def relaxed_probability(rule: Rule, target_prob: Tensor) -> Tensor:
     """Return h(n) in float64, at most 1, from q(n) alone, where all other tokens are one to the rule.
@@ -94,6 +97,10 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
 def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids: Tensor) -> RelaxedLogits:
     """Return log h for rules whose h does not depend on n; raise `ValueError` for others.
 
+    Where h is nowhere greater than p but for rounding, a sampler that rejects n has nothing to draw from, and takes
+    token 0. There n is lifted by a few roundings, so that it is kept, or, where h excludes n, the likeliest token is,
+    so that it is drawn.
+
     Example:
         >>> from cactus_decoding import Ensemble
         >>> draft_probs, drafted = torch.tensor([[0.75, 0.25]]), torch.tensor([0])
@@ -106,11 +113,25 @@ def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids
         raise ValueError(f"{rule!s} has no relaxed target: its h depends on the drafted token")
     token = token_ids.unsqueeze(1)
     return RelaxedLogits(
-        logits=h.log().to(target_logits.dtype),
+        logits=_with_something_left(h, draft_probs, token, target_logits.dtype),
         target_prob=target_probs.gather(1, token).squeeze(1),
         relaxed_prob=h.gather(1, token).squeeze(1),
         conditional=kl_of_rows(h, target_probs),
     )
+
+
+def _with_something_left(h: Tensor, draft_probs: Tensor, token: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return log h, with one token lifted where the sampler's own arithmetic might leave nothing of h - p."""
+    logits = h.log().to(dtype)
+    sampled = (logits.float() if dtype.itemsize < 4 else logits).softmax(-1)
+    left = (sampled - draft_probs.to(sampled.dtype)).clamp_(min=0).sum(-1, keepdim=True)
+    rounding = torch.finfo(sampled.dtype).eps
+    lifted = torch.where(h.gather(1, token) > 0, token, h.argmax(-1, keepdim=True))
+    before, log_h = h.gather(1, lifted), logits.gather(1, lifted)
+    after = (before * (1 + _LIFT * rounding * log_h.double().abs().clamp(min=1))).clamp(max=1)
+    log_odds = (after.log() - torch.log1p(-after)).clamp(max=_MAX_LOG_ODDS)
+    new = torch.where(before < 1, torch.log1p(-before) + log_odds, log_h).to(dtype)
+    return logits.scatter(1, lifted, torch.where(left <= _NOTHING * rounding, new, log_h))
 
 
 @dataclass(frozen=True, eq=False)
