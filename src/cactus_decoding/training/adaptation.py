@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,10 +70,9 @@ class _Record(NamedTuple):
 class DraftAdaptation:
     r"""Trains a pair's draft between responses, so that it follows what the pair is used for.
 
-    After a response the draft reads it once more, together with some earlier ones, and takes one step of AdamW on a
-    loss of its rows and the target's, which verification had computed. Every token of a response counts: whatever was
-    accepted, the target's row there is known. The rows are those at temperature 1, and only their likeliest tokens are
-    kept (`RowCache`).
+    After a response the draft reads it once more and takes one step of AdamW on a loss of its rows and the target's,
+    which verification had computed. Every token of a response counts: whatever was accepted, the target's row there is
+    known. The rows are those at temperature 1, and only their likeliest tokens are kept (`RowCache`).
 
     The draft changes between responses, never within one: each proposal is drawn from the row that it is judged by, so
     every statement about the distribution of a response holds whatever was learned before it, as long as its random
@@ -89,11 +86,8 @@ class DraftAdaptation:
         learning_rate: of AdamW.
         max_time_share: the share of the responses' time that steps and savings may take. A step is taken where less was
             used so far, so that what one step takes too long is made up for by the next responses.
-        replay: how many responses are remembered.
-        batch: how many of them a step sees at most, the latest included.
-        max_row_bytes: of a step's logits in float32, ``4 * texts * longest * vocabulary``; with what their gradient
-            needs, rows take some eight times as much. Earlier responses are left out of a step, and a text that alone
-            has more is cut.
+        max_row_bytes: of a step's logits in float32, ``4 * tokens * vocabulary``; with what their gradient needs, rows
+            take some eight times as much. A text that has more is cut.
 
     Attributes:
         steps: how many were taken, with those of earlier processes that adapted the folder, as in what follows.
@@ -125,20 +119,17 @@ class DraftAdaptation:
         loss: str = "lk",
         learning_rate: float = 1e-4,
         max_time_share: float = 0.1,
-        replay: int = 64,
-        batch: int = 8,
         max_row_bytes: int = 2**29,
     ) -> None:
         self._model = draft_model(pair)
         check_number("learning_rate", learning_rate, 0, 1, low_open=True)
         check_number("max_time_share", max_time_share, 0, 1)
-        check_integer("replay", replay, 1)
-        check_integer("batch", batch, 1)
         check_integer("max_row_bytes", max_row_bytes, 1)
         self.pair, self.folder = pair, None
-        self._loss, self._share, self._batch = parse_loss(loss), max_time_share, batch
+        self._loss, self._share = parse_loss(loss), max_time_share
         self._positions = max(max_row_bytes // (4 * vocabulary_size(self._model)), 2)
-        self._texts, self._random = deque[Text](maxlen=replay), random.Random(0)
+        if (window := pair.drafter.max_length) is not None:
+            self._positions = min(self._positions, window)
         self._record = _Record("")
         _, self.steps, self.seconds, self.response_seconds = self._record
         self._saved, self._changed = time.monotonic(), False
@@ -153,8 +144,8 @@ class DraftAdaptation:
         """Return the adaptation of the draft in a folder, which begins as a copy of ``draft`` where it is new or empty.
 
         The folder is a Hugging Face model in float32, with a record of the time that was spent on it beside the
-        weights; the optimizer's moments and remembered responses are lost. Used as a context manager, the adaptation
-        saves at the end. Of two processes at once, the one that saves last wins.
+        weights; the optimizer's moments are lost. Used as a context manager, the adaptation saves at the end. Of two
+        processes at once, the one that saves last wins.
 
         Target and draft are as in `load_pair`; for a folder that was begun before, ``draft`` is what it began as a copy
         of, or None.
@@ -215,44 +206,28 @@ class DraftAdaptation:
             self.learn(Text(sequence, ids, log_probs), response.metrics.seconds)
 
     def learn(self, text: Text, seconds: float) -> bool:
-        """Remember a response that took so long, and take a step if there is time; return whether there was."""
+        """Take a step on a response that took so long, if there is time for one; return whether there was."""
         self.response_seconds += seconds
-        window = self.pair.drafter.max_length
-        self._texts.append(text.cut(self._positions if window is None else min(self._positions, window)))
         if self.seconds >= self._share * self.response_seconds:
             return False
         began = time.perf_counter()
         try:
-            self._step(self._chosen())
+            self._step(text.cut(self._positions))
         finally:
             self.seconds += time.perf_counter() - began
         if time.monotonic() - self._saved >= _SAVE_SECONDS:
             self.save()
         return True
 
-    def _chosen(self) -> list[Text]:
-        """Return the latest text and others drawn from the earlier ones, as many as a step has room for."""
-        earlier = list(self._texts)[:-1]
-        chosen, longest = [self._texts[-1]], len(self._texts[-1].sequence.token_ids)
-        for each in self._random.sample(earlier, min(len(earlier), self._batch - 1)):
-            longest = max(longest, len(each.sequence.token_ids))
-            if (len(chosen) + 1) * longest > self._positions:
-                break
-            chosen.append(each)
-        return chosen
-
     @torch.enable_grad()
-    def _step(self, texts: list[Text]) -> None:
+    def _step(self, text: Text) -> None:
         """Take one step; a loss that is not finite changes nothing."""
         device = self._parameters[0].device
-        batch = {name: values.to(device) for name, values in collate([each.sequence for each in texts]).items()}
+        batch = {name: values.to(device) for name, values in collate([text.sequence]).items()}
         labels = batch.pop("labels")[:, 1:]
         logits = self._model(**batch, use_cache=False).logits[:, :-1]
-        top_ids, top_log_probs = (
-            torch.cat([getattr(each, name) for each in texts]).to(device) for name in ("top_ids", "top_log_probs")
-        )
-        size = self.pair.target.vocabulary_size
-        rows = coarse(top_ids, top_log_probs, size, logits, labels.clamp(min=0), labels != IGNORED)
+        top, size = (text.top_ids.to(device), text.top_log_probs.to(device)), self.pair.target.vocabulary_size
+        rows = coarse(*top, size, logits, labels.clamp(min=0), labels != IGNORED)
         loss = self._loss(rows).mean()
         gradients = torch.autograd.grad(loss, self._parameters)
         if not bool(loss.isfinite()) or not all(bool(each.isfinite().all()) for each in gradients):
