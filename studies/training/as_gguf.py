@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 from gguf.quants import quantize
 from safetensors.torch import load_file
-
-from cactus_decoding.training.vocabulary import write_like
 
 NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.down_proj": "ffn_down",
@@ -51,6 +51,24 @@ def write(folder: Path, source: Path, file: Path) -> None:
         kind = GGMLQuantizationType.Q8_0 if value.dim() == 2 else GGMLQuantizationType.F32
         tensors.append((name_of(name), quantize(value.float().numpy(), kind), kind))
     write_like(GGUFReader(source), file, {"qwen2.block_count": layers}, tensors)
+
+
+def write_like(reader: Any, path: Path, changed: Mapping[str, Any], tensors: Iterable[tuple[str, Any, Any]]) -> None:
+    """Write a GGUF file with the fields that a ``GGUFReader`` has read, but for some, and with tensors of its own.
+
+    A tensor is a name, what stands in the file, and its type there.
+    """
+    writer: Any = GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind = field.types[0], field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
+            writer.add_key_value(key, changed[key] if key in changed else field.contents(), *kind)
+    for name, data, type_of_data in tensors:
+        writer.add_tensor(name, data, raw_dtype=type_of_data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 if __name__ == "__main__":

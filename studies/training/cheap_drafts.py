@@ -1,6 +1,6 @@
 """What cheap drafts cost and bring on a real pair of GGUF files, beside the draft as it came and look-up.
 
-    python -m studies.training.cheap_drafts ANSWERS --target T.gguf --draft "0.5B=D.gguf" --draft "16,384 rows=E.gguf"
+    python -m studies.training.cheap_drafts ANSWERS --target T.gguf --draft "0.5B=D.gguf" --draft "2 layers=E.gguf"
         --task gsm8k:path=gsm8k_test.jsonl --task humaneval:path=HumanEval.jsonl
     python -m studies.training.run --only-render
 

@@ -29,7 +29,6 @@ COMMANDS = (
     "plan",
     "report",
     "train-draft",
-    "trim-draft",
     "learn-importance",
     "show",
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.command_line import process
 
-from cactus_decoding import cli, zoo
+from cactus_decoding import cli
 from cactus_decoding.cli import app, main
 
 HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
@@ -85,9 +85,6 @@ train-draft --target bundled --draft bundled:worded --output new --data none.jso
 train-draft --target bundled --draft bundled:worded --output new --data word_problems
 train-draft --target bundled --draft bundled:worded --output new --data word_problems:split=train --loss nonsense
 train-draft --target nobody/nothing --first-layers 2 --output new --data word_problems:split=train
-trim-draft {draft} --data none.jsonl --output new
-trim-draft {draft} --data . --output new
-trim-draft {draft} --data none.jsonl --output new.gguf
 play --no-browser --rule nonsense
 play --no-browser --draft nobody/nothing
 play --no-browser --port 0 --target nobody/nothing
@@ -107,7 +104,7 @@ serve some.gguf --audit-fraction 0.1
 
 
 def test_a_wrong_argument_does_not_wait_for_torch(tmp_path):
-    lines = WRONG.strip().format(draft=zoo.path("draft")).splitlines()
+    lines = WRONG.strip().splitlines()
     code = "import sys; from cactus_decoding.cli import main\nfor line in sys.argv[1:]:\n    code = main(line.split())"
     code += f"; print(code, sorted({HEAVY - {'numpy'}} & set(sys.modules)), '#', line, flush=True)"
     done = subprocess.run(

@@ -54,8 +54,6 @@ CASES = [
     ((*GENERATE, "--verification", "fly", "--trace", "new.jsonl"), "which under fly nobody knows"),
     (("serve", "some/model", "--shared-prompts"), "--shared-prompts is for --engine llama-cpp, but the engine is vllm"),
     (("serve", "big-q4_k_m.gguf", "--draft-sampling", "greedy"), "--draft-sampling is for --engine vllm, but"),
-    (("trim-draft", "./model2", "--data", "missing.txt", "--output", "new"), "missing.txt: No such file"),
-    (("trim-draft", "./model2", "--data", "./model", "--output", "new"), "'./model' is a folder that holds no draft"),
     ((*GENERATE, "--verification", "blok"), "did you mean 'block'?"),
     ((*GENERATE, "--num-speculative-tokens", "adaptiv"), "did you mean 'adaptive'?"),
     ((*GENERATE, "--num-speculative-tokens", "6.5"), "unknown draft length '6.5'"),

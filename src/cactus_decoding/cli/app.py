@@ -26,7 +26,6 @@ from cactus_decoding.cli import (
     reading,
     serve,
     train_draft,
-    trim_draft,
     tune,
 )
 from cactus_decoding.cli.generate import ASK
@@ -56,7 +55,6 @@ app.command("tune", epilog=tune.EXAMPLES, rich_help_panel=MEASURE)(tune.tune)
 app.command("plan", epilog=plan.EXAMPLES, rich_help_panel=MEASURE)(plan.plan)
 app.command("report", epilog=reading.REPORT_EXAMPLES, rich_help_panel=MEASURE)(reading.report)
 app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
-app.command("trim-draft", epilog=trim_draft.EXAMPLES, rich_help_panel=LEARN)(trim_draft.trim_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(
     learn_importance.learn_importance
 )

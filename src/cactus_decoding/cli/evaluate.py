@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,6 @@ from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.engines.engine import Engine
     from cactus_decoding.evaluation.run_config import RunConfig
 
 EXAMPLES = (
@@ -63,11 +61,6 @@ def evaluate(
     draft: Annotated[list[str] | None, option(
         "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' for the target's first "
         "layers; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
-    adapt: Annotated[Path | None, option(
-        "Learn from the answers: the draft in this folder proposes, and is trained a step after an answer where a "
-        "tenth of all answers' time allows, which their times leave out. A new folder begins as a copy of the draft. "
-        "The optimizer's moments and earlier answers are not kept between commands. One setting at a time.", "DIR",
-        MODELS, shown="none", file_okay=False)] = None,
     chat: options.ChatFlag = None,
     system: options.System = None,
     engine: Annotated[str | None, option(
@@ -133,8 +126,8 @@ def evaluate(
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
                  if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
     if rescore is not None:
-        if rule or draft or adapt is not None or settings.get("protect"):
-            raise ValueError("--rescore runs no model: leave out --rule, --draft, --adapt and --protect")
+        if rule or draft or settings.get("protect"):
+            raise ValueError("--rescore runs no model: leave out --rule, --draft and --protect")
         check_installed()
         return rescored_file(rescore, out, task, lm_eval, lm_eval_path, every_metric, allow_code_execution)
     engine = "transformers" if engine is None else engine
@@ -148,14 +141,11 @@ def evaluate(
     for length in lengths:  # raises before tasks are read
         how = proposing(length, settings["verification"]) | protecting(settings, None)
         Request.from_dict(settings | how | {"rule": relaxed})
-    drafts = unique(map(full_name, draft or ([] if adapt is not None else _bundled_draft(target))))
+    drafts = unique(map(full_name, draft or _bundled_draft(target)))
     asked_by = options.chat_of(chat, system, target)
     tasks = parse_tasks(task, lm_eval, lm_eval_path, problems, chat=asked_by is not None)
     check_may_run(tasks.values(), allow_code_execution)
     counts = {name: len(each.problems) for name, each in tasks.items()}
-    begins = drafts
-    if adapt is not None:  # the folder's draft is the one that proposes
-        drafts = [str(adapt)]
     configs = list(
         grid(
             target,
@@ -170,11 +160,7 @@ def evaluate(
             chat=asked_by,
         )
     )
-    if adapt is not None:
-        _check_adapts(engine, begins, len(configs))
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
-    if workers is not None and adapt is not None:
-        raise ValueError("--adapt learns from one answer for the next: leave out --workers")
     check_installed()
     options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
@@ -182,23 +168,14 @@ def evaluate(
         todo = pending(configs, file.results)
         if len(todo) < len(configs):
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
-        load: Callable[[str], Engine] = partial(
-            load_engine, engine, target, audited=audit, engine_arguments=engine_args
-        )
-        adaptation, done = None, count(1)
+        load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
+        done = count(1)
         try:
-            if adapt is not None and todo:
-                from cactus_decoding.evaluation.engines.engine import TransformersEngine
-                from cactus_decoding.training.adaptation import DraftAdaptation
-
-                adaptation = DraftAdaptation.load(adapt, target, *begins)
-                adapting = TransformersEngine(adaptation.pair, audited=audit, watch=adaptation.watch)
-                load = lambda draft: adapting  # noqa: E731
             with counting("Answering", sum(config.problems for config in todo)) as progress:
                 run(configs, tasks, load, file, provenance(arguments),
                     lambda remark: progress(next(done), remark), interleaved=interleaved,
                     token_ids=token_ids, workers=workers, threads=threads or 1,
-                    estimate=None if adapt is not None else partial(_say_longest, todo))  # fmt: skip
+                    estimate=partial(_say_longest, todo))  # fmt: skip
         except KeyboardInterrupt:
             left = len(pending(configs, file.results))
             problems_of = sum(config.problems for config in configs)
@@ -209,13 +186,7 @@ def evaluate(
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
-        finally:
-            if adaptation is not None:
-                adaptation.close()
-                console.print(adaptation.summary(), soft_wrap=True, markup=False)
         show_results(file.results, configs, every_metric)
-        if adapt is not None:
-            typer.echo("\ntimes leave out what learning took, a tenth at most")
 
 
 def _say_longest(todo: list[RunConfig], seconds: float) -> None:
@@ -223,17 +194,6 @@ def _say_longest(todo: list[RunConfig], seconds: float) -> None:
     if seconds >= SECONDS:
         answers = sum(config.problems for config in todo)
         notes.say(f"{answers} answers take {about(seconds)} if all get as long as they may (--max-new-tokens)")
-
-
-def _check_adapts(engine: str, drafts: list[str], settings: int) -> None:
-    """Raise `ValueError` where answers could not be learned from."""
-    if engine != "transformers":
-        raise ValueError(f"--adapt trains the draft of --engine transformers, but the engine is {engine!r}")
-    if settings != 1 or len(drafts) > 1:
-        raise ValueError(
-            "--adapt changes the draft from answer to answer, so that settings could not be compared: give one task, "
-            f"draft, rule, protection, length and seed, but there are {max(settings, len(drafts))} settings"
-        )
 
 
 def _integers(option: str, text: str) -> list[int]:

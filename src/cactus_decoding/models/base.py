@@ -13,8 +13,6 @@ from cactus_decoding.models.saved import SavedRoom, SavedText
 from cactus_decoding.types import Proposal
 from cactus_decoding.types.proposals import path_places, tree_inputs
 
-CONFIGURED = "draft_vocabulary"
-"""The name under which a draft's configuration lists the tokens that it proposes, in ascending order."""
 ForwardName = Literal["auto", "lean", "transformers"]
 """Which forward pass reads a model: see `CachedModel`."""
 Given = ParamSpec("Given")

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.models.base import CONFIGURED, BaseCachedModel, ForwardName
+from cactus_decoding.models.base import BaseCachedModel, ForwardName
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import is_cached
 from cactus_decoding.models.placement import fastest_dtype
@@ -95,7 +95,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
-    from cactus_decoding.models.partial_head import propose_from
+    from cactus_decoding.models.partial_head import CONFIGURED, propose_from
 
     faster = faster_dtype(name, device, local=local) if dtype == "auto" else None
     try:

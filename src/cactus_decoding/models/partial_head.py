@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from cactus_decoding.models.base import CONFIGURED
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+CONFIGURED = "draft_vocabulary"
+"""The name under which a draft's configuration lists the tokens that it proposes, in ascending order."""
 
 
 def widened(logits: Tensor, token_ids: Tensor, vocabulary: int) -> Tensor:

@@ -15,6 +15,7 @@ from cactus_decoding.training.acceptance.data import (
     TokenSequence,
     as_sequence,
     collate,
+    commonest,
     digest_of,
     in_chat,
     read_documents,
@@ -125,3 +126,9 @@ def test_a_batch_counts_what_is_learned():
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert int((batch["labels"] != -100).sum()) == sum(each.learned for each in sequences)
     assert batch["input_ids"].dtype == torch.long
+
+
+def test_the_commonest_tokens_are_counted():
+    assert commonest([5, 3, 5, 9, 9, 9, 7, 3], size=3) == [3, 5, 9]
+    assert commonest([5], size=1, always=[7, 8]) == [7, 8]
+    assert commonest([5, 5, 1], size=9) == [1, 5]

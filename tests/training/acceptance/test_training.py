@@ -17,13 +17,14 @@ from support.draft_training import save_tiny_models, settings, write_data
 from support.tiny_tokenizers import tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from cactus_decoding import Request, generate, load_pair
+from cactus_decoding import Request, generate, load_pair, stream
 from cactus_decoding.files.writing import part_of
 from cactus_decoding.training import TrainingSettings, train_draft
 from cactus_decoding.training.acceptance.data import digest_of, read_documents
 from cactus_decoding.training.acceptance.material import start
 from cactus_decoding.training.acceptance.saving import occupied
 from cactus_decoding.training.acceptance.trainer import AcceptanceTrainer
+from cactus_decoding.zoo.word_problems import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 TESTS = Path(__file__).resolve().parents[2]
@@ -346,3 +347,17 @@ def test_what_cannot_be_trained_is_refused(folder, tmp_path, others, message):
         train_draft(settings(folder, **others), tmp_path / "draft")
     assert not (tmp_path / "draft").exists()
     assert not part_of(tmp_path / "draft").exists(), "other settings may be tried at once"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["lk", "cross_entropy", "total_variation"])
+def test_a_draft_is_trained_for_the_commonest_tokens_of_its_text(tmp_path, loss):
+    settings = TrainingSettings(
+        "bundled", "word_problems:split=train", draft="bundled:worded", draft_vocabulary=60, loss=loss, problems=8,
+        max_new_tokens=8, steps=2, batch_size=2,
+    )  # fmt: skip
+    output = train_draft(settings, tmp_path / "draft")
+    listed = json.loads((output / "config.json").read_text())["draft_vocabulary"]
+    assert len(listed) == 60
+    outcome = next(iter(stream(load_pair("bundled", output), EXAMPLES[0].prompt, seed=0)))
+    assert set(outcome.proposal.token_ids) <= set(listed)

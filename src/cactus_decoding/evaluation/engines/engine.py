@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from cactus_decoding.generation.generate import Response, check_prompt, generate, stream
+from cactus_decoding.generation.generate import check_prompt, generate, stream
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.request import Request
@@ -154,14 +154,11 @@ class TransformersEngine(Engine):
     """One pair, one response at a time, each of which begins with the same in its caches.
 
     That is what all checked prompts with the same first tokens begin with: no answer depends on what was answered
-    before, and none is faster for it. ``watch`` sees every response's outcomes on their way, such as
-    `DraftAdaptation.watch`.
+    before, and none is faster for it.
     """
 
-    def __init__(
-        self, pair: Pair, *, audited: bool = True, watch: Callable[[Response], Iterator[Outcome]] = iter
-    ) -> None:
-        self._pair, self._audited, self._watch = pair, audited, watch
+    def __init__(self, pair: Pair, *, audited: bool = True) -> None:
+        self._pair, self._audited = pair, audited
         self._beginnings: dict[tuple[int, ...], list[int]] = {}
         self._held: list[int] = []  # what was read last by itself
         # the first passes of a process are slow
@@ -205,7 +202,7 @@ class TransformersEngine(Engine):
         self._begin(check_prompt(self._pair, prompt, request))
         audited = AuditedCosts() if self._audited and not request.lossy else None
         response = stream(self._pair, prompt, request)
-        for outcome in self._watch(response):
+        for outcome in response:
             if audited is not None:
                 audited.add(outcome)
         return Answer(

@@ -53,10 +53,9 @@ class Context:
         memory, self.size, self.batch_size, sequences, self.threads, self.undone = library.room(handle)
         if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
-        self.handle, self._memory, self._own_size, self._part = handle, memory, model.own_size, model.part
+        self.handle, self._memory, self._vocabulary_size = handle, memory, model.vocabulary_size
         self._sequences = np.arange(sequences, dtype=np.int32)
-        width = 0 if self._part is None else self._part.width
-        self._batch, self.last = library.Batch(self.batch_size, width), [0] * sequences
+        self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
 
     @classmethod
     def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, undone: int = 0) -> Context:
@@ -116,10 +115,7 @@ class Context:
         for sequence, token_ids, start, rows in portions:
             begin, count = count, count + len(token_ids)
             self.last[sequence] = len(token_ids)
-            if self._part is None:
-                batch.tokens[begin:count] = token_ids
-            else:
-                batch.embeddings[begin:count] = self._part.embed(token_ids)
+            batch.tokens[begin:count] = token_ids
             batch.positions[begin:count] = np.arange(start, start + count - begin)
             batch.wanted[begin : count - rows], batch.wanted[count - rows : count] = 0, 1
             batch.sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
@@ -128,9 +124,8 @@ class Context:
             raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} {wrong}")
         rows = sum(each.rows for each in portions)
         if not rows:
-            return torch.empty(0, self._own_size)
-        logits = torch.from_numpy(library.logits(self.handle, rows, self._own_size))
-        return logits if self._part is None else self._part.widen(logits)
+            return torch.empty(0, self._vocabulary_size)
+        return torch.from_numpy(library.logits(self.handle, rows, self._vocabulary_size))
 
 
 def _free(handle: int, model: GgufModel) -> None:

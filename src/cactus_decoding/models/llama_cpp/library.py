@@ -290,17 +290,15 @@ class Batch:
 
     Attributes:
         tokens, positions, wanted: of each token its number, its place, and whether logits behind it are.
-        embeddings: of each token, in the place of its number where they have a width.
         sequence_of: pointers to the number of its text.
     """
 
-    def __init__(self, size: int, width: int = 0) -> None:
+    def __init__(self, size: int) -> None:
         self.tokens, self.positions, self._one = (np.zeros(size, np.int32) for _ in range(3))
         self.wanted, self._one[:], self.sequence_of = np.zeros(size, np.int8), 1, np.zeros(size, np.uintp)
-        self.embeddings = np.zeros((size, width), np.float32)
         self._batch = library().llama_batch(
-            token=None if width else _pointer(self.tokens, ctypes.c_int32),
-            embd=_pointer(self.embeddings, ctypes.c_float) if width else None,
+            token=_pointer(self.tokens, ctypes.c_int32),
+            embd=None,
             pos=_pointer(self.positions, ctypes.c_int32),
             n_seq_id=_pointer(self._one, ctypes.c_int32),
             seq_id=_pointer(self.sequence_of, ctypes.POINTER(ctypes.c_int32)),

@@ -29,10 +29,10 @@ class GgufTokenizer:
     """
 
     def __init__(self, model: GgufModel) -> None:
-        if not model.own_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
+        if not model.vocabulary_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
             raise ValueError(f"cannot load a tokenizer for {model.name!r}: the file has no vocabulary")
         self._model, self._pieces = model, dict[int, bytes]()
-        known = library.words(model.vocab, model.own_size)
+        known = library.words(model.vocab, model.vocabulary_size)
         self.all_special_ids = known.special
         self._special, self._unused = frozenset(known.special), frozenset(known.unused)
         self.eos_token_id, self.bos_token_id = known.eos, known.bos
@@ -45,7 +45,7 @@ class GgufTokenizer:
 
     def __len__(self) -> int:
         """Return how many tokens there are, those included that only fill the logits up."""
-        return self._model.own_size
+        return self._model.vocabulary_size
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Encoding:
         """Return a text's tokens; names of special tokens in it become these."""
@@ -62,23 +62,11 @@ class GgufTokenizer:
 
     def get_vocab(self) -> dict[str, int]:
         """Return the number of each token, without those that only fill the logits up."""
-        part = self._model.part
-        numbers = range(len(self)) if part is None else part.token_ids.tolist()
-        return {
-            text.decode(errors="replace"): number
-            for i, (text, number) in enumerate(zip(self._texts, numbers, strict=True))
-            if i not in self._unused
-        }
+        return {text.decode(errors="replace"): i for i, text in enumerate(self._texts) if i not in self._unused}
 
     def has_all_tokens_of(self, other: GgufTokenizer) -> bool:
         """Say whether all tokens are the same, without naming them: False where that takes `get_vocab` to tell."""
-        partial = self.is_partial or other.is_partial
-        return not partial and self._unused == other._unused and self._texts == other._texts
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether other files have more of the same vocabulary."""
-        return self._model.part is not None
+        return self._unused == other._unused and self._texts == other._texts
 
     def convert_ids_to_tokens(self, token_id: int) -> str:
         """Return what the vocabulary calls a token."""

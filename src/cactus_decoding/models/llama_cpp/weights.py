@@ -8,7 +8,6 @@ from weakref import finalize
 
 from cactus_decoding.models.llama_cpp import library
 from cactus_decoding.models.llama_cpp.ahead import load_weights
-from cactus_decoding.models.llama_cpp.part import VocabularyPart
 
 
 class GgufModel:
@@ -23,23 +22,17 @@ class GgufModel:
         handle: llama.cpp's pointer to the model.
         vocab: likewise to the vocabulary.
         name: the file's path.
-        own_size: how many tokens the file has.
-        part: which these are, where they are a part of the vocabulary.
-        vocabulary_size: the width of the logits.
+        vocabulary_size: how many tokens the file has, which is the width of the logits.
         trained_length: tokens of the longest texts that the model was trained on.
         recurrent: whether it keeps a state that changes with each token.
 
     Raises:
-        ValueError: for a model without a cache that can be rolled back, and for a target that lacks tokens.
+        ValueError: for a model without a cache that can be rolled back.
     """
 
     def __init__(self, role: str, path: str | Path, handle: int) -> None:
         self.handle, self.name = handle, str(path)
-        self.vocab, self.own_size, self.trained_length, self.recurrent = library.describe(handle)
-        self.part = VocabularyPart.beside(Path(path), self.own_size)
-        if self.part is not None and role == "target":
-            raise ValueError(f"{str(path)!r} proposes from a part of its vocabulary: it can be a draft, but no target")
-        self.vocabulary_size = self.own_size if self.part is None else self.part.vocabulary_size
+        self.vocab, self.vocabulary_size, self.trained_length, self.recurrent = library.describe(handle)
         if obstacle := library.obstacle(handle):
             raise ValueError(
                 f"cannot load the {role} {str(path)!r}: {self.metadata('general.architecture')} {obstacle}"
@@ -73,7 +66,7 @@ class GgufModel:
     @cached_property
     def stop_token_ids(self) -> list[int]:
         """Every token that ends a generation, by what the vocabulary says."""
-        return library.end_tokens(self.vocab, self.own_size)
+        return library.end_tokens(self.vocab, self.vocabulary_size)
 
     def metadata(self, key: str) -> str:
         """Return what the file says of itself under a key; nothing where it does not."""

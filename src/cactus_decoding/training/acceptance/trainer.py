@@ -147,7 +147,6 @@ class AcceptanceTrainer(Trainer):
         return Rows(rows.detach(), rows, chosen(rows, token_ids).where(kept, -math.inf), mask)
 
     def _rows(self, model: torch.nn.Module, inputs: dict[str, Any], target: tuple[Tensor, ...]) -> Rows:
-        """Return a draft's and the target's rows of a batch."""
         labels = inputs["labels"][:, 1:]
         given = self._logits(model, inputs), labels.clamp(min=0), labels != IGNORED
         first, *more = target
