@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cactus_decoding.drafting.lengths import TREE, as_draft_length, is_tree
+from cactus_decoding.drafting.lengths import as_draft_length, as_tree
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.evaluation.reporting.report import number
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.types import DraftLength
 from studies.pages import StudyPage, picture_folder
 from studies.relaxing.page import lines, tokens_ratio
 from studies.rules.page import compared
@@ -39,6 +40,15 @@ class Yield(NamedTuple):
     def speed(self, draft_cost: Any, token_cost: Any) -> Any:
         """Return tokens per pass of the target over one token, whose time both costs are told in."""
         return self.tokens / (1 + token_cost * self.nodes + draft_cost * self.passes)
+
+
+TREE = "tree:"
+"""How a shape of this study begins if it is a tree's."""
+
+
+def shape_of(name: str) -> DraftLength:
+    """Return what a shape's name in the result files stands for."""
+    return as_tree(name.removeprefix(TREE)) if name.startswith(TREE) else as_draft_length(name)
 
 
 def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
@@ -86,7 +96,7 @@ def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSu
 
 
 def _plain(shape: str) -> int | str:
-    return int(shape) if shape.isdecimal() else f"{TREE}:{as_draft_length(shape)}" if is_tree(shape) else shape
+    return int(shape) if shape.isdecimal() else f"{TREE}{shape_of(shape)}" if shape.startswith(TREE) else shape
 
 
 def _kind(summary: RunSummary) -> str:
@@ -112,11 +122,11 @@ def _told(told: Sequence[Mapping[str, Any]]) -> str:
     for shape, each in yields.items():
         if shape in fixed:
             continue
-        length = as_draft_length(shape)
+        length: Any = shape_of(shape)
         costs = length.draft_cost, length.token_cost
         speeds = {name: one.speed(*costs) for name, one in fixed.items()}
-        chain = max((name for name in speeds if not is_tree(name)), key=speeds.__getitem__)
-        tree = max((name for name in speeds if is_tree(name)), key=speeds.__getitem__)
+        chain = max((name for name in speeds if not name.startswith(TREE)), key=speeds.__getitem__)
+        tree = max((name for name in speeds if name.startswith(TREE)), key=speeds.__getitem__)
         own = each.speed(*costs)
         rows.append([
             *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{tree}`",
@@ -145,7 +155,7 @@ def _picture(told: Sequence[Mapping[str, Any]], passes: Mapping[str, Mapping[str
     token_cost = (of_16 - 1) / 15
 
     def best(trees: bool) -> Any:
-        speeds = [each.speed(draft_cost, token_cost) for shape, each in fixed.items() if is_tree(shape) == trees]
+        speeds = [each.speed(draft_cost, token_cost) for shape, each in fixed.items() if shape.startswith(TREE) == trees]
         return np.max(speeds, axis=0)
 
     gain = 100 * (best(True) / best(False) - 1)

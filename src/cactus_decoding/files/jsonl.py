@@ -127,8 +127,8 @@ def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = Fals
     return text
 
 
-def number_of(value: float | str | None, absent: float = math.nan) -> float:
-    """Return the number that JSON holds, and ``absent`` for null: what is not known, or in older files infinite.
+def number_of(value: float | str | None) -> float:
+    """Return the number that JSON holds, with `INFINITIES` as texts; NaN for null, what is not known.
 
     Raises `ValueError` for what is no number.
 
@@ -137,7 +137,7 @@ def number_of(value: float | str | None, absent: float = math.nan) -> float:
         (-inf, 2.0, nan)
     """
     if value is None:
-        return absent
+        return math.nan
     if isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
     if not isinstance(value, (int, float)):

@@ -115,7 +115,7 @@ class PassTimes:
         """Return the times of a file; raise `ValueError` for one that holds none."""
         try:
             target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            pair = float(values.get("pair", 0.0))  # which older files lack
+            pair = float(values.get("pair", 0.0))
             return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{source} holds no times of passes: {error}") from None

@@ -304,7 +304,7 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
         return False
-    if not isinstance(point.get("protect", ""), str):  # files of version 0.1, and what protects nothing, lack it
+    if not isinstance(point.get("protect", ""), str):  # what protects nothing lacks it
         return False
     try:
         numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +30,8 @@ _BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
 class RunResult:
     """A finished run.
 
-    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, ``text`` in files of
-    version 0.1, and ``token_ids`` where nobody asked for them.
+    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, and ``text`` and
+    ``token_ids`` where they were not kept.
     """
 
     config: RunConfig
@@ -56,8 +55,8 @@ class RunResult:
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
         text = ("id", "group", "finish_reason", "text", "turns", "token_ids")
-        return {  # the infinite costs of older files are null
-            name: np.array([number_of(value, math.inf if name in AUDITED else math.nan) for value in values])
+        return {
+            name: np.array([number_of(value) for value in values])
             for name, values in self.answers.items()
             if name not in text
         }
@@ -169,7 +168,7 @@ class Journal:
     def entries(self, of: str) -> list[AnswerEntry]:
         """Return the answers of an unfinished run, in the order of its problems."""
         return [
-            entry | {name: number_of(entry[name], math.inf) for name in AUDITED if name in entry}
+            entry | {name: number_of(entry[name]) for name in AUDITED if name in entry}
             for entry in self._entries.get(of, [])
         ]
 
