@@ -55,7 +55,7 @@ generate hi --draft early_exit:layers=0
 generate hi --raw --chat
 generate hi --target nobody/nothing
 generate hi --adapt folder --trace trace.jsonl
-generate hi --trace /dev/full
+generate hi --trace missing/trace
 eval --out r.jsonl --rule nonsense
 eval --out r.jsonl --task nonsense
 eval --out r.jsonl --engine nonsense

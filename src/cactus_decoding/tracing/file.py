@@ -14,7 +14,6 @@ import numpy as np
 
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.files.jsonl import INFINITIES, number_of, objects_in, whole_lines
-from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
@@ -263,8 +262,7 @@ def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
     path = Path(path).expanduser()
     if not path.exists() and part_of(path).exists():
         raise ValueError(f"{path} is missing, but an interrupted response left {part_of(path)}: give that one")
-    data = read_bytes(path)
-    lines = objects_in(whole_lines(data), path)
+    lines = objects_in(whole_lines(path.read_bytes()), path)
     header, steps, end = None, list[TracedStep](), None
     for _, where, value in lines:
         kind = value.pop("kind", None)

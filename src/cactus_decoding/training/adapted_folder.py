@@ -21,8 +21,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import read_json
 from cactus_decoding.files.writing import as_json, check_folder, lock, part_of, write_atomically
 from cactus_decoding.training.acceptance.data import TokenSequence
 from cactus_decoding.training.acceptance.saving import naming
@@ -117,7 +116,7 @@ class Record:
     def read(cls, file: Path) -> Record:
         """Return what a file says; raise `ValueError` where that is no record."""
         try:
-            return cls(**parse_json(read_bytes(file), file))
+            return cls(**read_json(file))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(file)!r} is no record of an adaptation: {error}") from None
 

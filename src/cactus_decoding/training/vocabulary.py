@@ -12,8 +12,7 @@ from typing import Any
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import read_json
 from cactus_decoding.files.writing import as_json, check_folder, part_of, replacing
 from cactus_decoding.models.base import CONFIGURED
 from cactus_decoding.models.llama_cpp.part import BESIDE
@@ -49,7 +48,7 @@ def trim_draft(draft: str, data: str, size: int, output: Path) -> int:
     check_folder(output.parent)
     configured = Path(data) / "config.json"
     if configured.is_file():
-        kept = parse_json(read_bytes(configured), configured).get(CONFIGURED)
+        kept = read_json(configured).get(CONFIGURED)
         if not kept:
             raise ValueError(f"{data!r} is a draft that proposes from its whole vocabulary: give one that was trimmed")
     check_model_name("draft", draft)
@@ -70,7 +69,7 @@ def trim_draft(draft: str, data: str, size: int, output: Path) -> int:
     part = part_of(output)
     shutil.copytree(draft, part)
     config = part / "config.json"
-    config.write_text(as_json(parse_json(read_bytes(config), config) | {CONFIGURED: kept}) + "\n", encoding="utf-8")
+    config.write_text(as_json(read_json(config) | {CONFIGURED: kept}) + "\n", encoding="utf-8")
     os.rename(part, output)
     return len(kept)
 
