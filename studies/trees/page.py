@@ -51,6 +51,11 @@ def shape_of(name: str) -> DraftLength:
     return as_tree(name.removeprefix(TREE)) if name.startswith(TREE) else as_draft_length(name)
 
 
+def spelled(name: str) -> str:
+    """Return a shape as it is asked for: a length's number, or ``tree=`` and the tree's spelling."""
+    return name.replace(TREE, "tree=")
+
+
 def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
     """Replace the tables of the page and write the picture; raises `OSError` where a result file is missing."""
     pages = StudyPage(page)
@@ -81,7 +86,7 @@ def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSu
             score, time, *_ = compared(summary.group, chain.group)
             rows.append([
                 kind,
-                f"{', '.join(names)}: `{shape}`",
+                f"{', '.join(names)}: `{spelled(shape)}`",
                 number(summary.metrics["score"], 3) + ("" if itself else f"; {number(score, 3)}"),
                 number(summary.metrics["acceptance_length"], 2),
                 "–" if itself else number(tokens_ratio(summary.group, chain.group), 3),
@@ -129,7 +134,7 @@ def _told(told: Sequence[Mapping[str, Any]]) -> str:
         tree = max((name for name in speeds if name.startswith(TREE)), key=speeds.__getitem__)
         own = each.speed(*costs)
         rows.append([
-            *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{tree}`",
+            *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{spelled(tree)}`",
             f"{speeds[tree]:.3f}", f"{own:.3f}", f"{each.nodes:.1f}", f"{each.passes:.1f}",
             f"{own / speeds[chain]:.3f}",
         ])  # fmt: skip
@@ -155,7 +160,9 @@ def _picture(told: Sequence[Mapping[str, Any]], passes: Mapping[str, Mapping[str
     token_cost = (of_16 - 1) / 15
 
     def best(trees: bool) -> Any:
-        speeds = [each.speed(draft_cost, token_cost) for shape, each in fixed.items() if shape.startswith(TREE) == trees]
+        speeds = [
+            each.speed(draft_cost, token_cost) for shape, each in fixed.items() if shape.startswith(TREE) == trees
+        ]
         return np.max(speeds, axis=0)
 
     gain = 100 * (best(True) / best(False) - 1)

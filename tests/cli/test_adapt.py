@@ -45,7 +45,7 @@ def test_generate_says_what_was_learned_and_promises_no_text_of_a_draft_that_cha
 def test_a_second_process_is_told_in_a_line(run, tmp_path):
     DraftAdaptation.load(tmp_path / "mine").close()
     held = AdaptedFolder(tmp_path / "mine")
-    for command in (("generate", QUESTION), (*EVAL, "--out", str(tmp_path / "results.jsonl"))):
+    for command in (("generate", QUESTION), (*EVAL, "--output", str(tmp_path / "results.jsonl"))):
         code, _, err = run(*command, "--adapt", str(tmp_path / "mine"))
         assert (code, err.count("Traceback")) == (2, 0)
         assert f"another process is writing '{tmp_path / 'mine'}'" in err
@@ -55,7 +55,7 @@ def test_a_second_process_is_told_in_a_line(run, tmp_path):
 @pytest.mark.slow
 def test_eval_names_the_adapting_draft_and_says_what_it_took(run, tmp_path):
     folder, out = tmp_path / "mine", tmp_path / "results.jsonl"
-    code, said, err = run(*EVAL, "--adapt", str(folder), "--out", str(out))
+    code, said, err = run(*EVAL, "--adapt", str(folder), "--output", str(out))
     assert code == 0, err
     assert "adapted by" in err
     assert said.splitlines()[-1] == "times leave out what learning took, a tenth at most"
@@ -80,7 +80,7 @@ def test_mistakes_are_said_in_a_line(run, tmp_path, monkeypatch, arguments, said
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    code, _, err = run(*EVAL, "--out", "results.jsonl", *arguments)
+    code, _, err = run(*EVAL, "--output", "results.jsonl", *arguments)
     assert (code, err.count("Traceback")) == (2, 0)
     assert said in err
     assert {each.name for each in tmp_path.iterdir()} <= {"full", "results.jsonl"}

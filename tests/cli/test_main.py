@@ -56,11 +56,11 @@ generate hi --raw --chat
 generate hi --target nobody/nothing
 generate hi --adapt folder --trace trace.jsonl
 generate hi --trace missing/trace
-eval --out r.jsonl --rule nonsense
-eval --out r.jsonl --task nonsense
-eval --out r.jsonl --engine nonsense
-eval --out r.jsonl --verification fly
-eval --out r.jsonl --target nobody/nothing --draft ngram
+eval --output r.jsonl --rule nonsense
+eval --output r.jsonl --task nonsense
+eval --output r.jsonl --engine nonsense
+eval --output r.jsonl --verification fly
+eval --output r.jsonl --target nobody/nothing --draft ngram
 frontier --output f.json --rule nonsense
 frontier --output f.json --family nonsense
 frontier --output f.json --target nobody/nothing --draft ngram

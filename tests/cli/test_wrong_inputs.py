@@ -20,7 +20,7 @@ from cactus_decoding.policy.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
 FRONTIER = ("frontier", "--output", "new.json")
-EVAL = ("eval", "--out", "new.jsonl")
+EVAL = ("eval", "--output", "new.jsonl")
 CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl")
 PAPER = "paper:gpu=h100,target=8e9"
 REPORT = ("report", "results.jsonl", "--output", "new.html")
@@ -102,11 +102,11 @@ CASES = [
     ((*GENERATE, "--trace", "circle"), "Too many levels of symbolic links"),
     ((*GENERATE, "--trace", "x" * 300), "File name too long"),
     ((*GENERATE, "--trace", "-"), "it would be a file of that name"),
-    (("eval", "--out", "-"), "it would be a file of that name"),
-    (("eval", "--out", "nowhere"), "its folder is missing"),
-    (("eval", "--out", "model"), "is a directory"),
-    (("eval", "--out", "data.jsonl", "--task", "jsonl:path=data.jsonl,extract=none"), "is an input"),
-    (("eval", "--out", "garbage"), "garbage, line 1: this is not JSON"),
+    (("eval", "--output", "-"), "it would be a file of that name"),
+    (("eval", "--output", "nowhere"), "its folder is missing"),
+    (("eval", "--output", "model"), "is a directory"),
+    (("eval", "--output", "data.jsonl", "--task", "jsonl:path=data.jsonl,extract=none"), "is an input"),
+    (("eval", "--output", "garbage"), "garbage, line 1: this is not JSON"),
     (("frontier", "--output", "data.jsonl", "--task", "jsonl:path=data.jsonl"), "is an input"),
     ((*FRONTIER, "--picture", "new.json"), "outputs must be different files"),
     ((*FRONTIER, "--rows", "model"), "is a directory"),

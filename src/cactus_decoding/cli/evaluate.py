@@ -42,7 +42,7 @@ def evaluate(
     *,
     out: Annotated[Path, option(
         "Result file, JSON Lines. Runs that it holds already are not done again.", "FILE", OUTPUT,
-        flag="--output --out")],
+        flag="--output")],
     task: Annotated[list[str] | None, option(
         "word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
         "jsonl:path=FILE,extract=NAME; may be given several times.", "TASK", WHAT, shown="word_problems")] = None,

@@ -154,7 +154,7 @@ def serve(
 
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
-    """Return a number, ``auto``, or None where llama.cpp's server is to choose; raise `ValueError` for anything else."""
+    """Return a number, ``auto``, or None where llama.cpp's server is to choose; `ValueError` for anything else."""
     from cactus_decoding.arguments.values import check_integer, shown
     from cactus_decoding.generation.settings import AUTO
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED
 """What may have become of a node of a tree."""
 
 _KINDS_OF_NUMBERS = {"float32": "<f4", "float64": "<f8", "int32": "<i4"}
+
 
 def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
     """Return a position as JSON knows it, the way `CactusAnswer` in a page and a trace file take it.
@@ -99,7 +100,7 @@ def build(record: type[Record], value: object, where: str, **ready: Any) -> Reco
 
 
 @cache
-def _types_of(record: type) -> dict[str, tuple[type, ...]]:
+def _types_of(record: Hashable) -> dict[str, tuple[type, ...]]:
     """Return the types that each field of a dataclass may have."""
     return {
         name: tuple(get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
