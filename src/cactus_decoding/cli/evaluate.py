@@ -130,7 +130,8 @@ def evaluate(
     from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
-                 if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
+                 if isinstance(value, (str, int, float, list, Path, type(None))) and name != "lengths"}  # fmt: skip
+    arguments |= settings
     if rescore is not None:
         if rule or draft or adapt is not None or settings.get("protect"):
             raise ValueError("--rescore runs no model: leave out --rule, --draft, --adapt and --protect")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -86,7 +86,7 @@ def as_object(record: Any) -> dict[str, Any]:
 
 def build(record: type[Record], value: object, where: str, **ready: Any) -> Record:
     """Return a dataclass from an object of a file; ``ready`` are fields that have their value already."""
-    given, known = _object(value, where), _types_of(record)
+    given, known = _object(value, where), _types_of(record)  # type: ignore[arg-type]
     unknown = set(given) - set(known)
     if unknown:
         raise ValueError(f"{where}: {', '.join(map(repr, sorted(unknown)))} is no field of a {record.__name__}")
@@ -100,7 +100,7 @@ def build(record: type[Record], value: object, where: str, **ready: Any) -> Reco
 
 
 @cache
-def _types_of(record: Hashable) -> dict[str, tuple[type, ...]]:
+def _types_of(record: type[Any]) -> dict[str, tuple[type, ...]]:
     """Return the types that each field of a dataclass may have."""
     return {
         name: tuple(get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
