@@ -186,8 +186,8 @@ class Request:
         """Return the request with other proposals: a number, a draft length or a tree's shape, or a spelling of these.
 
         Example:
-            >>> Request().proposing("confidence").num_speculative_tokens
-            ConfidenceStop(max_draft_tokens=10, threshold=0.4)
+            >>> str(Request().proposing("confidence:threshold=0.3").num_speculative_tokens)
+            'confidence:threshold=0.3'
         """
         made = as_draft_length(length)
         tree = made if isinstance(made, TreeShape) else None
