@@ -13,7 +13,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -55,7 +54,6 @@ def random_requests(count: int, seed: int, new_tokens: int) -> list[dict]:
     prompts = [next(stream).prompt for _ in range(64)]
     importance = next(Path(word_problems.__file__).parent.glob("*importance*"))
     requests = []
-    warnings.simplefilter("ignore", FutureWarning)  # of a tree's spelling
     while len(requests) < count:
         settings = {
             **draw.choice(SAMPLINGS),
@@ -74,7 +72,7 @@ def random_requests(count: int, seed: int, new_tokens: int) -> list[dict]:
             }
         else:
             ways = ["token"] * 3 + ["joint", "recursive", "traversal"]
-            settings |= {"num_speculative_tokens": f"tree:{draw.choice(TREES)}", "verification": draw.choice(ways)}
+            settings |= {"tree": draw.choice(TREES), "verification": draw.choice(ways)}
         settings |= {"seed": len(requests), "max_new_tokens": new_tokens}
         try:
             Request.from_dict(settings)
@@ -97,7 +95,6 @@ def answer(requests: Path) -> None:
     from cactus_decoding import generate, load_pair
 
     pair = load_pair()
-    warnings.simplefilter("ignore", FutureWarning)
     for line in requests.read_text().splitlines():
         asked = json.loads(line)
         try:

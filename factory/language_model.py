@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from cactus_decoding.files.writing import file_behind, replacing
+from cactus_decoding.files.writing import replacing
 from factory.batches import ProblemSource, batch, training_problems
 
 _MICRO_BATCH = 48
@@ -167,7 +167,6 @@ def _save(
 def _restore(path: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan) -> int:
     if not path.exists():
         return 0
-    file_behind(path)  # raises for what is no regular file
     try:
         state = torch.load(path, weights_only=True)
         model.load_state_dict(state["model"])

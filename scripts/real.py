@@ -68,7 +68,7 @@ def checks(files: list[Path], work: Path) -> Iterator[Check]:
 
     def answers(name: str, target: Path | str, draft: Path | str, *more: str, python: str = sys.executable) -> Check:
         out = str(work / f"{name}.jsonl".replace(" ", "-"))
-        given = ("--target", str(target), "--draft", str(draft), *rules, *asked, "--problems", "2", "--out", out)
+        given = ("--target", str(target), "--draft", str(draft), *rules, *asked, "--problems", "2", "--output", out)
         return Check(name, ("eval", *given, *more), python)
 
     smallest = min(files, key=lambda path: path.stat().st_size)

@@ -199,7 +199,7 @@ def _audited(rules: list[str], result: dict[str, Any], sampling: str) -> str:
     lines = ["| rule | acceptance | KL, nats | TV | most times as likely |", "|---|---:|---:|---:|---:|"]
     for rule in rules:
         found = result["audit"][rule][sampling]
-        kl, ratio = (number_of(found[key], math.inf) for key in ("kl", "max_log_ratio"))
+        kl, ratio = (number_of(found[key]) for key in ("kl", "max_log_ratio"))
         cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
         cells.append(_number(math.exp(ratio), "{:,.1f}"))
         lines.append(f"| `{rule}` | {' | '.join(cells)} |")

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from cactus_decoding.evaluation.runs import results
 from cactus_decoding.evaluation.runs.results import ResultFile, RunResult
-from cactus_decoding.files.writing import replacing
+from cactus_decoding.files.writing import write_atomically
 
 
 def packed(path: Path) -> Path:
@@ -21,8 +21,7 @@ def packed(path: Path) -> Path:
 
 def write_packed(path: Path, text: str) -> None:
     """Replace a compressed file; the same text makes the same bytes."""
-    with replacing(packed(path)) as part:
-        part.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write_atomically(packed(path), gzip.compress(text.encode(), mtime=0))
 
 
 def read_packed(path: Path) -> str:

@@ -60,7 +60,7 @@ def in_vllm(folder: str, task: str, work: Path) -> list[dict[str, Any]]:
     for rule in RULES:
         given += ["--rule", rule]
     given += ["--problems", str(PROBLEMS), "--max-new-tokens", str(TOKENS), "--num-speculative-tokens", "3"]
-    subprocess.run([str(VLLM), "-c", CACTUS, *given, "--out", str(out)], check=True)
+    subprocess.run([str(VLLM), "-c", CACTUS, *given, "--output", str(out)], check=True)
     return [
         {"rule": str(each.config.request.rule), "answers": len(each.group.ids)}
         | {name: plain(each.known(name).value) for name in ("tokens_per_answer", "acceptance_length")}

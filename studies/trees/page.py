@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cactus_decoding.drafting.lengths import TREE, as_draft_length, is_tree
+from cactus_decoding.drafting.lengths import as_draft_length, as_tree
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.evaluation.reporting.report import number
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.types import DraftLength
 from studies.pages import StudyPage, picture_folder
 from studies.relaxing.page import lines, tokens_ratio
 from studies.rules.page import compared
@@ -39,6 +40,20 @@ class Yield(NamedTuple):
     def speed(self, draft_cost: Any, token_cost: Any) -> Any:
         """Return tokens per pass of the target over one token, whose time both costs are told in."""
         return self.tokens / (1 + token_cost * self.nodes + draft_cost * self.passes)
+
+
+TREE = "tree:"
+"""How a shape of this study begins if it is a tree's."""
+
+
+def shape_of(name: str) -> DraftLength:
+    """Return what a shape's name in the result files stands for."""
+    return as_tree(name.removeprefix(TREE)) if name.startswith(TREE) else as_draft_length(name)
+
+
+def spelled(name: str) -> str:
+    """Return a shape as it is asked for: a length's number, or ``tree=`` and the tree's spelling."""
+    return name.replace(TREE, "tree=")
 
 
 def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
@@ -71,7 +86,7 @@ def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSu
             score, time, *_ = compared(summary.group, chain.group)
             rows.append([
                 kind,
-                f"{', '.join(names)}: `{shape}`",
+                f"{', '.join(names)}: `{spelled(shape)}`",
                 number(summary.metrics["score"], 3) + ("" if itself else f"; {number(score, 3)}"),
                 number(summary.metrics["acceptance_length"], 2),
                 "–" if itself else number(tokens_ratio(summary.group, chain.group), 3),
@@ -86,7 +101,7 @@ def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSu
 
 
 def _plain(shape: str) -> int | str:
-    return int(shape) if shape.isdecimal() else f"{TREE}:{as_draft_length(shape)}" if is_tree(shape) else shape
+    return int(shape) if shape.isdecimal() else f"{TREE}{shape_of(shape)}" if shape.startswith(TREE) else shape
 
 
 def _kind(summary: RunSummary) -> str:
@@ -112,14 +127,14 @@ def _told(told: Sequence[Mapping[str, Any]]) -> str:
     for shape, each in yields.items():
         if shape in fixed:
             continue
-        length = as_draft_length(shape)
+        length: Any = shape_of(shape)
         costs = length.draft_cost, length.token_cost
         speeds = {name: one.speed(*costs) for name, one in fixed.items()}
-        chain = max((name for name in speeds if not is_tree(name)), key=speeds.__getitem__)
-        tree = max((name for name in speeds if is_tree(name)), key=speeds.__getitem__)
+        chain = max((name for name in speeds if not name.startswith(TREE)), key=speeds.__getitem__)
+        tree = max((name for name in speeds if name.startswith(TREE)), key=speeds.__getitem__)
         own = each.speed(*costs)
         rows.append([
-            *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{tree}`",
+            *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{spelled(tree)}`",
             f"{speeds[tree]:.3f}", f"{own:.3f}", f"{each.nodes:.1f}", f"{each.passes:.1f}",
             f"{own / speeds[chain]:.3f}",
         ])  # fmt: skip
@@ -145,7 +160,9 @@ def _picture(told: Sequence[Mapping[str, Any]], passes: Mapping[str, Mapping[str
     token_cost = (of_16 - 1) / 15
 
     def best(trees: bool) -> Any:
-        speeds = [each.speed(draft_cost, token_cost) for shape, each in fixed.items() if is_tree(shape) == trees]
+        speeds = [
+            each.speed(draft_cost, token_cost) for shape, each in fixed.items() if shape.startswith(TREE) == trees
+        ]
         return np.max(speeds, axis=0)
 
     gain = 100 * (best(True) / best(False) - 1)

@@ -25,7 +25,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
@@ -35,7 +34,7 @@ from cactus_decoding.types.proposals import tree_inputs
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, answer, seconds, tokens_per_step
 from studies.tables import answers_parser
-from studies.trees.page import render
+from studies.trees.page import render, shape_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "trees.md"
@@ -82,7 +81,7 @@ class Sizes:
 def config(kind: str, shape: str, sampling: str, task: str, problems: int) -> RunConfig:
     """Return the run of a shape."""
     asked = dict(KINDS[kind])
-    asked |= proposing(shape, asked.get("verification", "token"))
+    asked |= proposing(shape_of(shape), asked.get("verification", "token"))
     request = Request(sampling=SAMPLINGS[sampling], **asked)
     return RunConfig(task, "bundled", DRAFT, problems=problems, request=request)
 
@@ -156,7 +155,7 @@ def tell_costs(folder: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None
     with counting("trees that are told costs", len(shapes)) as progress:
         for number, shape in enumerate(shapes, 1):
             model.passes, total = 0, Metrics()
-            length = as_draft_length(shape)  # one object: it goes on learning
+            length = shape_of(shape)  # one object: it goes on learning
             for seed, prompt in enumerate(prompts):
                 total += generate(pair, prompt, Request(seed=seed).proposing(length)).metrics
             counts = {"steps": total.steps, "accepted": total.accepted, "nodes": total.drafted, "passes": model.passes}

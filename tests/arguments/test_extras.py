@@ -31,15 +31,15 @@ def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp
         ("jinja2", ("report", "results.jsonl", "--output", "new.html"), "report"),
         ("matplotlib", ("frontier", "--output", "new.json", "--picture", "new.svg"), "report"),
         ("vllm", ("serve",), "vllm"),
-        ("vllm", ("eval", "--engine", "vllm", "--out", "new.jsonl", "--problems", "1"), "vllm"),
-        ("sklearn.linear_model", ("learn-importance", "--out", "new.safetensors"), "importance"),
+        ("vllm", ("eval", "--engine", "vllm", "--output", "new.jsonl", "--problems", "1"), "vllm"),
+        ("sklearn.linear_model", ("learn-importance", "--output", "new.safetensors"), "importance"),
         ("accelerate", (*TRAIN, "--output", "new"), "train"),
         (
             "simpy",
             ("plan", "results.jsonl", "--costs", "paper:gpu=h100,target=8e9", "--rate", "1", "--latency", "1"),
             "plan",
         ),
-        ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--out", "new.jsonl"), "eval"),
+        ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--output", "new.jsonl"), "eval"),
     ],
 )
 def test_a_missing_extra_is_told_by_the_line_that_installs_it(run, tmp_path, monkeypatch, missing, arguments, extra):

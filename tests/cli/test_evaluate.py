@@ -15,7 +15,7 @@ SMALL = ("--problems", "3", "--max-new-tokens", "24", "--threads", "1")
 
 def test_answers_to_other_problems_under_the_same_name_are_refused(run, tmp_path):
     problems, out = tmp_path / "own.jsonl", tmp_path / "results.jsonl"
-    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--out", str(out))
+    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--output", str(out))
     problems.write_text('{"prompt": "Question: one"}\n')
     assert run(*arguments)[0] == 0
     before = out.read_bytes()
@@ -28,7 +28,7 @@ def test_answers_to_other_problems_under_the_same_name_are_refused(run, tmp_path
 
 def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_path):
     problems, out = tmp_path / "own.jsonl", tmp_path / "results.jsonl"
-    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--out", str(out))
+    arguments = ("eval", "--task", f"jsonl:path={problems}", "--max-new-tokens", "4", "--output", str(out))
     problems.write_text('{"prompt": "Question: one"}\n{"prompt": "Question: two"}\n')
     assert run(*arguments)[0] == 0
     assert run(*arguments, "--problems", "1")[0] == 0
@@ -62,7 +62,7 @@ def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_pat
 )
 def test_mistakes_are_named_before_any_work(run, tmp_path, arguments, problem):
     out = tmp_path / "results.jsonl"
-    code, _, err = run("eval", *SMALL, "--out", str(out), *arguments)
+    code, _, err = run("eval", *SMALL, "--output", str(out), *arguments)
     assert code == 2
     assert problem in err
     assert err.startswith("cactus: ")
@@ -73,19 +73,19 @@ def test_mistakes_are_named_before_any_work(run, tmp_path, arguments, problem):
 def test_a_prompt_that_does_not_fit_is_named(run, tmp_path):
     problems = tmp_path / "long.jsonl"
     problems.write_text('{"prompt": "short"}\n' + json.dumps({"id": "epic", "prompt": "word " * 3000}) + "\n")
-    code, _, err = run("eval", "--task", f"jsonl:path={problems}", "--out", str(tmp_path / "results.jsonl"))
+    code, _, err = run("eval", "--task", f"jsonl:path={problems}", "--output", str(tmp_path / "results.jsonl"))
     assert code == 2
     assert "task jsonl:long, problem 'epic': the prompt must be shorter than the target's 1024 positions" in err
 
 
 def test_trees_are_swept_like_lengths(run, tmp_path):
     out = tmp_path / "results.jsonl"
-    code, printed, err = run("eval", *SMALL, "--out", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
+    code, printed, err = run("eval", *SMALL, "--output", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
                              "--num-speculative-tokens", "3", "--tree", "static=3.2,drawn=2", "--tree", "static=2.2",
                              "--verification", "joint", "--protect", "none")  # fmt: skip
     assert code == 2  # joint verification draws one child a token at most
     assert "at most one drawn child a token" in err
-    code, printed, err = run("eval", *SMALL, "--out", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
+    code, printed, err = run("eval", *SMALL, "--output", str(out), "--rule", "lossless", "--rule", "clamped:width=1",
                              "--num-speculative-tokens", "3", "--tree", "static=3.2,drawn=2",
                              "--tree", "static=2.2")  # fmt: skip
     assert code == 0, err
@@ -102,7 +102,7 @@ def test_trees_are_swept_like_lengths(run, tmp_path):
 
 def test_every_draft_length_runs_to_the_end(run, tmp_path):
     out = tmp_path / "results.jsonl"
-    code, _, err = run("eval", *SMALL, "--out", str(out), "--rule", "cactus:delta=1.0", "--num-speculative-tokens",
+    code, _, err = run("eval", *SMALL, "--output", str(out), "--rule", "cactus:delta=1.0", "--num-speculative-tokens",
                        "0,3,confidence:threshold=0.5,adaptive")  # fmt: skip
     assert code == 0, err
     lengths = [str(result.config.num_speculative_tokens) for result in read_results(out)]

@@ -10,6 +10,7 @@ from rich.console import Console
 from support.result_files import made
 
 from cactus_decoding.cli.evaluation_table import COLUMNS, table
+from cactus_decoding.drafting.lengths import as_tree
 from cactus_decoding.evaluation.reporting.report import short
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 
@@ -67,7 +68,10 @@ def test_the_best_lossless_is_explained_where_one_is_shown() -> None:
 
 
 def test_the_best_chain_and_the_best_tree_are_told_apart() -> None:
-    trees = [made("lossless", "tree:static=4.2.2.1", seconds=0.9), made("lossless", "tree:static=2.2.2", seconds=2.0)]
+    trees = [
+        made("lossless", as_tree("static=4.2.2.1"), seconds=0.9),
+        made("lossless", as_tree("static=2.2.2"), seconds=2.0),
+    ]
     shown = summarise([each for summary in summaries() for each in summary.group.results] + trees)
     lines = printed(shown)
     assert max(map(len, lines)) <= 80

@@ -52,7 +52,7 @@ def test_chat_asks_by_the_template_of_the_file(run, models):
 
 @pytest.mark.slow
 def test_importance_is_learned_from_a_pair_of_files_and_heeded_by_it(run, models):
-    asked = ("--problems", "12", "--continuations", "1", "--out", "i.safetensors")
+    asked = ("--problems", "12", "--continuations", "1", "--output", "i.safetensors")
     code, out, err = run("learn-importance", *models, *asked)
     assert code == 0, err
     assert "wrote i.safetensors" in out
@@ -69,7 +69,7 @@ def test_a_file_is_not_diagnosed_and_is_refused_before_it_is_read(run, models):
 @pytest.mark.slow
 def test_eval(run, models, tmp_path):
     given = ("--rule", "lossless", "--rule", "clamped:width=1", "--num-speculative-tokens", "0,4", "--problems", "2")
-    code, out, err = run("eval", *models, *given, "--out", "new.jsonl")
+    code, out, err = run("eval", *models, *given, "--output", "new.jsonl")
     assert code == 0, err
     assert "clamped:width=1.0 ×4" in out
     assert "llama_cpp" in (tmp_path / "new.jsonl").read_text()
@@ -87,7 +87,7 @@ def test_frontier_and_calibrate(run, models, tmp_path):
 
 
 def test_eval_asks_by_the_template_of_the_file_unless_told_otherwise(run, models, tmp_path):
-    given = ("--num-speculative-tokens", "2", "--problems", "2", "--max-new-tokens", "8", "--out", "new.jsonl")
+    given = ("--num-speculative-tokens", "2", "--problems", "2", "--max-new-tokens", "8", "--output", "new.jsonl")
     for more in ((), ("--no-chat",), ("--no-chat", "--draft", "suffix")):
         code, out, err = run("eval", *models, *given, *more)
         assert code == 0, err
@@ -96,7 +96,7 @@ def test_eval_asks_by_the_template_of_the_file_unless_told_otherwise(run, models
     asked, plain, *_ = read_results(tmp_path / "new.jsonl")
     assert (str(asked.config.chat), plain.config.chat) == ("chat", None)
     assert asked.answers["text"] == plain.answers["text"], "this template writes what the problems are written in"
-    code, _, err = run("eval", "--rescore", "new.jsonl", "--out", "again.jsonl")
+    code, _, err = run("eval", "--rescore", "new.jsonl", "--output", "again.jsonl")
     assert code == 0, err
     again = read_results(tmp_path / "again.jsonl")
     assert {each.config.key: each.answers["right"] for each in again} == {

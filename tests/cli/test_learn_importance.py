@@ -25,7 +25,7 @@ def words():
 @pytest.mark.slow
 def test_it_learns_and_what_it_learned_is_shown_and_used(run, tmp_path):
     out = tmp_path / "importance.safetensors"
-    code, said, err = run("learn-importance", *SMALL, "--out", str(out))
+    code, said, err = run("learn-importance", *SMALL, "--output", str(out))
     assert code == 0, err
     assert "ROC AUC out of fold 0." in said
     assert "Answering: 24/24" in err
@@ -45,7 +45,7 @@ def test_it_learns_and_what_it_learned_is_shown_and_used(run, tmp_path):
     results = tmp_path / "results.jsonl"
     code, said, err = run("eval", "--rule", "clamped:width=3", "--importance", str(out), "--importance-scale",
                           "--problems", "2", "--task", "word_problems:split=validation",
-                          "--out", str(results))  # fmt: skip
+                          "--output", str(results))  # fmt: skip
     assert code == 0, err
     cell = json.loads(results.read_text())["cell"]
     assert (cell["importance"], cell["max_importance"], cell["importance_scale"]) == (str(out), 1.0, True)
@@ -53,7 +53,7 @@ def test_it_learns_and_what_it_learned_is_shown_and_used(run, tmp_path):
 
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_goes_on(tmp_path):
-    command = ("learn-importance", *SMALL, "--out", str(tmp_path / "a.safetensors"))
+    command = ("learn-importance", *SMALL, "--output", str(tmp_path / "a.safetensors"))
     first = process(*command)
     assert first.stderr is not None
     while "16/24" not in first.stderr.readline():

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from support.command_line import process
 
-from cactus_decoding import cli
+from cactus_decoding import cli, load_pair
 from cactus_decoding.cli import app, main
+from cactus_decoding.tracing import trace_response, write_trace
 
 HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
 
@@ -55,12 +55,12 @@ generate hi --draft early_exit:layers=0
 generate hi --raw --chat
 generate hi --target nobody/nothing
 generate hi --adapt folder --trace trace.jsonl
-generate hi --trace /dev/full
-eval --out r.jsonl --rule nonsense
-eval --out r.jsonl --task nonsense
-eval --out r.jsonl --engine nonsense
-eval --out r.jsonl --verification fly
-eval --out r.jsonl --target nobody/nothing --draft ngram
+generate hi --trace missing/trace
+eval --output r.jsonl --rule nonsense
+eval --output r.jsonl --task nonsense
+eval --output r.jsonl --engine nonsense
+eval --output r.jsonl --verification fly
+eval --output r.jsonl --target nobody/nothing --draft ngram
 frontier --output f.json --rule nonsense
 frontier --output f.json --family nonsense
 frontier --output f.json --target nobody/nothing --draft ngram
@@ -116,12 +116,8 @@ def test_a_wrong_argument_does_not_wait_for_torch(tmp_path):
 
 
 def test_a_trace_is_shown_without_torch(tmp_path):
-    command = [
-        "trace",
-        str(Path(__file__).parents[1] / "data/version_0_1/trace.jsonl"),
-        "--output",
-        f"{tmp_path}/a.html",
-    ]
+    write_trace(trace_response(load_pair(), "Question:", max_new_tokens=4, seed=0), tmp_path / "trace.jsonl")
+    command = ["trace", f"{tmp_path}/trace.jsonl", "--output", f"{tmp_path}/a.html"]
     code = "import sys; from cactus_decoding.cli import main; main(sys.argv[1:])"
     code += f"; print(sorted({HEAVY - {'numpy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cactus_decoding import BestFirstTree, ModelDrafter, NgramDrafter, SamplingParams, StaticTree
 from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
-from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
+from cactus_decoding.drafting.lengths import TreeShape, as_tree
 from cactus_decoding.drafting.lookup import LookedUp
 from cactus_decoding.drafting.suffix_index import SuffixIndex
 from cactus_decoding.generation.loop import check_proposal
@@ -112,7 +112,7 @@ def test_there_are_never_more_children_than_tokens(spelling: str, drawn: int) ->
     costs = ",draft_cost=0,token_cost=0" if "adaptive" in spelling else ""
     random = torch.Generator().manual_seed(drawn)
     for vocabulary in [2, 3, 4] * 10:
-        shape = as_draft_length(f"tree:{spelling}{costs}" + (f",drawn={drawn}" if "static" in spelling else ""))
+        shape = as_tree(f"{spelling}{costs}" + (f",drawn={drawn}" if "static" in spelling else ""))
         assert isinstance(shape, TreeShape)
         while shape.begin_step() and not shape.branches:  # until the shape tries a tree
             shape.end_draft(0)

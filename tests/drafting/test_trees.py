@@ -8,7 +8,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import DraftLength
 from cactus_decoding.drafting.growing import choose_children
-from cactus_decoding.drafting.lengths import as_draft_length, as_tree
+from cactus_decoding.drafting.lengths import as_tree
 from cactus_decoding.drafting.lengths.static_tree import StaticTree
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.types import Proposal
@@ -23,11 +23,11 @@ def draft():
 
 
 def test_spellings() -> None:
-    for spelling in ("tree:static=4.2.2.1", "tree:static=3", "tree:static=2.2,drawn=0", "tree:static=2.1,drawn=2"):
-        shape = as_draft_length(spelling)
+    for spelling in ("static=4.2.2.1", "static=3", "static=2.2,drawn=0", "static=2.1,drawn=2"):
+        shape = as_tree(spelling)
         assert isinstance(shape, StaticTree)
         assert isinstance(shape, DraftLength)
-        assert str(shape) == spelling.removeprefix("tree:")
+        assert str(shape) == spelling.removeprefix("")
         assert as_tree(str(shape)) == shape
     assert StaticTree("2.2.2").is_even
     assert not StaticTree("2.2.1").is_even
@@ -36,22 +36,21 @@ def test_spellings() -> None:
 @pytest.mark.parametrize(
     ("spelling", "wrong"),
     [
-        ("tree", "unknown tree ''; known are static=4.2.2.1, best_first and adaptive"),
-        ("tree: ", "unknown tree ''; known are"),
-        ("tree:static", "unknown tree 'static'; known are static=4.2.2.1"),
-        ("tree:lookup=2", "lacks static"),
-        ("tree:static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),
-        ("tree:static=4.", "but is '4.'"),
-        ("tree:static=a", "but is 'a'"),
-        ("tree:static=2.2,drawn=-1", "drawn must be at least 0, but is -1"),
-        ("tree:static=32.32", "at most 1024 tokens, but static=32.32 has 1056"),
-        ("tree:static=31.31,lookup=64", "at most 1024 tokens, but static=31.31,lookup=64 has 2017"),
-        ("tree:4.2", "unknown tree '4.2'"),
+        ("", "unknown tree ''; known are static=4.2.2.1, best_first and adaptive"),
+        ("static", "unknown tree 'static'; known are static=4.2.2.1"),
+        ("lookup=2", "lacks static"),
+        ("static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),
+        ("static=4.", "but is '4.'"),
+        ("static=a", "but is 'a'"),
+        ("static=2.2,drawn=-1", "drawn must be at least 0, but is -1"),
+        ("static=32.32", "at most 1024 tokens, but static=32.32 has 1056"),
+        ("static=31.31,lookup=64", "at most 1024 tokens, but static=31.31,lookup=64 has 2017"),
+        ("4.2", "unknown tree '4.2'"),
     ],
 )
 def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        as_draft_length(spelling)
+        as_tree(spelling)
 
 
 # Children

@@ -1,30 +1,23 @@
-"""Runs: one request each, what old result files call them, and the grid that they come from."""
+"""Runs: one request each, and the grid that they come from."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from support.result_files import config_of
 
 from cactus_decoding import Budget, Request, SamplingParams
+from cactus_decoding.drafting.lengths import as_tree
 from cactus_decoding.evaluation.run_config import RunConfig, grid, seed_of
 from cactus_decoding.verification.declarations import VERIFICATIONS
 
-OLD = Path(__file__).parents[1] / "data" / "version_0_1" / "results.jsonl"
 TASKS = {"word_problems": 5}
 
 
 def runs(settings=None, **changes):
     varied = {"tasks": TASKS, "drafts": ["bundled"], "rules": ["lossless"], "lengths": [4], "seeds": [0]} | changes
     return list(grid("bundled", "transformers", settings or {}, **varied))
-
-
-def test_a_run_of_the_version_before_has_the_key_that_it_had():
-    for line in OLD.read_text().splitlines():
-        cell = json.loads(line)["cell"]
-        assert RunConfig.from_dict(cell).key == json.dumps(cell, sort_keys=True)
 
 
 def test_runs_survive_the_way_through_json():
@@ -58,7 +51,7 @@ def test_labels_say_rule_budget_verification_and_length():
 
 
 def test_trees_are_swept_beside_chains_that_are_verified_alike():
-    lengths = [0, 4, "tree:static=2.2"]
+    lengths = [0, 4, as_tree("static=2.2")]
     found = {
         how: [run.label for run in runs({"verification": how}, lengths=lengths)]
         for how in VERIFICATIONS
@@ -74,7 +67,7 @@ def test_trees_are_swept_beside_chains_that_are_verified_alike():
         "traversal": ["lossless ×0", "lossless block ×4", f"lossless traversal {tree}"],
         "fly:window=3": ["lossless ×0", "fly:window=3 ×4", f"lossless {tree}"],
     }
-    run = runs(lengths=["tree:static=2.2,drawn=2"])[0]
+    run = runs(lengths=[as_tree("static=2.2,drawn=2")])[0]
     assert run.proposes_trees
     assert RunConfig.from_dict(json.loads(json.dumps(run.as_dict()))) == run
 

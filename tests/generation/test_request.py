@@ -89,15 +89,6 @@ def test_numbers_of_proposals_stay_numbers_and_other_lengths_texts():
     assert Request(num_speculative_tokens=length).num_speculative_tokens is length  # what it learns is kept
 
 
-def test_files_of_the_first_version_are_read():
-    for text in ("confidence:most=5,threshold=0.3", "adaptive:most=7"):
-        request = Request.from_file(FLAT | {"num_speculative_tokens": text})
-        assert request.num_speculative_tokens.max_draft_tokens == int(text.split("most=")[1][0])
-    assert Request.from_file(FLAT) == Request.from_dict(FLAT)
-    with pytest.raises(ValueError, match="parameters of confidence are: max_draft_tokens"):
-        Request.from_dict(FLAT | {"num_speculative_tokens": "confidence:most=5"})
-
-
 def test_equal_numbers_are_written_alike():
     assert Request.from_dict({"temperature": 1, "top_p": 1}).as_dict() == Request().as_dict()
     assert str(Request.from_dict({"temperature": 0}).as_dict()["temperature"]) == "0.0"
@@ -105,11 +96,6 @@ def test_equal_numbers_are_written_alike():
 
 def test_strings_to_stop_at_may_come_from_any_iterable():
     assert Request(stop=(text for text in ["a", "b"])).stop == ("a", "b")
-
-
-def test_an_infinite_budget_survives_a_file():
-    request = Request(rule="cactus:delta=1", budget=math.inf)
-    assert Request.from_file(request.as_dict() | {"budget_nats": "inf"}) == request
 
 
 def test_a_request_or_its_parts_but_not_both():
@@ -200,17 +186,16 @@ def test_a_tree_takes_the_place_of_a_number():
     assert Request.from_dict(request.as_dict()) == request
     assert replace(request, seed=3).tree == request.tree
     assert request.proposing(4) == Request(num_speculative_tokens=4)
-    assert Request(num_speculative_tokens=4).proposing("tree:static=3.2") == request
+    assert Request(num_speculative_tokens=4).proposing(StaticTree("3.2")) == request
     with pytest.raises(ValueError, match="tree and num_speculative_tokens exclude each other"):
         Request(tree="static=3.2", num_speculative_tokens=5)
     with pytest.raises(TypeError, match="tree must be a tree's shape or its spelling, but is 3"):
         Request(tree=3)
 
 
-@pytest.mark.parametrize("given", ["tree:static=3.2", StaticTree("3.2")])
-def test_a_number_that_is_a_tree_is_read_with_a_warning_and_in_files_without(given):
-    with pytest.warns(FutureWarning, match="give tree='static=3.2'"):
-        request = Request(num_speculative_tokens=given)
-    assert request == Request(tree="static=3.2")
-    old = {name: value for name, value in request.as_dict().items() if name != "tree"}
-    assert Request.from_file(old | {"num_speculative_tokens": "tree:static=3.2"}) == request
+@pytest.mark.parametrize(
+    ("given", "said"), [("tree:static=3.2", "unknown draft length"), (StaticTree("3.2"), "give tree='static=3.2'")]
+)
+def test_a_number_is_no_tree(given, said):
+    with pytest.raises(ValueError, match=said):
+        Request(num_speculative_tokens=given)

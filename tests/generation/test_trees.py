@@ -24,6 +24,7 @@ from cactus_decoding import (
     load_pair,
     stream,
 )
+from cactus_decoding.drafting.lengths import as_tree
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
@@ -134,7 +135,7 @@ def test_lossless_trees_emit_the_target_law_of_two_tokens(shape: str, sampling: 
     target, drafter = CachedModel(tiny_llama(0)), ModelDrafter(tiny_llama(1))
     counts = torch.zeros(8, 8)
     for seed in range(DRAWS):
-        first, second = tokens(run(target, drafter, k=f"tree:{shape}", seed=seed, length=5, sampling=sampling))
+        first, second = tokens(run(target, drafter, k=as_tree(shape), seed=seed, length=5, sampling=sampling))
         counts[first, second] += 1
     statistic, freedom = chi_square(counts, exact_law_of_two(target, sampling))
     assert statistic < chi2.isf(FALSE_ALARM, freedom)
@@ -293,4 +294,4 @@ def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], r
 def test_models_that_cannot_read_trees_are_refused_by_name() -> None:
     target, draft = CachedModel(tiny_mistral(0)), ModelDrafter(tiny_mistral(1))
     with pytest.raises(ValueError, match="MistralForCausalLM cannot read trees of tokens: its attention slides"):
-        run(target, draft, k=f"tree:{TREE}")
+        run(target, draft, k=as_tree(TREE))

@@ -107,7 +107,7 @@ def test_a_wrong_one_is_one_sentence(spelling):
 
 
 @pytest.mark.parametrize("spelling", ["outside_rules:Raises", "outside_rules:NUMBER", "no:X"])
-@pytest.mark.parametrize("command", [["generate", QUESTION], ["eval", "--out", "r.jsonl"]])
+@pytest.mark.parametrize("command", [["generate", QUESTION], ["eval", "--output", "r.jsonl"]])
 def test_on_the_command_line_it_is_one_line_and_exit_code_2(spelling, command, run):
     code, out, err = run(*command, "--rule", spelling)
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -153,7 +153,7 @@ def test_an_installed_package_registers_a_name(folder):
 @pytest.mark.slow
 def test_it_is_measured_like_any_other(run):
     assert run("generate", QUESTION, "--rule", SPELLING, "--seed", "1", "--max-new-tokens", "8")[0] == 0
-    code, _, err = run("eval", "--rule", "lossless", "--rule", SPELLING, "--problems", "2", "--out", "r.jsonl")
+    code, _, err = run("eval", "--rule", "lossless", "--rule", SPELLING, "--problems", "2", "--output", "r.jsonl")
     assert code == 0, err
     assert [json.loads(line)["cell"]["rule"] for line in Path("r.jsonl").read_text().splitlines()] == [
         "lossless",

@@ -28,7 +28,7 @@ def test_a_small_study_runs_to_its_tables_and_picture(tmp_path: Path) -> None:
     given = ("--problems", 1, "--sampling", "plain", "--page", page, "--folder", folder)  # passes are not timed again
     first = run(*given)
     assert first.returncode == 0, first.stderr
-    assert "adaptive tree: `tree:adaptive`" in tables_of(page).read_text()
+    assert "adaptive tree: `tree=adaptive`" in tables_of(page).read_text()
     assert (tmp_path / "pictures" / "trees" / "where-trees-pay.svg").exists()
     before = (folder / "plain-held-out.jsonl.gz").read_bytes()
     assert run(*given).returncode == 0

@@ -27,7 +27,7 @@ from cactus_decoding import (
     SuffixDrafter,
 )
 from cactus_decoding.drafting.early_exit import EarlyExit
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.lengths import as_draft_length, as_tree
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward
@@ -118,16 +118,16 @@ KINDS = {
     "auto": Kind(model, f"auto:max_draft_tokens=4,profile={PASS_TIMES}", the_draft),
     "auto suffix": Kind(lambda target, draft: SuffixDrafter(), f"auto:profile={PASS_TIMES}"),
     "auto ngram": Kind(lambda target, draft: NgramDrafter(), f"auto:profile={PASS_TIMES}"),
-    "tree": Kind(model, "tree:static=3.2.1", the_draft, window=True),
-    "tree without draws": Kind(model, "tree:static=2.2.2,drawn=0", the_draft),
-    "tree with two draws": Kind(model, "tree:static=2.2,drawn=2", the_draft),
-    "growing tree": Kind(model, "tree:best_first,nodes=9,lookup=5", the_draft),
-    "looked-up tree": Kind(model, "tree:static=2.1,lookup=4", the_draft),
+    "tree": Kind(model, as_tree("static=3.2.1"), the_draft, window=True),
+    "tree without draws": Kind(model, as_tree("static=2.2.2,drawn=0"), the_draft),
+    "tree with two draws": Kind(model, as_tree("static=2.2,drawn=2"), the_draft),
+    "growing tree": Kind(model, as_tree("best_first,nodes=9,lookup=5"), the_draft),
+    "looked-up tree": Kind(model, as_tree("static=2.1,lookup=4"), the_draft),
     "early exit": Kind(lambda target, draft: EarlyExit(1).drafter(target.model), reads=first_layer),
     "ngram": Kind(lambda target, draft: NgramDrafter()),
-    "ngram tree": Kind(lambda target, draft: NgramDrafter(), "tree:best_first,nodes=8"),
+    "ngram tree": Kind(lambda target, draft: NgramDrafter(), as_tree("best_first,nodes=8")),
     "suffix": Kind(lambda target, draft: SuffixDrafter()),
-    "suffix tree": Kind(lambda target, draft: SuffixDrafter(min_token_prob=0), "tree:best_first,nodes=8"),
+    "suffix tree": Kind(lambda target, draft: SuffixDrafter(min_token_prob=0), as_tree("best_first,nodes=8")),
     "assisted": Kind(of_the_draft(), reads=the_draft, window=True, twins=False),
     "threshold": Kind(of_the_draft(confidence_threshold=0.6), reads=the_draft, twins=False, goes_on_as_begun=False),
     "exiting target": Kind(

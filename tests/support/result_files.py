@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult
 
@@ -22,7 +23,7 @@ def config_of(**fields) -> RunConfig:
 
 def made(
     rule: str,
-    length: int | str,
+    length: int | str | TreeShape,
     *,
     right: float = 0.9,
     seconds: float = 1.0,
@@ -59,7 +60,11 @@ def made(
         answers |= {"tv": [nats / 10] * problems, "max_log_ratio": [nats] * problems}
     given = {"task": "sums", "target": "large", "draft": "small", "problems": problems} | changes
     provenance = {"commit": "0" * 40, "arguments": {"seed": 0}, "problems": "digest"}
-    return RunResult(config_of(**given, rule=rule, num_speculative_tokens=length), answers, provenance)
+    if isinstance(length, TreeShape):
+        given |= {"num_speculative_tokens": length.max_draft_tokens, "tree": str(length)}
+    else:
+        given["num_speculative_tokens"] = length
+    return RunResult(config_of(**given, rule=rule), answers, provenance)
 
 
 def several(**changes) -> list[RunResult]:

@@ -1,22 +1,19 @@
-"""Trace files: nothing lost on the way, what the version before wrote, and every mistake named."""
+"""Trace files: nothing lost on the way, and every mistake named."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from support.tiny_pair import tiny_pair
 from support.traces import PROMPT
 
-from cactus_decoding import Budget, Fate, SamplingParams, load_pair
+from cactus_decoding import Fate, load_pair
 from cactus_decoding.tracing import read_trace, stream_trace, trace_response, what_if, write_trace, written
 from cactus_decoding.tracing.page import to_html
-
-VERSION_0_1 = Path(__file__).parents[1] / "data" / "version_0_1" / "trace.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -90,38 +87,6 @@ def test_a_finished_response_leaves_nothing_but_its_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     assert read_trace(path) == response.trace
     assert read_trace(path).steps == steps
-
-
-def test_a_draft_length_as_the_version_before_spelled_it_is_read(tmp_path):
-    lines = VERSION_0_1.read_text().splitlines()
-    old = tmp_path / "old.jsonl"
-    old.write_text("\n".join([altered(lines[0], num_speculative_tokens="confidence:most=8"), *lines[1:]]) + "\n")
-    assert read_trace(old).header.request.num_speculative_tokens.max_draft_tokens == 8
-
-
-def test_what_the_version_before_wrote_is_read():
-    trace = read_trace(VERSION_0_1)
-    request = trace.header.request
-    assert (str(request.rule), request.budget) == ("clamped:width=1.0", Budget(nats=0.02, expected_tokens=40))
-    assert (request.sampling, request.max_new_tokens, request.seed) == (SamplingParams(top_k=10, top_p=0.95), 12, 3)
-    assert len(trace.token_ids) == trace.metrics.generated == 12
-    assert trace.positions[0].budget_left is not None
-    for position in trace.positions:
-        if position.rows is not None:
-            seen = what_if(position.rows, position.rule)
-            assert seen.emitted_nats == pytest.approx(position.emitted_nats, abs=1e-6)  # float32 rows
-    again = trace_response(load_pair(draft="bundled:draft"), trace.header.prompt, request)
-    assert again.token_ids == trace.token_ids
-    assert "clamped:width=1.0" in to_html(trace)
-
-
-def test_a_step_whose_target_could_not_be_timed_is_read(saved, trace):
-    lines = saved.read_text().splitlines()
-    saved.write_text("".join(line + "\n" for line in [lines[0], altered(lines[1], target_seconds=None), *lines[2:]]))
-    back = read_trace(saved)
-    assert back.steps[0] == replace(trace.steps[0], target_seconds=None)
-    assert "in drafting" not in to_html(back)
-    assert "in drafting" in to_html(trace)
 
 
 def test_a_tree_that_is_none_is_named(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,7 +15,7 @@ from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import SECONDS, about, counting
-from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length, is_tree
+from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TreeShape, as_draft_length, as_tree
 from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
@@ -41,7 +40,7 @@ def evaluate(
     *,
     out: Annotated[Path, option(
         "Result file, JSON Lines. Runs that it holds already are not done again.", "FILE", OUTPUT,
-        flag="--output --out")],
+        flag="--output")],
     task: Annotated[list[str] | None, option(
         "word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
         "jsonl:path=FILE,extract=NAME; may be given several times.", "TASK", WHAT, shown="word_problems")] = None,
@@ -124,7 +123,8 @@ def evaluate(
     from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
-                 if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
+                 if isinstance(value, (str, int, float, list, Path, type(None))) and name != "lengths"}  # fmt: skip
+    arguments |= settings
     if rescore is not None:
         if rule or draft or settings.get("protect"):
             raise ValueError("--rescore runs no model: leave out --rule, --draft and --protect")
@@ -204,16 +204,15 @@ def _integers(option: str, text: str) -> list[int]:
     return unique(int(part) for part in parts)
 
 
-def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
+def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
     """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
-    default = "" if trees else str(NUM_SPECULATIVE_TOKENS)
-    parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", default if text is None else text)
-    if any(map(is_tree, parts)):
-        warnings.warn("trees in --num-speculative-tokens will not be read any longer: give --tree", FutureWarning, 2)
-    parts = [*([] if trees and text is None else parts), *(f"{TREE}:{each}" for each in trees)]
+    parts: list[str] = []
+    if text is not None or not trees:
+        given = str(NUM_SPECULATIVE_TOKENS) if text is None else text
+        parts = [part.strip() for part in re.split(rf",(?=\s*(?:-?\d|{'|'.join(DRAFT_LENGTHS)}|$))", given)]
     for part in parts:
         as_draft_length(part)  # raises before any work
-    return unique(int(part) if part.strip().isdecimal() else part.strip() for part in parts)
+    return unique([*(int(part) if part.isdecimal() else part for part in parts), *map(as_tree, trees)])
 
 
 def _bundled_draft(target: str) -> list[str]:

@@ -166,12 +166,10 @@ def generate(
 
 def _read(prompt: str, raw: bool) -> str:
     """Return the prompt, from standard input if it is ``-``, as valid text."""
-    from cactus_decoding.files.reading import read_all
-
     given = prompt == "-"
     if given and sys.stdin is None:
         raise ValueError("the prompt is '-', but standard input is closed")
-    data = read_all(sys.stdin.buffer, "standard input") if given else prompt.encode(errors="surrogateescape")
+    data = sys.stdin.buffer.read() if given else prompt.encode(errors="surrogateescape")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -31,7 +31,7 @@ def learn_importance(
     *,
     out: Annotated[Path, option(
         "The importance, as safetensors; 'cactus show FILE' says what it found.", "FILE", OUTPUT,
-        flag="--output --out")],
+        flag="--output")],
     target: Annotated[str, option("Verifying model: a local path or a hub name.", "MODEL", MODELS)] = "bundled",
     draft: Annotated[str | None, option(
         "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3'.", "MODEL", MODELS,

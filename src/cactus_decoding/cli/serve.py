@@ -154,12 +154,8 @@ def serve(
 
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
-    """Return a number, ``auto``, or None where llama.cpp's server is to choose; raise `ValueError` for anything else.
-
-    It says why there are no trees.
-    """
+    """Return a number, ``auto``, or None where llama.cpp's server is to choose; `ValueError` for anything else."""
     from cactus_decoding.arguments.values import check_integer, shown
-    from cactus_decoding.drafting.lengths import is_tree
     from cactus_decoding.generation.settings import AUTO
 
     if text is not None and text.strip() == AUTO and engine == "vllm":
@@ -174,10 +170,6 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
         return 4 if engine == "vllm" else None
     if text.strip() == AUTO and engine == "llama-cpp":
         return AUTO
-    if is_tree(text):
-        raise ValueError(
-            f"{_NO_TREES[engine]}, so num_speculative_tokens must be a number{or_auto}, but is {shown(text)}"
-        )
     try:
         number = int(text)
     except ValueError:

@@ -28,7 +28,7 @@ class Chat:
 
 
 def as_settings(chat: Chat | None) -> dict[str, Any]:
-    """Return what files say of a chat; nothing where there is none, as in files of version 0.1.
+    """Return what files say of a chat; nothing where there is none.
 
     Example:
         >>> as_settings(Chat("Be brief.")), as_settings(Chat()), as_settings(None)

@@ -12,14 +12,15 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.arguments.knobs import settings_of
-from cactus_decoding.drafting.lengths import TREE, is_tree
+from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.evaluation.chat import Chat, as_settings, from_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.relaxation import RelaxationPolicy
-from cactus_decoding.rules import as_rule
+from cactus_decoding.rules import as_rule, recorded_rule
+from cactus_decoding.types import DraftLength
 from cactus_decoding.verification.declarations import scheme_for
 
 _OWN = ("task", "target", "draft", "engine", "problems")
@@ -32,7 +33,7 @@ class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
     For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The request's seed gives, with a problem's place,
-    the seed of its answer. ``chat`` is None where prompts are continued as they are, as in files of version 0.1.
+    the seed of its answer. ``chat`` is None where prompts are continued as they are.
 
     Example:
         >>> config = RunConfig("word_problems", "bundled", "ngram", request=Request("cactus:delta=1.0"))
@@ -53,7 +54,7 @@ class RunConfig:
         if request.budget is not None and math.isinf(request.budget.limit):
             request = replace(request, budget=None)  # it would only measure, which the audit does
         object.__setattr__(self, "request", request)
-        if self.engine == "transformers" and parse_gguf(self.target) is not None:  # so older files have it
+        if self.engine == "transformers" and parse_gguf(self.target) is not None:
             object.__setattr__(self, "engine", "llama-cpp")
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +83,8 @@ class RunConfig:
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
         own = {name: values[name] for name in _OWN}
-        return cls(**own, request=Request.from_file(asked), chat=from_settings(values))
+        request = Request.from_dict(asked | {"rule": recorded_rule(asked["rule"])})
+        return cls(**own, request=request, chat=from_settings(values))
 
     def asking(self, **changes: Any) -> RunConfig:
         """Return the run with another request: the arguments are those of `Request`."""
@@ -112,9 +114,9 @@ class RunConfig:
 
     @property
     def num_speculative_tokens(self) -> int | str:
-        """Proposals per step, or the spelling of a draft length, or behind ``tree:`` of a tree's shape."""
+        """Proposals per step, or the spelling of a draft length; for people, a tree's shape stands after ``tree:``."""
         if self.request.tree is not None:
-            return f"{TREE}:{self.request.tree}"
+            return f"tree:{self.request.tree}"
         length = str(self.request.num_speculative_tokens)
         return int(length) if length.isdecimal() else length
 
@@ -159,15 +161,18 @@ def seed_of(seed: int, place: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {place}".encode()).digest()[:8], "big") >> 1
 
 
-def proposing(length: int | str, verification: str) -> dict[str, Any]:
-    """Return the settings that ask for a length or, behind ``tree:``, a tree, verified by a scheme or its counterpart.
+def proposing(length: DraftLength | int | str, verification: str) -> dict[str, Any]:
+    """Return the settings that ask for a draft length or a tree's shape, verified by a scheme or its counterpart.
 
     Example:
-        >>> proposing("tree:static=2.2", "block"), proposing(6, "joint")
-        ({'verification': 'joint', 'tree': 'static=2.2'}, {'verification': 'block', 'num_speculative_tokens': 6})
+        >>> from cactus_decoding.drafting.lengths import as_tree
+        >>> proposing(as_tree("static=2.2"), "block")
+        {'verification': 'joint', 'tree': 'static=2.2'}
+        >>> proposing(6, "joint")
+        {'verification': 'block', 'num_speculative_tokens': 6}
     """
-    tree = is_tree(length)
-    spelled = {"tree": str(length).strip().partition(":")[2]} if tree else {"num_speculative_tokens": length}
+    tree = isinstance(length, TreeShape)
+    spelled = {"tree": str(length)} if tree else {"num_speculative_tokens": length}  # each run learns by itself
     return {"verification": scheme_for(verification, tree=tree)} | spelled
 
 
@@ -185,7 +190,7 @@ def grid(
     tasks: Mapping[str, int],
     drafts: Sequence[str],
     rules: Sequence[str],
-    lengths: Sequence[int | str],
+    lengths: Sequence[DraftLength | int | str],
     seeds: Sequence[int],
     protect: Sequence[str | None] | None = None,
     chat: Chat | None = None,

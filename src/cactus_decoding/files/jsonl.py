@@ -5,66 +5,40 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.files.reading import read_bytes
-
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 """As `files.writing.plain` writes them."""
-MAX_DEPTH = 100
-_LONE = re.compile(rb"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]", re.IGNORECASE)
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the JSON value that a file holds; raise `OSError` where it cannot be read; see `parse_json`."""
+    return parse_json(Path(path).expanduser().read_bytes(), path)
 
 
 def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
     r"""Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on.
 
-    Raises `ValueError` for what is not UTF-8, not JSON or nested more than `MAX_DEPTH` deep, and for a text with half
-    of a surrogate pair, which is no text.
+    Raises `ValueError` for what is not UTF-8 or not JSON.
 
     Example:
-        >>> parse_json(b'{"prompt": "\\ud83d"}', "a.jsonl", 3)
+        >>> parse_json(b'{"prompt": }', "a.jsonl", 3)
         Traceback (most recent call last):
-        ValueError: a.jsonl, line 3: a text has half of a surrogate pair (\ud83d), which is no text
+        ValueError: a.jsonl, line 3: this is not JSON: Expecting value (column 12)
     """
     try:
-        value = json.loads(data.decode("utf-8-sig" if first == 1 else "utf-8"))
-        deep = _is_deep(value)
+        return json.loads(data.decode("utf-8-sig" if first == 1 else "utf-8"))
     except UnicodeDecodeError as error:
         line, begin = _line_at(data, error.start)
         raise ValueError(f"{path}, line {first + line}: byte {error.start - begin} is not UTF-8") from None
     except json.JSONDecodeError as error:
         line = first - 1 + error.lineno
         raise ValueError(f"{path}, line {line}: this is not JSON: {error.msg} (column {error.colno})") from None
-    except RecursionError:
-        deep = True
-    except ValueError as error:  # an integer of too many digits
+    except (ValueError, RecursionError) as error:  # an integer of too many digits, or more levels than Python takes
         raise ValueError(f"{path}, line {first}: this is not JSON: {error}") from None
-    if deep:
-        raise ValueError(f"{path}, line {first}: lists or objects are nested more than {MAX_DEPTH} deep")
-    if found := _LONE.search(data):
-        try:
-            json.dumps(value, ensure_ascii=False).encode()  # it may be an escaped backslash before the letter u
-        except UnicodeEncodeError:
-            line, _ = _line_at(data, found.start())
-            half = data[found.start() : found.start() + 6].decode()
-            raise ValueError(
-                f"{path}, line {first + line}: a text has half of a surrogate pair ({half}), which is no text"
-            ) from None
-    return value
-
-
-def _is_deep(value: Any) -> bool:
-    level: list[Any] = [[value]]
-    for _ in range(MAX_DEPTH + 1):
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
-        if not level:
-            return False
-    return True
 
 
 def _line_at(data: bytes, place: int) -> tuple[int, int]:
@@ -77,10 +51,9 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
     A file that gzip compressed is read as what was compressed.
 
-    Raises `OSError` if the file cannot be read; `ValueError` for a device, and for a line that is no object in JSON;
-    see `parse_json`.
+    Raises `OSError` if the file cannot be read; `ValueError` for a line that is no object in JSON; see `parse_json`.
     """
-    data = read_bytes(path)
+    data = Path(path).expanduser().read_bytes()
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
@@ -127,8 +100,8 @@ def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = Fals
     return text
 
 
-def number_of(value: float | str | None, absent: float = math.nan) -> float:
-    """Return the number that JSON holds, and ``absent`` for null: what is not known, or in older files infinite.
+def number_of(value: float | str | None) -> float:
+    """Return the number that JSON holds, with `INFINITIES` as texts; NaN for null, what is not known.
 
     Raises `ValueError` for what is no number.
 
@@ -137,7 +110,7 @@ def number_of(value: float | str | None, absent: float = math.nan) -> float:
         (-inf, 2.0, nan)
     """
     if value is None:
-        return absent
+        return math.nan
     if isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
     if not isinstance(value, (int, float)):

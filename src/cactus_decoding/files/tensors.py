@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.writing import as_json, replacing
+from cactus_decoding.files.writing import as_json, write_atomically
 
 
 class Format(NamedTuple):
@@ -26,9 +26,8 @@ def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about
     from safetensors.torch import save
 
     header = {form.key: as_json({"schema": form.schema, **about})}
-    with replacing(path) as part:
-        # into the file that is there: `save_file` would put another in its place, which only its owner may read
-        part.write_bytes(save({name: each.contiguous() for name, each in tensors.items()}, header))
+    # not by `save_file`, whose file only its owner may read
+    write_atomically(path, save({name: each.contiguous() for name, each in tensors.items()}, header))
 
 
 def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryFile
 from typing import Any
 
+PART = ".cactus-part"
+"""How the name of a file ends while it grows."""
+
 
 def check_writable(*outputs: Path | None, inputs: Iterable[Path | None] = ()) -> None:
-    """Raise `ValueError` for a path that cannot be written, before any work.
+    """Raise `ValueError` for a path that cannot be written, before any work; None is passed over.
 
-    Outputs are regular files that exist or are made in a folder that exists; symbolic links are followed. Devices and
-    pipes are refused, and so are the file that this command's own output goes to and the inputs; None is passed over.
+    Outputs differ from each other and from the inputs. A file is written beside its place first, so its folder must
+    exist and take new files.
     """
-    files = [(path, file_behind(path)) for path in outputs if path is not None]
-    for path, file in files:
-        for given in inputs:
-            if given is not None and _is_same(file, given):
-                raise ValueError(f"{str(path)!r} is an input; give another output")
-    for (path, file), (other_path, other) in combinations(files, 2):
-        if _is_same(file, other) or file in (part_of(other), part_of(file)) or other == part_of(file):
-            raise ValueError(f"outputs must be different files, but are {path}, {other_path}")
-    for path, file in files:
+    paths, read = [path for path in outputs if path is not None], [path for path in inputs if path is not None]
+    for path in paths:
+        if any(_is_same(path, each) for each in read):
+            raise ValueError(f"{str(path)!r} is an input; give another output")
+    for path, other in combinations(paths, 2):
+        if _is_same(path, other):
+            raise ValueError(f"outputs must be different files, but are {path}, {other}")
+    for path in paths:
         try:
-            with _held(file, keep=True):  # what an interrupted run has left there stays
-                pass
+            _check_place(path)
         except OSError as error:
-            folder = "its folder is missing" if not file.parent.is_dir() else error.strerror or str(error)
-            raise ValueError(f"cannot write {str(path)!r}: {folder}") from None
+            folder_is_missing = not Path(os.path.realpath(path)).parent.exists()
+            why = "its folder is missing" if folder_is_missing else error.strerror or str(error)
+            raise ValueError(f"cannot write {str(path)!r}: {why}") from None
+
+
+def _check_place(path: Path) -> None:
+    """Raise `OSError` where a file cannot be written."""
+    if str(path) == "-":  # which elsewhere means standard input or output
+        raise OSError(errno.EINVAL, "it would be a file of that name; give another")
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is read-only")
+        if not stat.S_ISREG(mode):
+            return
+    part = _beside(path)
+    part.open("xb").close()
+    part.unlink()
 
 
 def check_folder(path: Path) -> None:
@@ -51,47 +73,15 @@ def check_folder(path: Path) -> None:
         raise ValueError(f"cannot write to {str(path)!r}: {error.strerror or error}") from None
 
 
-def file_behind(path: Path) -> Path:
-    """Return the regular file that a path leads to, through links; it need not exist.
-
-    Raises `ValueError` for a folder, a device, a pipe, a circle of links, a file that may not be changed, or one that
-    this command's own output goes to.
-
-    Example:
-        >>> file_behind(Path("/dev/null"))
-        Traceback (most recent call last):
-        ValueError: cannot write '/dev/null': it is a device; give a regular file, or leave out what you do not need
-    """
-    refused = f"cannot write {str(path)!r}: "
-    if str(path) == "-":  # which elsewhere means standard input or output
-        raise ValueError(f"{refused}it would be a file of that name; give another")
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return Path(os.path.realpath(path))
-    except OSError as error:
-        raise ValueError(refused + (error.strerror or str(error))) from None
-    if stat.S_ISDIR(found.st_mode):
-        raise ValueError(f"{refused}it is a folder")
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a device" if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode) else "a pipe"
-        raise ValueError(f"{refused}it is {kind}; give a regular file, or leave out what you do not need")
-    if any(_is_open(number, found) for number in (1, 2)):
-        raise ValueError(f"{refused}this command's own output goes there; give another file")
-    if not os.access(path, os.W_OK):
-        raise ValueError(f"{refused}it is read-only")
-    return Path(os.path.realpath(path))
-
-
 @contextmanager
 def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
     """Yield where to write; what stands there takes the path's place when the block is done, so all or nothing.
 
-    A symbolic link stays, and leads to the new file, which may be read by whom the old one could. With ``keep`` a block
-    that is interrupted leaves what it has written at `part_of` the path.
+    A symbolic link stays, and leads to the new file, which may be read by whom the old one could. What is no regular
+    file, such as a device or a pipe, is written as it is. With ``keep`` a block that is interrupted leaves what it has
+    written at `part_of` the path.
 
-    Raises `OSError` where it cannot be written; names the path; `ValueError` for what is no regular file, or is being
-    written by another process.
+    Raises `OSError` where it cannot be written; names the path.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -101,22 +91,26 @@ def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
         ...     [path.name for path in Path(folder).iterdir()]
         ['a.txt']
     """
-    file = file_behind(path)
+    file, special = Path(os.path.realpath(path)), path.exists() and not path.is_file()
+    part = path if special else part_of(path) if keep else _beside(path)
     try:
-        with _held(file, keep=keep) as part:
-            os.truncate(part, 0)
+        try:
             yield part
-            if file.exists():
-                os.chmod(part, stat.S_IMODE(file.stat().st_mode))
-            os.replace(part, file)
+            if not special:
+                if file.exists():
+                    shutil.copymode(file, part)
+                os.replace(part, file)
+        finally:
+            if not special and not keep:
+                part.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(part_of(file))):  # such as a disk that is full
+        if error.errno is not None and error.filename in (None, str(part)):  # such as a disk that is full
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
 def part_of(path: Path) -> Path:
-    """Return where a file is while it grows.
+    """Return where a file or a folder is while it grows, if what an interruption leaves is of use.
 
     The name is one that nobody gives to a file of their own, because it is overwritten.
 
@@ -124,32 +118,13 @@ def part_of(path: Path) -> Path:
     'trace.jsonl.cactus-part'
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
-    return path.with_name(path.name + ".cactus-part")
+    return path.with_name(path.name + PART)
 
 
-@contextmanager
-def _held(file: Path, *, keep: bool = False) -> Iterator[Path]:
-    """Make the part of a file for this process alone, and remove it in the end if it is still there."""
-    part, flags = part_of(file), os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    while True:
-        opened = os.open(part, flags, 0o666)
-        try:
-            if not stat.S_ISREG(os.fstat(opened).st_mode):
-                raise ValueError(f"{str(part)!r} is in the way: a file is written there first")
-            lock(opened, file)
-            if part.exists() and os.path.samestat(os.fstat(opened), part.stat()):
-                break
-        except BaseException:
-            os.close(opened)
-            raise
-        os.close(opened)  # another process has finished in the meantime
-    try:
-        yield part
-    finally:
-        # whoever waits for the lock finds another file here, or none
-        if part.exists() and os.path.samestat(os.fstat(opened), part.stat()) and not (keep and part.stat().st_size):
-            part.unlink()
-        os.close(opened)
+def _beside(path: Path) -> Path:
+    """Return a name beside a file that no other process writes to."""
+    file = Path(os.path.realpath(path))
+    return file.with_name(f"{file.name}.{token_hex(4)}{PART}")
 
 
 def lock(opened: int, path: Path) -> None:
@@ -166,24 +141,17 @@ def lock(opened: int, path: Path) -> None:
         return
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one go, so that a kill leaves the old one or the new one."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file in one go, so that a kill leaves the old one or the new one; text is written in UTF-8."""
     with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def _is_same(file: Path, other: Path) -> bool:
+def _is_same(path: Path, other: Path) -> bool:
     """Say whether two paths lead to one file, also by a hard link."""
-    if file.exists() and other.exists():
-        return os.path.samefile(file, other)
-    return os.path.realpath(file) == os.path.realpath(other)
-
-
-def _is_open(number: int, found: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.fstat(number), found)
-    except OSError:
-        return False
+    if path.exists() and other.exists():
+        return os.path.samefile(path, other)
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

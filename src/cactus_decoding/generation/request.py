@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cactus_decoding.arguments.knobs import build, settings_of, values_of
 from cactus_decoding.arguments.values import shown
-from cactus_decoding.drafting.lengths import TreeShape, as_draft_length, is_tree, proposals_of
+from cactus_decoding.drafting.lengths import TreeShape, as_draft_length, proposals_of
 from cactus_decoding.drafting.lengths.base import FixedLength, PerResponse
 from cactus_decoding.generation.schemes import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS, PARTS, SETTINGS
 from cactus_decoding.policy.budget import Budget, as_budget
 from cactus_decoding.policy.decide import check_paced
 from cactus_decoding.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy, relaxation_policy
-from cactus_decoding.rules import Lossless, as_rule, recorded_rule
+from cactus_decoding.rules import Lossless, as_rule
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.types.drafting import check_drafter
@@ -187,8 +186,8 @@ class Request:
         """Return the request with other proposals: a number, a draft length or a tree's shape, or a spelling of these.
 
         Example:
-            >>> str(Request().proposing("tree:static=2.2").tree)
-            'static=2.2'
+            >>> str(Request().proposing("confidence:threshold=0.3").num_speculative_tokens)
+            'confidence:threshold=0.3'
         """
         made = as_draft_length(length)
         tree = made if isinstance(made, TreeShape) else None
@@ -249,7 +248,7 @@ class Request:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
         budget, length = self.budget, self.num_speculative_tokens
         limits = values_of(Budget, budget) | ({} if budget is None else {"budget_nats": budget.limit})
-        if limits["max_relaxed"] is None:  # of which files of older versions do not know
+        if limits["max_relaxed"] is None:
             del limits["max_relaxed"]
         return {
             "rule": str(self.rule),
@@ -276,25 +275,6 @@ class Request:
                 f"request must be a Request, but is {shown(request)}; give its parts by name: rule='lossless'"
             )
         return request
-
-    @classmethod
-    def from_file(cls, values: Mapping[str, Any]) -> Request:
-        """Return the request of a file, which may be of an older version.
-
-        Infinity is a text there; version 0.1 limited draft lengths by ``most``, and trees stood among draft lengths.
-        """
-        read = dict(values)
-        if isinstance(length := read.get("num_speculative_tokens"), str):
-            read["num_speculative_tokens"] = re.sub(r"\bmost=", "max_draft_tokens=", length)
-            if is_tree(length):
-                read |= {"num_speculative_tokens": None, "tree": length.partition(":")[2]}
-        if isinstance(rule := read.get("rule"), str):
-            read["rule"] = recorded_rule(rule)
-        if read.get("budget_nats") is not None:
-            from cactus_decoding.files.jsonl import number_of
-
-            read["budget_nats"] = number_of(read["budget_nats"])
-        return cls.from_dict(read)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:

@@ -122,7 +122,7 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
         raise ValueError("this server does not read files by name, so importance must be left out")
     if isinstance(values["rule"], Lossless):
         values["budget"] = None  # of which it spends nothing
-    request = Request.from_file(values)  # links may be of an older version
+    request = Request.from_dict(values)
     if not models and getattr(request.num_speculative_tokens, "profile", None) is not None:
         raise ValueError("this server does not read files by name, so auto's profile must be left out")
     if not models:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from cactus_decoding.arguments.later import Tensor, torch
-from cactus_decoding.files.jsonl import INFINITIES, objects_in, whole_lines
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import INFINITIES, number_of, objects_in, whole_lines
 from cactus_decoding.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request
+from cactus_decoding.rules import recorded_rule
 from cactus_decoding.sampling.rows import SparseProbs
 from cactus_decoding.tracing.response import TracedResponse
 from cactus_decoding.tracing.trace import Trace, TracedNode, TracedPosition, TracedStep, TracedToken, TraceHeader
@@ -28,16 +30,6 @@ NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED
 """What may have become of a node of a tree."""
 
 _KINDS_OF_NUMBERS = {"float32": "<f4", "float64": "<f8", "int32": "<i4"}
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (float, int),
-    "str": (str,),
-    "bool": (bool,),
-    "None": (type(None),),
-    "Fate": (str,),
-    "Mapping[str, Any]": (dict,),
-}
-"""What JSON must hold for a field of a type."""
 
 
 def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
@@ -59,7 +51,7 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
 
 def position_from(value: object, where: str, *, rows: bool = True) -> TracedPosition:
     """Return the position that an object of a file describes; raise `ValueError` where it is none."""
-    given = {"protected": False} | _object(value, where)  # version 0.1 knew of no policy
+    given = _object(value, where)
     kept = None if given.get("rows") is None or not rows else _rows(given["rows"], where)
     candidates = tuple(build(TracedToken, one, where) for one in listed(given, "candidates", where))
     return build(TracedPosition, given, where, candidates=candidates, rows=kept)
@@ -94,18 +86,26 @@ def as_object(record: Any) -> dict[str, Any]:
 
 def build(record: type[Record], value: object, where: str, **ready: Any) -> Record:
     """Return a dataclass from an object of a file; ``ready`` are fields that have their value already."""
-    given = _object(value, where)
-    known = {field.name: str(field.type) for field in fields(record)}  # type: ignore[arg-type]
+    given, known = _object(value, where), _types_of(record)  # type: ignore[arg-type]
     unknown = set(given) - set(known)
     if unknown:
         raise ValueError(f"{where}: {', '.join(map(repr, sorted(unknown)))} is no field of a {record.__name__}")
     found = dict(ready)
-    for name, kind in known.items():
+    for name, types in known.items():
         if name not in found:
             if name not in given:
                 raise ValueError(f"{where}: {name!r} is missing")
-            found[name] = _converted(name, given[name], kind, where)
+            found[name] = _converted(name, given[name], types, where)
     return record(**found)
+
+
+@cache
+def _types_of(record: type[Any]) -> dict[str, tuple[type, ...]]:
+    """Return the types that each field of a dataclass may have."""
+    return {
+        name: tuple(get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
+        for name, hint in get_type_hints(record).items()
+    }
 
 
 def _object(value: object, where: str) -> dict[str, Any]:
@@ -114,18 +114,18 @@ def _object(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def _converted(name: str, value: Any, kind: str, where: str) -> Any:
-    kinds = kind.split(" | ")
-    if "float" in kinds and isinstance(value, str) and value in INFINITIES:
+def _converted(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
+    """Return a value of JSON as one of some types: an infinite number is a text there, and so is a fate."""
+    if float in types and isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
-    allowed = tuple(type_ for each in kinds for type_ in _KINDS[each])
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-        raise ValueError(f"{where}: {name!r} must be {kind}, but is {str(value)[:40]!r}")
-    if "Fate" in kinds:
-        if value not in [str(fate) for fate in Fate]:
-            raise ValueError(f"{where}: {name!r} must be one of {', '.join(Fate)}, but is {value!r}")
-        return Fate(str(value))
-    return float(value) if "float" in kinds and isinstance(value, int) and "int" not in kinds else value
+    if Fate in types and value in list(Fate):
+        return Fate(value)
+    if float in types and type(value) is int:
+        return float(value)
+    if Fate in types or not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        allowed = f"one of {', '.join(Fate)}" if Fate in types else " | ".join(each.__name__ for each in types)
+        raise ValueError(f"{where}: {name!r} must be {allowed}, but is {str(value)[:40]!r}")
+    return value
 
 
 def listed(value: dict[str, Any], name: str, where: str) -> list[Any]:
@@ -241,7 +241,7 @@ def _step_line(step: TracedStep, rows: bool) -> str:
     if step.tree:
         value["tree"] = tree_to_json(step.tree)
     else:
-        del value["tree"]  # of chains a file says what it always said
+        del value["tree"]
     return _line("step", value)
 
 
@@ -263,8 +263,7 @@ def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
     path = Path(path).expanduser()
     if not path.exists() and part_of(path).exists():
         raise ValueError(f"{path} is missing, but an interrupted response left {part_of(path)}: give that one")
-    data = read_bytes(path)
-    lines = objects_in(whole_lines(data), path)
+    lines = objects_in(whole_lines(path.read_bytes()), path)
     header, steps, end = None, list[TracedStep](), None
     for _, where, value in lines:
         kind = value.pop("kind", None)
@@ -296,10 +295,20 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
     own = {field.name for field in fields(TraceHeader)}
     asked = {name: value.pop(name) for name in list(value) if name not in own}
     try:
-        request = Request.from_file(asked)
+        request = _request(asked)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
     return build(TraceHeader, value, where, request=request)
+
+
+def _request(values: dict[str, Any]) -> Request:
+    """Return the request of a header; a rule from outside the package is not imported."""
+    read = dict(values)
+    if "rule" in read:
+        read["rule"] = recorded_rule(read["rule"])
+    if read.get("budget_nats") is not None:
+        read["budget_nats"] = number_of(read["budget_nats"])
+    return Request.from_dict(read)
 
 
 def _step(value: dict[str, Any], where: str, before: list[TracedStep], *, rows: bool) -> TracedStep:
@@ -321,8 +330,4 @@ def _end(value: dict[str, Any], where: str) -> tuple[str, str | None, Metrics]:
     if not isinstance(text, str) or not isinstance(reason, (str, type(None))) or not isinstance(counts, dict):
         raise ValueError(f"{where}: the end of a trace has a text, a finish_reason and metrics")
     names = {field.name for field in fields(Metrics)}
-    return (
-        text,
-        reason,
-        build(Metrics, {"protected": 0} | {name: number for name, number in counts.items() if name in names}, where),
-    )
+    return text, reason, build(Metrics, {name: number for name, number in counts.items() if name in names}, where)

@@ -126,10 +126,9 @@ def _budget_of(budget: Budget | None) -> list[tuple[str, str]]:
 def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
     """Return name, value and meaning of each figure."""
     metrics = trace.metrics
-    drafting = metrics.seconds - sum(step.verify_seconds + (step.target_seconds or 0.0) for step in trace.steps)
+    drafting = metrics.seconds - sum(step.verify_seconds + step.target_seconds for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)
     greedy = judges_untempered(trace.header.request.rule)
-    timed = all(step.target_seconds is not None for step in trace.steps)
     fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
     return [
         ("tokens", str(metrics.generated), f"ended by {trace.finish_reason or 'an interruption'}"),
@@ -139,7 +138,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
         ("relaxed", str(metrics.relaxed), f"of {metrics.accepted} accepted tokens"),
         ("nats", f"{spent:.4f}", "of log-probability given up" if greedy else "spent in all: KL to the target"),
         *(fell_back if metrics.fell_back else []),
-        ("seconds", f"{metrics.seconds:.2f}", f"of them {drafting:.2f} in drafting" if timed else "in all"),
+        ("seconds", f"{metrics.seconds:.2f}", f"of them {drafting:.2f} in drafting"),
     ]
 
 

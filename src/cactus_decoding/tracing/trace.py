@@ -135,8 +135,7 @@ class TracedStep:
         num_drafted: tokens proposed, in a tree all its nodes.
         num_accepted: proposals that the rule kept, before any cut.
         seconds: wall time of the step.
-        target_seconds: of it, the target's forward pass; None where an older version could not tell it apart. On a GPU
-            the pass is only begun in this time.
+        target_seconds: of it, the target's forward pass. On a GPU the pass is only begun in this time.
         verify_seconds: of it, the decision on the proposals. What is left is drafting.
         positions: the accepted tokens and the recovered or bonus token, also those that the end of the response cuts.
         metered: visited positions whose cost a budget measured.
@@ -148,7 +147,7 @@ class TracedStep:
     num_drafted: int
     num_accepted: int
     seconds: float
-    target_seconds: float | None
+    target_seconds: float
     verify_seconds: float
     positions: tuple[TracedPosition, ...]
     metered: int = 0

@@ -16,8 +16,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer, check_number
 from cactus_decoding.arguments.later import Tensor, torch
-from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import read_json
 from cactus_decoding.files.writing import as_json, check_folder, write_atomically
 from cactus_decoding.generation.generate import Response
 from cactus_decoding.generation.pair import Pair, load_pair
@@ -272,7 +271,7 @@ class DraftAdaptation:
 
 
 def _read_record(file: Path) -> _Record:
-    found = parse_json(read_bytes(file), file)
+    found = read_json(file)
     try:
         record = _Record(**found)
         check_integer("steps", record.steps, 0)

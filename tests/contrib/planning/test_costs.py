@@ -44,7 +44,7 @@ def test_a_file_of_measured_times(tmp_path):
         ('{"steps": {"6": {"1": 1, "01": 2}}}', "whole number of at least 1, but is '01'"),
         ('{"steps": {"6": {"1": 1, "' + 400 * "9" + '": 2}}}', "whole number of at least 1, but is '9"),
         ('{"steps": {"6": {"1": 1' + 400 * "0" + "}}}", "positive number of seconds, but is 1000"),
-        (100_000 * "[", "nested more than 100 deep"),
+        (100_000 * "[", "this is not JSON"),
     ],
 )
 def test_a_file_of_another_shape_is_refused(tmp_path, content, message):

@@ -10,32 +10,32 @@ from support.tree_worlds import Taken, World
 
 from cactus_decoding import AdaptiveTree, DraftLength, ModelDrafter, NgramDrafter
 from cactus_decoding.contrib.trees.adaptive_tree import Chances, WayChooser
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.lengths import as_tree
 from cactus_decoding.models.cached import CachedModel
 
-GIVEN = "tree:adaptive,nodes=12,depth=4,draft_cost=0.1,token_cost=0.01"
+GIVEN = "adaptive,nodes=12,depth=4,draft_cost=0.1,token_cost=0.01"
 
 
 def test_spellings() -> None:
-    for spelling in ("tree:adaptive", GIVEN, "tree:adaptive,width=2,drawn=0"):
-        shape = as_draft_length(spelling)
+    for spelling in ("adaptive", GIVEN, "adaptive,width=2,drawn=0"):
+        shape = as_tree(spelling)
         assert isinstance(shape, AdaptiveTree)
         assert isinstance(shape, DraftLength)
-        assert str(shape) == spelling.removeprefix("tree:")
+        assert str(shape) == spelling.removeprefix("")
 
 
 @pytest.mark.parametrize(
     ("spelling", "wrong"),
     [
-        ("tree:adaptive,draft_cost=0.1", "draft_cost and token_cost go together"),
-        ("tree:adaptive,draft_cost=-1,token_cost=0", r"draft_cost must be in \[0, inf\), but is -1"),
-        ("tree:adaptive,width=0,drawn=0", "width and drawn must not both be 0"),
-        ("tree:adaptive,most=3", "unknown parameter 'most'"),
+        ("adaptive,draft_cost=0.1", "draft_cost and token_cost go together"),
+        ("adaptive,draft_cost=-1,token_cost=0", r"draft_cost must be in \[0, inf\), but is -1"),
+        ("adaptive,width=0,drawn=0", "width and drawn must not both be 0"),
+        ("adaptive,most=3", "unknown parameter 'most'"),
     ],
 )
 def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        as_draft_length(spelling)
+        as_tree(spelling)
 
 
 # What it comes to
@@ -116,14 +116,14 @@ def target() -> CachedModel:
 
 def test_given_costs_make_a_seed_repeatable(target: CachedModel) -> None:
     drafter = ModelDrafter(tiny_llama(1))
-    first, again = (decided(run(target, drafter, k=as_draft_length(GIVEN), seed=5, length=200)) for _ in range(2))
+    first, again = (decided(run(target, drafter, k=as_tree(GIVEN), seed=5, length=200)) for _ in range(2))
     assert first == again
     assert min(len(tokens) for tokens, *_ in first) == 0  # no draft was tried too
     assert any(len(tokens) > 4 for tokens, *_ in first)
 
 
 def test_it_learns_from_a_text_that_is_looked_up(target: CachedModel) -> None:
-    shape = as_draft_length(GIVEN)
+    shape = as_tree(GIVEN)
     steps = run(target, NgramDrafter(), k=shape, length=200)
     assert any(step.path for step in steps)
     assert len({step.num_drafted for step in steps}) > 2

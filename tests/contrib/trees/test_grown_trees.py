@@ -12,7 +12,7 @@ from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, di
 
 from cactus_decoding import BestFirstTree, DraftLength, StaticTree, parse_rule
 from cactus_decoding.drafting.growing import choose_children, grow
-from cactus_decoding.drafting.lengths import TreeShape, as_draft_length
+from cactus_decoding.drafting.lengths import TreeShape, as_tree
 from cactus_decoding.drafting.lengths.base import Growth
 from cactus_decoding.drafting.suffix_index import SuffixIndex
 
@@ -22,32 +22,32 @@ EXACT = 1e-12
 
 
 def test_spellings() -> None:
-    for spelling in ("tree:best_first", "tree:best_first,nodes=8", "tree:best_first,nodes=8,depth=3,drawn=0"):
-        shape = as_draft_length(spelling)
+    for spelling in ("best_first", "best_first,nodes=8", "best_first,nodes=8,depth=3,drawn=0"):
+        shape = as_tree(spelling)
         assert isinstance(shape, BestFirstTree)
         assert isinstance(shape, DraftLength)
-        assert str(shape) == spelling.removeprefix("tree:")
+        assert str(shape) == spelling.removeprefix("")
         assert not shape.is_even
-    assert as_draft_length(" tree: best_first , nodes = 4 ") == BestFirstTree(nodes=4)
+    assert as_tree(" best_first , nodes = 4 ") == BestFirstTree(nodes=4)
 
 
 @pytest.mark.parametrize(
     ("spelling", "wrong"),
     [
-        ("tree:best", "unknown tree 'best'; known are static=4.2.2.1, best_first"),
-        ("tree:best_frist,nodes=3", "did you mean 'best_first'"),
-        ("tree:best_first=3", "unknown tree 'best_first=3'"),
-        ("tree:best_first,nodes=0", "nodes must be between 1 and 1024, but is 0"),
-        ("tree:best_first,nodes=a", "nodes must be an integer, but is 'a'"),
-        ("tree:best_first,node=3", "unknown parameter 'node' in 'best_first:node=3'"),
-        ("tree:best_first,drawn=2", "drawn must be between 0 and 1, but is 2"),
-        ("tree:best_first,drawn=0,width=0", "width and drawn must not both be 0"),
-        ("tree:best_first,acceptance=1", r"acceptance must be in \(0, 1\), but is 1"),
+        ("best", "unknown tree 'best'; known are static=4.2.2.1, best_first"),
+        ("best_frist,nodes=3", "did you mean 'best_first'"),
+        ("best_first=3", "unknown tree 'best_first=3'"),
+        ("best_first,nodes=0", "nodes must be between 1 and 1024, but is 0"),
+        ("best_first,nodes=a", "nodes must be an integer, but is 'a'"),
+        ("best_first,node=3", "unknown parameter 'node' in 'best_first:node=3'"),
+        ("best_first,drawn=2", "drawn must be between 0 and 1, but is 2"),
+        ("best_first,drawn=0,width=0", "width and drawn must not both be 0"),
+        ("best_first,acceptance=1", r"acceptance must be in \(0, 1\), but is 1"),
     ],
 )
 def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        as_draft_length(spelling)
+        as_tree(spelling)
 
 
 # Growth

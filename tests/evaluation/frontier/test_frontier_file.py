@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from support.recorded_rows import some_rows
@@ -40,8 +39,3 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
         with pytest.raises(ValueError, match=message) as raised:
             read_frontier(path)
         assert "frontier.json" in str(raised.value)
-
-
-def test_a_result_of_the_version_before_is_read():
-    result = read_frontier(Path(__file__).parents[2] / "data" / "version_0_1" / "frontier.json")
-    assert result["points"][0]["rule"] == "lossless"

@@ -18,7 +18,7 @@ def answered(tmp_path, run):
     asked, out = tmp_path / "sums.jsonl", tmp_path / "results.jsonl"
     asked.write_text("".join(json.dumps(line) + "\n" for line in LINES))
     task = f"jsonl:path={asked},extract=none"
-    code, _, err = run("eval", "--task", task, "--out", str(out), "--max-new-tokens", "4", "--token-ids")
+    code, _, err = run("eval", "--task", task, "--output", str(out), "--max-new-tokens", "4", "--token-ids")
     assert code == 0, err
     return asked, out
 
@@ -38,7 +38,7 @@ def test_another_scorer_reads_the_same_texts(answered, tmp_path, run):
     out.write_text(json.dumps(value) + "\n")
     before = out.read_bytes()
     code, _, err = run("eval", "--rescore", str(out), "--task", f"jsonl:path={asked},extract=last_number",
-                       "--out", str(new))  # fmt: skip
+                       "--output", str(new))  # fmt: skip
     assert code == 0, err
     (result,) = read_results(new)
     assert result.answers["right"] == [True, False, True]
@@ -46,7 +46,7 @@ def test_another_scorer_reads_the_same_texts(answered, tmp_path, run):
     assert out.read_bytes() == before
     asked.write_text(asked.read_text().replace("2 + 2", "2 + 3"))
     code, _, err = run("eval", "--rescore", str(out), "--task", f"jsonl:path={asked},extract=last_number",
-                       "--out", str(tmp_path / "third.jsonl"))  # fmt: skip
+                       "--output", str(tmp_path / "third.jsonl"))  # fmt: skip
     assert code == 2
     assert "answers other problems" in err
 
@@ -59,7 +59,7 @@ def test_a_file_of_version_0_1_is_read_and_cannot_be_rescored(answered, tmp_path
     out.write_text(json.dumps(value) + "\n")
     assert read_results(out)[0].config.problems == 3
     code, _, err = run("eval", "--rescore", str(out), "--task", f"jsonl:path={asked},extract=last_number",
-                       "--out", str(tmp_path / "new.jsonl"))  # fmt: skip
+                       "--output", str(tmp_path / "new.jsonl"))  # fmt: skip
     assert code == 2
     assert "holds no texts" in err
     assert err.count("\n") == 1
@@ -72,6 +72,6 @@ def test_a_gguf_run_says_what_read_it():
 
 
 def test_an_engine_that_does_not_read_the_target_is_refused(run, tmp_path):
-    code, _, err = run("eval", "--engine", "llama-cpp", "--out", str(tmp_path / "r.jsonl"))
+    code, _, err = run("eval", "--engine", "llama-cpp", "--output", str(tmp_path / "r.jsonl"))
     assert code == 2
     assert "reads GGUF files" in err

@@ -1,18 +1,15 @@
-"""Result files: costs without a bound, columns that are not known, and files of the version before."""
+"""Result files: costs without a bound, columns that are not known, and lines that cannot be used."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.result_files import made, write
 
-from cactus_decoding.evaluation.runs.results import AUDITED, opened, read_results
-
-OLD = Path(__file__).parents[2] / "data" / "version_0_1" / "results.jsonl"
+from cactus_decoding.evaluation.runs.results import AUDITED, read_results
 
 
 def test_infinite_costs_are_infinite_when_read(tmp_path):
@@ -20,9 +17,6 @@ def test_infinite_costs_are_infinite_when_read(tmp_path):
     answers = dict(result.answers) | {name: [math.inf, 1.0] for name in AUDITED}
     path = write(tmp_path / "infinite.jsonl", [type(result)(result.config, answers, {})])
     assert "Infinity" not in path.read_text()
-    (read,) = read_results(path)
-    assert read.column("nats").tolist() == [math.inf, 1.0]
-    path.write_text(path.read_text().replace('"inf"', "null"))  # as the version before wrote them
     (read,) = read_results(path)
     assert read.column("nats").tolist() == [math.inf, 1.0]
 
@@ -33,17 +27,6 @@ def test_what_nobody_knows_is_no_number(tmp_path):
     assert np.isnan(read.column("right")).all()
     assert not read.scored
     assert not read.audited
-
-
-def test_a_file_of_the_version_before_is_read_and_added_to(tmp_path):
-    path = tmp_path / "old.jsonl"
-    path.write_bytes(OLD.read_bytes())
-    before = read_results(path)
-    assert {result.config.rule for result in before} >= {"lossless"}
-    with opened(path) as file:
-        file.append(made("lossless", 4, problems=2))
-    assert path.read_bytes().startswith(OLD.read_bytes())
-    assert len(read_results(path)) == len(before) + 1
 
 
 def test_a_line_that_cannot_be_used_is_named(tmp_path):

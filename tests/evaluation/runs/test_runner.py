@@ -52,7 +52,7 @@ def pair():
 def whole(tmp_path_factory):
     """The file of a run that nothing interrupts."""
     path = tmp_path_factory.mktemp("whole") / "results.jsonl"
-    code, error = end_of(process("eval", *GRID, "--out", str(path)))
+    code, error = end_of(process("eval", *GRID, "--output", str(path)))
     assert code == 0, error
     return path
 
@@ -89,7 +89,7 @@ def test_killed_at_random_points_the_file_becomes_the_same(whole, tmp_path):
         return sum(file.stat().st_size for file in (path, partial) if file.exists())
 
     while kills < 4:  # however fast the machine is, the kill falls somewhere between two and a few answers
-        run, before = process("eval", *GRID, "--out", str(path)), progress()
+        run, before = process("eval", *GRID, "--output", str(path)), progress()
         wanted = before + draw.randint(300, 1800)
         while run.poll() is None and progress() < wanted:
             time.sleep(0.002)
@@ -100,7 +100,7 @@ def test_killed_at_random_points_the_file_becomes_the_same(whole, tmp_path):
         finished = [result.config for result in read_results(path)] if path.exists() else []
         assert len(set(finished)) == len(finished)
     assert kills >= 2
-    code, error = end_of(process("eval", *GRID, "--out", str(path)))
+    code, error = end_of(process("eval", *GRID, "--output", str(path)))
     assert code == 0, error
     assert without_times(path) == without_times(whole)
     assert not partial.exists()
@@ -120,7 +120,7 @@ def test_every_cut_of_a_line_is_read_as_unfinished(whole, tmp_path):
 
 def test_a_finished_file_is_left_as_it_is(run, whole):
     before = whole.read_bytes()
-    code, out, err = run("eval", *GRID, "--out", str(whole))
+    code, out, err = run("eval", *GRID, "--output", str(whole))
     assert code == 0, err
     assert f"{NUM_RUNS} of {NUM_RUNS} runs are in" in err
     assert "lossless" in out
@@ -130,7 +130,7 @@ def test_a_finished_file_is_left_as_it_is(run, whole):
 def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path):
     path = tmp_path / "results.jsonl"
     # so many problems that it cannot be done before it is interrupted
-    run = process("eval", *GRID, "--problems", "400", "--out", str(path))
+    run = process("eval", *GRID, "--problems", "400", "--output", str(path))
     while not path.with_name("results.jsonl.partial").exists():
         assert run.poll() is None
         time.sleep(0.01)
@@ -158,7 +158,7 @@ def test_other_files_are_refused_and_left_as_they_are(run, tmp_path, whole):
         (json.dumps(longer) + "\n", "must have 3 entries"),
     ):
         path.write_text(content)
-        code, _, err = run("eval", *GRID, "--out", str(path))
+        code, _, err = run("eval", *GRID, "--output", str(path))
         assert (code, path.read_text()) == (2, content)
         assert problem in err
     with opened(whole), pytest.raises(ValueError, match="another process"), opened(whole):

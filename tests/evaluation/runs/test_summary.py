@@ -131,7 +131,7 @@ def test_seeds_are_averaged_by_problem():
 
 
 def test_what_is_unknown_is_none_and_what_is_unbounded_is_infinite():
-    unscored = result(RULE, seconds=1.0, right=(None,) * 4, nats=[0.0, 1.0, None, 2.0])
+    unscored = result(RULE, seconds=1.0, right=(None,) * 4, nats=[0.0, 1.0, math.inf, 2.0])
     metrics = summary([unscored], RULE).metrics
     assert metrics["score"] is None
     assert metrics["score_difference"] is None

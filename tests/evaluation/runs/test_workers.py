@@ -61,7 +61,7 @@ def test_two_processes_answer_as_one_does(tmp_path):
              "--max-new-tokens", "16", "--draft", "bundled", "--draft", "suffix", "--token-ids")  # fmt: skip
     files = [tmp_path / name for name in ("one.jsonl", "two.jsonl")]
     for path, more in zip(files, (("--threads", "1"), ("--workers", "2")), strict=True):
-        done = subprocess.run(command(*given, *more, "--out", str(path)), capture_output=True, text=True)
+        done = subprocess.run(command(*given, *more, "--output", str(path)), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert without_times(files[0]) == without_times(files[1])
     assert any(line["answers"].get("turns") for line in without_times(files[0]))
@@ -70,7 +70,7 @@ def test_two_processes_answer_as_one_does(tmp_path):
 @pytest.mark.slow
 def test_interrupted_all_end_and_the_same_command_goes_on(tmp_path):
     out = tmp_path / "results.jsonl"
-    given = ("--problems", "60", "--workers", "2", "--max-new-tokens", "32", "--out", str(out))
+    given = ("--problems", "60", "--workers", "2", "--max-new-tokens", "32", "--output", str(out))
     process = subprocess.Popen(command(*given), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
                                start_new_session=True)  # fmt: skip
     partial = out.with_name("results.jsonl.partial")

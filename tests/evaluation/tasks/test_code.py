@@ -75,14 +75,24 @@ def test_a_chat_begins_the_answer_with_the_function(path):
 
 def test_no_program_runs_that_nobody_allowed(path, run, tmp_path):
     out = tmp_path / "results.jsonl"
-    given = ("eval", "--task", f"humaneval:path={path}", "--problems", "1", "--max-new-tokens", "4", "--out", str(out))
+    given = (
+        "eval",
+        "--task",
+        f"humaneval:path={path}",
+        "--problems",
+        "1",
+        "--max-new-tokens",
+        "4",
+        "--output",
+        str(out),
+    )
     code, _, err = run(*given)
     assert code == 2
     assert err.startswith("cactus: humaneval runs programs that a model wrote")
     code, text, err = run(*given, "--allow-code-execution", "--chat")
     assert code == 0, err
     assert "0.000" in text
-    code, _, err = run("eval", "--rescore", str(out), *given[1:3], "--out", str(tmp_path / "again.jsonl"))
+    code, _, err = run("eval", "--rescore", str(out), *given[1:3], "--output", str(tmp_path / "again.jsonl"))
     assert (code, "give --allow-code-execution" in err) == (2, True)
 
 

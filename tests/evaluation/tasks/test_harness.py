@@ -59,12 +59,12 @@ def tasks(tmp_path, monkeypatch):
 def test_a_generation_task_is_answered_under_each_rule(run, tasks, tmp_path):
     out = tmp_path / "results.jsonl"
     arguments = ("eval", "--lm-eval", "local_sums", "--lm-eval-path", str(tasks), "--rule", "lossless", "--rule",
-                 "clamped:width=0.5", "--problems", "3", "--threads", "1", "--out", str(out))  # fmt: skip
+                 "clamped:width=0.5", "--problems", "3", "--threads", "1", "--output", str(out))  # fmt: skip
     code, _, err = run(*arguments)
     assert code == 0, err
     harness = read_results(out)
     assert [result.config.task for result in harness] == ["lm_eval:local_sums"] * 2
-    code, _, err = run("eval", "--rule", "lossless", "--problems", "3", "--threads", "1", "--out", str(out))
+    code, _, err = run("eval", "--rule", "lossless", "--problems", "3", "--threads", "1", "--output", str(out))
     assert code == 0, err
     *_, ours = read_results(out)  # the same problems, prompts and seeds
     for column in ("right", "generated", "accepted"):
@@ -74,7 +74,7 @@ def test_a_generation_task_is_answered_under_each_rule(run, tasks, tmp_path):
 
 @pytest.mark.slow
 def test_tasks_that_score_and_unknown_ones_are_refused(run, tasks, tmp_path):
-    out = ("--lm-eval-path", str(tasks), "--out", str(tmp_path / "results.jsonl"))
+    out = ("--lm-eval-path", str(tasks), "--output", str(tmp_path / "results.jsonl"))
     code, _, err = run("eval", "--lm-eval", "local_choices", *out)
     assert code == 2
     assert "only tasks that generate can be compared" in err

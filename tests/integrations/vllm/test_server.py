@@ -58,11 +58,6 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
         (["--num-speculative-tokens", "adaptive"], "must be an integer of at least 1, but is 'adaptive'"),
         (["--num-speculative-tokens", "auto"], "vLLM proposes the same number for all requests and in every step"),
-        (["--num-speculative-tokens", "tree:static=4.2"], "vLLM has removed tree attention, so num_speculative_tokens"),
-        (
-            ["--engine", "llama-cpp", "--num-speculative-tokens", "tree:static=4.2"],
-            "trees do not pay with llama.cpp on a CPU, so num_speculative_tokens must be a number or auto",
-        ),
     ],
 )
 def test_mistakes_end_before_a_server_starts(arguments: list[str], said: str, capsys: pytest.CaptureFixture) -> None:

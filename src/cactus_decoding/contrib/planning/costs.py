@@ -16,8 +16,7 @@ import numpy as np
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import parse
-from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import read_json
 
 _SHAPE = '{"steps": {"LENGTH": {"BATCH": SECONDS, …}, …}, "prompt": SECONDS}'
 
@@ -61,7 +60,7 @@ class ReplicaCosts:
 
 def read_costs(path: Path) -> ReplicaCosts:
     """Return measured costs from a JSON file: ``{"steps": {"8": {"1": 0.012, "16": 0.031}}, "prompt": 0.004}``."""
-    content = parse_json(read_bytes(path), path)
+    content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("steps"), dict) or not content["steps"]:
         raise ValueError(f"{path}: costs are written as {_SHAPE}")
     if unknown := content.keys() - {"steps", "prompt"}:

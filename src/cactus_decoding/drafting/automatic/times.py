@@ -19,9 +19,8 @@ from weakref import WeakKeyDictionary
 from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.lengths.base import FixedLength, StepSeconds
 from cactus_decoding.drafting.lookup import LookUpDrafter
-from cactus_decoding.files.jsonl import parse_json
+from cactus_decoding.files.jsonl import read_json
 from cactus_decoding.files.provenance import processor
-from cactus_decoding.files.reading import read_bytes
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.models.base import BaseCachedModel
 from cactus_decoding.sampling.params import SamplingParams, as_logits_to_probs
@@ -115,7 +114,7 @@ class PassTimes:
         """Return the times of a file; raise `ValueError` for one that holds none."""
         try:
             target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            pair = float(values.get("pair", 0.0))  # which older files lack
+            pair = float(values.get("pair", 0.0))
             return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{source} holds no times of passes: {error}") from None
@@ -124,7 +123,7 @@ class PassTimes:
     def read(cls, path: Path) -> PassTimes:
         """Return the times of a file; raise `ValueError` for one that holds none, or cannot be read."""
         try:
-            values = parse_json(read_bytes(path), path)
+            values = read_json(path)
         except OSError as error:
             raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
         if not isinstance(values, dict) or not isinstance(values.get("times"), dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from numbers import Integral
 
 from cactus_decoding.arguments.contributed import Contributed
@@ -14,13 +13,11 @@ from cactus_decoding.types import DraftLength
 
 __all__ = [
     "DRAFT_LENGTHS",
-    "TREE",
     "TREE_SHAPES",
     "FixedLength",
     "TreeShape",
     "as_draft_length",
     "as_tree",
-    "is_tree",
     "proposals_of",
 ]
 
@@ -33,8 +30,6 @@ DRAFT_LENGTHS = Contributed[type["DraftLength"]](
     }
 )
 """Every draft length by its name."""
-TREE = "tree"
-"""How the spelling of a tree begins where it stands among those of draft lengths: ``tree:best_first,nodes=16``."""
 TREE_SHAPES = Contributed[type["TreeShape"]](
     {
         "static": "cactus_decoding.drafting.lengths.static_tree:StaticTree",
@@ -46,18 +41,8 @@ TREE_SHAPES = Contributed[type["TreeShape"]](
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 
-def is_tree(length: int | str) -> bool:
-    """Say whether a number of proposals, or the spelling of a draft length, is a tree's.
-
-    Example:
-        >>> is_tree("tree:static=4.2.2.1"), is_tree("adaptive"), is_tree(6)
-        (True, False, False)
-    """
-    return str(length).strip().partition(":")[0] == TREE
-
-
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
-    """Return a draft length from itself, from a number of proposals, or from its spelling; behind ``tree:`` a tree's.
+    """Return a draft length from itself, from a number of proposals, or from its spelling.
 
     Raises `TypeError` for anything else, `ValueError` for a negative number or a spelling that is none.
 
@@ -77,13 +62,10 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     text = length.strip()
     if _NUMBER.fullmatch(text):  # a number is what most people mean
         return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
-    if is_tree(text):
-        return as_tree(text.partition(":")[2])
     if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
-        known = [*DRAFT_LENGTHS, TREE]
         raise ValueError(
-            f"unknown draft length {shown(text)}; known are {', '.join(known)}, and "
-            f"num_speculative_tokens may be a number such as 6{suggestion(name, known)}"
+            f"unknown draft length {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
+            f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
         )
     return parse("draft length", text, DRAFT_LENGTHS)
 
@@ -114,13 +96,8 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
 
 def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
     """Return what chooses a step's proposals: a tree's shape or how long chains are; None where nothing is said."""
-    if tree is None and (isinstance(length, TreeShape) or (isinstance(length, str) and is_tree(length))):
-        tree, length = (length.partition(":")[2] if isinstance(length, str) else length), None
-        warnings.warn(
-            f"num_speculative_tokens is a tree's shape, which will not be read any longer: give tree={str(tree)!r}",
-            FutureWarning,
-            stacklevel=4,
-        )
+    if isinstance(length, TreeShape):
+        raise ValueError(f"num_speculative_tokens is a tree's shape: give tree={str(length)!r}")
     chain = None if length is None else as_draft_length(length)
     if tree is None:
         return chain

@@ -91,7 +91,7 @@ class Problem:
     begun: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """Return what is asked, for a hash; what only chats have is left out elsewhere, as in files of version 0.1."""
+        """Return what is asked, for a hash; what only chats have is left out elsewhere."""
         return {name: value for name, value in asdict(self).items() if value or name not in ("follow_ups", "begun")}
 
 

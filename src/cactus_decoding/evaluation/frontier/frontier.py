@@ -21,8 +21,7 @@ from cactus_decoding.evaluation.expected import expected_tokens
 from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, chunks
 from cactus_decoding.evaluation.frontier.relaxations import EVERYWHERE, Relaxation
 from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
-from cactus_decoding.files.jsonl import number_of, parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import number_of, read_json
 from cactus_decoding.files.writing import plain
 from cactus_decoding.policy.protection import may_relax
 from cactus_decoding.policy.relaxation import RelaxationPolicy
@@ -285,7 +284,7 @@ SCHEMA, KIND = 1, "frontier"
 
 def read_frontier(path: str | Path) -> dict[str, Any]:
     """Return what a result file of `cactus frontier` holds."""
-    value = parse_json(read_bytes(path), path)
+    value = read_json(path)
     if not isinstance(value, dict) or value.get("kind") != KIND:
         raise ValueError(f"{path}: this is not a result of cactus frontier")
     if value.get("schema") != SCHEMA:
@@ -304,7 +303,7 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
         return False
-    if not isinstance(point.get("protect", ""), str):  # files of version 0.1, and what protects nothing, lack it
+    if not isinstance(point.get("protect", ""), str):  # what protects nothing lacks it
         return False
     try:
         numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]

@@ -71,7 +71,7 @@ def family_of(rule: str) -> str:
     try:
         parsed = recorded_rule(rule)
         words, families = _words(parsed), parsed.families
-    except ValueError:  # of another version
+    except ValueError:  # a rule that is not known here
         return name
     likeness = {each.name: len(words & _words(parse_rule(each.spell(each.strict)))) for each in families}
     return max(likeness, key=lambda family: likeness[family], default=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.files.jsonl import number_of, objects_in, parse_json, whole_lines
-from cactus_decoding.files.reading import read_bytes
-from cactus_decoding.files.writing import as_json, file_behind, lock, write_atomically
+from cactus_decoding.files.writing import as_json, lock, write_atomically
 
 SCHEMA = 1
 COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
@@ -31,8 +29,8 @@ _BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
 class RunResult:
     """A finished run.
 
-    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, ``text`` in files of
-    version 0.1, and ``token_ids`` where nobody asked for them.
+    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, and ``text`` and
+    ``token_ids`` where they were not kept.
     """
 
     config: RunConfig
@@ -56,8 +54,8 @@ class RunResult:
     @cached_property
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
         text = ("id", "group", "finish_reason", "text", "turns", "token_ids")
-        return {  # the infinite costs of older files are null
-            name: np.array([number_of(value, math.inf if name in AUDITED else math.nan) for value in values])
+        return {
+            name: np.array([number_of(value) for value in values])
             for name, values in self.answers.items()
             if name not in text
         }
@@ -75,7 +73,7 @@ class RunResult:
 
 def read_results(path: str | Path) -> list[RunResult]:
     """Return the finished runs of a result file; a last line that a kill cut off is passed over."""
-    return _parse(read_bytes(path), path)[0]
+    return _parse(Path(path).expanduser().read_bytes(), path)[0]
 
 
 def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
@@ -130,18 +128,19 @@ def opened(path: Path) -> Iterator[ResultFile]:
     Raises `OSError` if it cannot be written; `ValueError` if it is something else, or another process is writing it; it
     is then left as it is.
     """
-    file_path = file_behind(path)
-    is_new = not file_path.exists()
-    with file_path.open("a+b") as file:
+    is_new = not path.exists()
+    with path.open("a+b") as file:
         lock(file.fileno(), path)
         file.seek(0)
-        results, kept = _parse(file.read(), path)
-        file.truncate(kept)
+        data = file.read()
+        results, kept = _parse(data, path)
+        if kept < len(data):
+            file.truncate(kept)
         try:
             yield ResultFile(path, results, file)
         except (TypeError, ValueError):
             if is_new and not os.fstat(file.fileno()).st_size:  # a mistake leaves nothing behind
-                file_path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             raise
 
 
@@ -158,7 +157,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[str, list[AnswerEntry]] = {}
-        data = whole_lines(read_bytes(path)) if path.exists() else b""
+        data = whole_lines(path.read_bytes()) if path.exists() else b""
         for _, where, value in objects_in(data, path):
             if not isinstance(value.get("of"), str) or not isinstance(value.get("row"), dict):
                 raise ValueError(f"{where}: this is not an answer of an unfinished run")
@@ -169,7 +168,7 @@ class Journal:
     def entries(self, of: str) -> list[AnswerEntry]:
         """Return the answers of an unfinished run, in the order of its problems."""
         return [
-            entry | {name: number_of(entry[name], math.inf) for name in AUDITED if name in entry}
+            entry | {name: number_of(entry[name]) for name in AUDITED if name in entry}
             for entry in self._entries.get(of, [])
         ]
 

@@ -237,7 +237,7 @@ def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: st
         if config.task not in tasks:
             raise ValueError(f"{named} is of task {config.task!r}: give it as --task or --lm-eval")
         if any(text is None for text in result.answers.get("text", [None])):
-            raise ValueError(f"{named} holds no texts, as results of version 0.1: its answers cannot be scored anew")
+            raise ValueError(f"{named} holds no texts: its answers cannot be scored anew")
         task = tasks[config.task]
         said = about(task, config)
         if len(task.problems) < config.problems or result.provenance.get("prompts") != said["prompts"]:

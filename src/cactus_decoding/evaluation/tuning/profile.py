@@ -11,8 +11,7 @@ from typing import Any
 
 from cactus_decoding.arguments.later import torch
 from cactus_decoding.drafting.automatic.times import cache_folder, device_name
-from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import read_json
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.placement import checked_device
 
@@ -61,7 +60,7 @@ class Profile:
         Raises `ValueError` for a file that is none, another machine, or other files than those.
         """
         try:
-            values = parse_json(read_bytes(path), path)
+            values = read_json(path)
             found = cls(**values["recommended"])
         except OSError as error:
             raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None

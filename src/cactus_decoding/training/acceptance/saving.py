@@ -12,8 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from cactus_decoding.files.jsonl import parse_json
-from cactus_decoding.files.reading import read_bytes
+from cactus_decoding.files.jsonl import read_json
 from cactus_decoding.files.writing import check_folder, lock, part_of, write_atomically
 from cactus_decoding.models.loading import sentence_of
 from cactus_decoding.training.acceptance.settings import TrainingSettings
@@ -53,7 +52,7 @@ def unfinished_folder(output: Path, settings: TrainingSettings, data_sha256: str
     file = work / _SETTINGS
     if not file.is_file():
         raise ValueError(f"{str(work)!r} is in the way: what is not finished is written there")
-    earlier, now = parse_json(read_bytes(file), file), _asked(settings, data_sha256)
+    earlier, now = read_json(file), _asked(settings, data_sha256)
     for name in now:
         if earlier.get(name) != now[name]:
             raise ValueError(

@@ -167,6 +167,6 @@ def test_mistakes_end_before_any_work(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "results.jsonl"
-    assert main(["eval", "--engine", "vllm", "--problems", "1", "--out", str(out), *arguments]) == 2
+    assert main(["eval", "--engine", "vllm", "--problems", "1", "--output", str(out), *arguments]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not out.exists() or not out.read_text()
