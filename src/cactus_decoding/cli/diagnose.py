@@ -66,7 +66,7 @@ def diagnose(
     """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.
 
     Asks what is worth trying with a pair. Which rule then costs least 'cactus frontier' says, which one keeps a limit
-    'cactus calibrate', and how many machines users need 'cactus plan'.
+    'cactus calibrate'.
 
     Answers problems losslessly, and looks at both models' rows. A probe of the draft's last layer, trained on one half
     of the problems and tried on the other, says what little training wins at least: much where a draft only words
