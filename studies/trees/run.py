@@ -25,7 +25,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.registry import as_draft_length
 from cactus_decoding.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically

@@ -17,8 +17,6 @@ from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import SECONDS, about, counting
-from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TREE, as_draft_length, is_tree
-from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
@@ -110,6 +108,8 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
+    from cactus_decoding.drafting.registry import check_names
+
     if engine != "vllm" and rescore is None:
         check_names(target, *(draft or ()))
     from cactus_decoding import parse_rule
@@ -246,6 +246,8 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str]:
     """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
+    from cactus_decoding.drafting.registry import DRAFT_LENGTHS, TREE, as_draft_length, is_tree
+
     default = "" if trees else str(NUM_SPECULATIVE_TOKENS)
     parts = re.split(rf",(?=\s*(?:-?\d|{'|'.join([*DRAFT_LENGTHS, TREE])}|$))", default if text is None else text)
     if any(map(is_tree, parts)):

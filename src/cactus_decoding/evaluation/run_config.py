@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.arguments.knobs import settings_of
-from cactus_decoding.drafting.lengths import TREE, is_tree
+from cactus_decoding.drafting.registry import TREE, is_tree
 from cactus_decoding.evaluation.chat import Chat, as_settings, from_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
