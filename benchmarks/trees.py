@@ -15,7 +15,7 @@ from pairing import add_arguments, write
 from torch import Tensor
 from verification import NOISE, ORDINARY, PROBLEMS, against_reading, numbers, show
 
-from cactus_decoding.drafting.lengths.static_tree import StaticTree
+from cactus_decoding.drafting.trees.static_tree import StaticTree
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.types import ROOT, Proposal
 from cactus_decoding.verification.walk import Verifier

@@ -36,7 +36,7 @@ from cactus_decoding import (
 )
 from cactus_decoding.arguments.knobs import parameters
 from cactus_decoding.drafting.early_exit import EarlyExit
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.registry import as_draft_length
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.policy.budget import as_budget
 from cactus_decoding.rules import as_rule

@@ -80,7 +80,7 @@ LEFT_OUT = ("cli",)  # has a page that is made from the commands
 CONSTANTS = {
     "RULES": ("rules.RULES", "Every rule by its name."),
     "DRAFTERS": ("drafting.registry.DRAFTERS", "Drafters that need no weights of their own, by name."),
-    "DRAFT_LENGTHS": ("drafting.lengths.DRAFT_LENGTHS", "Every draft length by its name."),
+    "DRAFT_LENGTHS": ("drafting.registry.DRAFT_LENGTHS", "Every draft length by its name."),
 }
 NAMES = """# Public names
 

@@ -6,19 +6,19 @@ TYPE_CHECKING = False  # as `typing` has it: only type checkers and the document
 if TYPE_CHECKING:
     from cactus_decoding.auditing import Audit as Audit
     from cactus_decoding.auditing import audit as audit
-    from cactus_decoding.contrib.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
-    from cactus_decoding.contrib.trees.best_first import BestFirstTree as BestFirstTree
     from cactus_decoding.drafting.automatic import AutoLength as AutoLength
     from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
-    from cactus_decoding.drafting.lengths import DRAFT_LENGTHS as DRAFT_LENGTHS
     from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
     from cactus_decoding.drafting.lengths.base import FixedLength as FixedLength
     from cactus_decoding.drafting.lengths.confidence import ConfidenceStop as ConfidenceStop
-    from cactus_decoding.drafting.lengths.static_tree import StaticTree as StaticTree
     from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
     from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
+    from cactus_decoding.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
     from cactus_decoding.drafting.registry import DRAFTERS as DRAFTERS
     from cactus_decoding.drafting.suffix import SuffixDrafter as SuffixDrafter
+    from cactus_decoding.drafting.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
+    from cactus_decoding.drafting.trees.best_first import BestFirstTree as BestFirstTree
+    from cactus_decoding.drafting.trees.static_tree import StaticTree as StaticTree
     from cactus_decoding.generation.generate import Response as Response
     from cactus_decoding.generation.generate import generate as generate
     from cactus_decoding.generation.generate import stream as stream
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cactus_decoding.generation.request import Request as Request
     from cactus_decoding.integrations.transformers.generate import speculative_generate as speculative_generate
     from cactus_decoding.policy.budget import Budget as Budget
-    from cactus_decoding.rules import *  # noqa: F403 - the registry names its rules
+    from cactus_decoding.rules import *  # noqa: F403
     from cactus_decoding.sampling.params import SamplingParams as SamplingParams
     from cactus_decoding.types import AcceptanceRule as AcceptanceRule
     from cactus_decoding.types import Drafter as Drafter
@@ -47,25 +47,25 @@ __version__ = "0.1.0"
 _NAMES = {
     "auditing": "Audit audit",
     "policy.budget": "Budget",
-    "contrib.trees.adaptive_tree": "AdaptiveTree",
-    "contrib.trees.best_first": "BestFirstTree",
     "drafting.automatic": "AutoLength",
     "drafting.candidates": "CandidateGeneratorDrafter",
-    "drafting.lengths": "DRAFT_LENGTHS",
     "drafting.lengths.adaptive": "AdaptiveLength",
     "drafting.lengths.confidence": "ConfidenceStop",
     "drafting.lengths.base": "FixedLength",
-    "drafting.lengths.static_tree": "StaticTree",
     "drafting.model": "ModelDrafter",
     "drafting.ngram": "NgramDrafter",
-    "drafting.registry": "DRAFTERS",
+    "drafting.registry": "DRAFTERS DRAFT_LENGTHS",
     "drafting.suffix": "SuffixDrafter",
+    "drafting.trees.adaptive_tree": "AdaptiveTree",
+    "drafting.trees.best_first": "BestFirstTree",
+    "drafting.trees.static_tree": "StaticTree",
     "generation.generate": "Response generate stream",
     "generation.metrics": "Metrics",
     "generation.pair": "Pair load_pair",
     "generation.request": "Request",
     "integrations.transformers.generate": "speculative_generate",
-    "rules": "RULES Rule parse_rule",  # and its classes
+    "rules": "RULES Rule parse_rule BigLittle Cactus Cascade ClampedRatio Ensemble Fuzzy KLGate Lenience Lossless Mars "
+    "RelaxedGreedy TokenCascade TopK Typical",
     "sampling.params": "SamplingParams",
     "types": "AcceptanceRule Drafter DraftLength Fate Outcome Proposal Verdict Verification Visit",
     "verification.batched": "verify verify_block",
@@ -74,10 +74,7 @@ _NAMES = {
 
 def _homes() -> dict[str, str]:
     """Return where each public name comes from."""
-    from cactus_decoding.rules import RULE_CLASSES
-
-    homes = {name: home for home, names in _NAMES.items() for name in names.split()}
-    return homes | dict.fromkeys(RULE_CLASSES, "rules")
+    return {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
@@ -85,7 +82,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     homes = _homes()
-    if name == "__all__":  # no plain list, which type checkers would have to read rule by rule
+    if name == "__all__":
         return [*homes]
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

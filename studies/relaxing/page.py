@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.drafting.lengths import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength
 from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.evaluation.reporting.report import escape, number

@@ -25,8 +25,8 @@ import torch
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.model import ModelDrafter
+from cactus_decoding.drafting.registry import as_draft_length
 from cactus_decoding.evaluation.engines.loading import load_engine
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult

@@ -1,13 +1,12 @@
-"""Goodput of vLLM's server under load: lossless at several draft lengths, a rule, and the same rule by load.
+"""Goodput of vLLM's server under load: lossless at several draft lengths, and a rule.
 
-    .venv-vllm/bin/cactus calibrate --engine vllm … --output docs/results/vllm_load.json
-    .venv-vllm/bin/python -m studies.serving.goodput measure RESULT --load-rule docs/results/vllm_load.json
+    .venv-vllm/bin/python -m studies.serving.goodput measure RESULT
     .venv-vllm/bin/python -m studies.serving.goodput costs RESULT
     .venv/bin/python -m studies.serving.goodput page RESULT docs/studies/tables/serving.md
 
-RESULT is results/goodput.json here. The load rule is calibrated on the same machine; the rule is the one in it.
+RESULT is results/goodput.json here.
 `vllm bench serve` sends word problems at Poisson rates and counts as good the answers that are complete within a limit.
-Beside what it measures stands what `cactus plan`'s simulation says, of the steps that `plan_check.py` recorded
+Beside what it measures stands what the simulation of `studies.planning` says, of the steps that its `check` recorded
 and of step times of these servers: `costs` asks each for fixed numbers of answers at a time. Every server runs all the
 time; in a round each way is measured at each rate, and each round begins with another way, so that what slows the
 machine down for a while strikes all of them. Intervals are over rounds.
@@ -40,13 +39,13 @@ from typing import Any
 import numpy as np
 
 from cactus_decoding import zoo
-from cactus_decoding.contrib.planning.costs import StepTimes
-from cactus_decoding.contrib.planning.fleet import Workload, simulate
 from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_medians
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from cactus_decoding.rules import as_rule
 from scripts.marked_page import insert
+from studies.planning.costs import StepTimes
+from studies.planning.fleet import Workload, simulate
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
                "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
@@ -54,7 +53,7 @@ SMALL = ("--enforce-eager", "--max-model-len=256", "--gpu-memory-utilization=0.2
          "--generation-config=vllm", "--no-enable-prefix-caching", "--host=127.0.0.1")  # fmt: skip
 MODEL = "word-problems"
 CACTUS = "import sys; from cactus_decoding.cli import main; sys.exit(main())"
-STEPS = Path(__file__).with_name("results") / "check.json"
+STEPS = Path(__file__).parents[1] / "planning" / "results" / "check.json"
 KEPT = {
     "request_goodput": "goodput", "request_throughput": "throughput", "completed": "completed",
     "mean_e2el_ms": "e2el_mean_ms", "median_e2el_ms": "e2el_ms", "p95_e2el_ms": "e2el_p95_ms",
@@ -79,13 +78,11 @@ class Way:
     asked: dict[str, Any]
 
 
-def ways_of(load: dict[str, Any], lengths: Sequence[int], length: int) -> list[Way]:
-    """Return lossless at several lengths, and a rule with and without its table at one length."""
-    rule = load["acceptance_rule"]
+def ways_of(rule: str, lengths: Sequence[int], length: int) -> list[Way]:
+    """Return lossless at several lengths, and a rule at one length."""
     return [
         *(Way(f"lossless ×{one}", one, {}, {}) for one in lengths),
         Way(f"{rule} ×{length}", length, {}, {"acceptance_rule": rule}),
-        Way(f"{rule} by load ×{length}", length, load, {}),
     ]
 
 
@@ -206,8 +203,7 @@ def running(ways: Sequence[Way], max_batch: int) -> Iterator[tuple[dict[str, str
 
 def measure(given: argparse.Namespace) -> None:
     """Measure every way at every rate, round by round, and write the result after each round."""
-    load = json.loads(given.load_rule.read_text())["additional_config"]
-    ways = ways_of(load, given.lengths, given.length)
+    ways = ways_of(str(as_rule(given.rule)), given.lengths, given.length)
     runs: list[dict[str, Any]] = []
     asked = {name: value for name, value in vars(given).items() if name != "run"}
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
@@ -312,7 +308,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("measure")
     one.add_argument("output", type=Path)
-    one.add_argument("--load-rule", type=Path, required=True)
+    one.add_argument("--rule", default="clamped:width=2")
     one.add_argument("--rates", type=float, nargs="+", default=[1.0, 2.0, 4.0, 8.0])
     one.add_argument("--lengths", type=int, nargs="+", default=[2, 4, 6], help="of lossless")
     one.add_argument("--length", type=int, default=4, help="of the rule")
@@ -329,7 +325,7 @@ def main() -> None:
     other = commands.add_parser("page")
     other.add_argument("result", type=Path)
     other.add_argument("page", type=Path)
-    other.add_argument("--steps", type=Path, default=STEPS, help="what plan_check.py recorded")
+    other.add_argument("--steps", type=Path, default=STEPS, help="what studies.planning.check recorded")
     other.set_defaults(run=page)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers end too

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cactus_decoding.drafting.lengths import as_draft_length, as_tree
+from cactus_decoding.drafting.registry import as_draft_length, as_tree
 from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.evaluation.reporting.report import number
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise

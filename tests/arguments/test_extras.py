@@ -34,11 +34,6 @@ def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp
         ("vllm", ("eval", "--engine", "vllm", "--output", "new.jsonl", "--problems", "1"), "vllm"),
         ("sklearn.linear_model", ("learn-importance", "--output", "new.safetensors"), "importance"),
         ("accelerate", (*TRAIN, "--output", "new"), "train"),
-        (
-            "simpy",
-            ("plan", "results.jsonl", "--costs", "paper:gpu=h100,target=8e9", "--rate", "1", "--latency", "1"),
-            "plan",
-        ),
         ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--output", "new.jsonl"), "eval"),
     ],
 )

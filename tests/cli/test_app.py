@@ -26,7 +26,6 @@ COMMANDS = (
     "diagnose",
     "conform",
     "tune",
-    "plan",
     "report",
     "train-draft",
     "learn-importance",

@@ -86,26 +86,11 @@ def test_the_command_recommends_by_nats(run, tmp_path):
     assert "--num-speculative-tokens must be at most 4" in err
 
 
-LOAD = ("--max-ms-per-token", "9", "--engine", "vllm", "--concurrency", "1,4")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --max-nats (with --rows), --max-score-drop (with --results) or --max-ms-per-token"),
+        ([], "give either --max-nats (with --rows) or --max-score-drop (with --results)"),
         (["--max-nats", "1", "--max-score-drop", "0.1"], "give either --max-nats"),
-        (["--max-nats", "1", "--max-ms-per-token", "9"], "give either --max-nats"),
-        (["--max-ms-per-token", "9"], "engine must be one of vllm"),
-        (["--max-ms-per-token", "9", "--engine", "vllm"], "--max-ms-per-token needs --rule"),
-        ([*LOAD, "--draft-sampling", "both"], "draft_sampling must be one of greedy, probabilistic, but is 'both'"),
-        ([*LOAD, "--rule", "lenience:lenience=0.5"], "load_rule multiplies a knob"),
-        ([*LOAD, "--rule", "lossless"], "--rule must be a relaxed rule"),
-        ([*LOAD, "--rule", "relaxed_greedy:margin=1"], "does not work in vLLM"),
-        ([*LOAD, "--rule", "clamped:width=1", "--concurrency", "4,x"], "--concurrency must be different numbers"),
-        ([*LOAD, "--rule", "clamped:width=1", "--concurrency", "4,4"], "--concurrency must be different numbers"),
-        ([*LOAD, "--rule", "clamped:width=1", "--concurrency", "4,04"], "--concurrency must be different numbers"),
-        ([*LOAD, "--rule", "clamped:width=1", "--target", "big"], "a draft is missing for target 'big'"),
-        ([*LOAD, "--rule", "clamped:width=1"], "--engine vllm needs vLLM"),
         (["--max-nats", "1"], "--max-nats needs --rows"),
         (["--max-nats", "-1"], "'--max-nats'"),
         (["--max-score-drop", "0.1"], "--max-score-drop needs --results"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from support.result_files import made
 
 from cactus_decoding.cli.evaluation_table import COLUMNS, table
-from cactus_decoding.drafting.lengths import as_tree
+from cactus_decoding.drafting.registry import as_tree
 from cactus_decoding.evaluation.reporting.report import short
 from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
 

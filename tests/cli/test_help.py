@@ -47,7 +47,7 @@ def test_all_help_shows_every_option_to_its_last_word(run, name):
 
 
 def test_neighbouring_commands_name_each_other():
-    neighbours = {"diagnose", "frontier", "calibrate", "plan"}
+    neighbours = {"diagnose", "frontier", "calibrate"}
     for name in neighbours:
         told = GROUP.commands[name].help
         assert "Asks " in told

@@ -73,7 +73,6 @@ diagnose --target nobody/nothing
 conform nonsense
 conform cactus --false-alarm 2
 tune nobody/nothing
-plan none.jsonl --costs nonsense --rate 1 --latency 1
 report none.jsonl --output page.html
 trace --bad-option
 trace no-such-file.jsonl

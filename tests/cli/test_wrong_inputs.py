@@ -22,7 +22,6 @@ GENERATE = ("generate", "How many?")
 FRONTIER = ("frontier", "--output", "new.json")
 EVAL = ("eval", "--output", "new.jsonl")
 CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl")
-PAPER = "paper:gpu=h100,target=8e9"
 REPORT = ("report", "results.jsonl", "--output", "new.html")
 LEARN = ("learn-importance", "--output", "new.safetensors")
 DRAFT = ("train-draft", "--target", "bundled", "--output", "new")
@@ -111,14 +110,6 @@ CASES = [
     ((*FRONTIER, "--rows", "garbage"), "is not a file of rows"),
     ((*CALIBRATE, "--output", "results.jsonl"), "is an input; give another output"),
     ((*CALIBRATE, "--output", "hard.jsonl"), "is an input; give another output"),
-    (("plan", "results.jsonl", "--costs", "paper:gpu=h1,target=8e9", "--rate", "1", "--latency", "1"), "gpu must be"),
-    (("plan", "results.jsonl", "--costs", "nowhere", "--rate", "1", "--latency", "1"), "No such file"),
-    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "0", "--latency", "1"), "rate must be in (0, inf)"),
-    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "1", "--latency", "-1"), "latency must be in (0, inf)"),
-    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "1", "--latency", "1", "--picture", "a.png"),
-     "--picture is written as .svg"),
-    (("plan", "results.jsonl", "--costs", PAPER, "--rate", "1", "--latency", "1", "--output", "results.jsonl"),
-     "is an input; give another output"),
     (("report", "results.jsonl", "--output", "link.jsonl"), "is an input; give another output"),
     ((*FRONTIER, "--picture", "p.png"), "--picture is written as .svg, but 'p.png' ends in '.png'"),
     (("report", "results.jsonl", "--output", "new.pdf"), "--output is written as .html, but 'new.pdf' ends in '.pdf'"),
@@ -263,7 +254,7 @@ def test_there_are_cases_for_every_command_that_takes_anything():
     assert len(CASES) >= 60
     assert {arguments[0] for arguments, _ in CASES} >= {
         "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report",
-        "rules", "learn-importance", "train-draft", "show", "diagnose", "plan",
+        "rules", "learn-importance", "train-draft", "show", "diagnose",
     }  # fmt: skip
 
 

@@ -28,8 +28,8 @@ from cactus_decoding import (
     load_pair,
     parse_rule,
 )
-from cactus_decoding.drafting.lengths import as_draft_length
 from cactus_decoding.drafting.lengths.costs import StepCosts
+from cactus_decoding.drafting.registry import as_draft_length
 from cactus_decoding.models.cached import CachedModel
 
 EVERY_LENGTH = [

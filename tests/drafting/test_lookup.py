@@ -8,10 +8,10 @@ from support.tiny_models import tiny_llama
 from torch import Tensor
 
 from cactus_decoding import BestFirstTree, ModelDrafter, NgramDrafter, SamplingParams, StaticTree
-from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
-from cactus_decoding.drafting.lengths import TreeShape, as_tree
-from cactus_decoding.drafting.lookup import LookedUp
+from cactus_decoding.drafting.registry import as_tree
 from cactus_decoding.drafting.suffix_index import SuffixIndex
+from cactus_decoding.drafting.trees.growing import GrowingTree, choose_children, grow
+from cactus_decoding.drafting.trees.shape import LookupTree, TreeShape
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.types import Proposal
 
@@ -47,11 +47,11 @@ def test_the_first_is_what_one_match_proposes() -> None:
 
 
 def test_branches_share_their_beginnings() -> None:
-    found = LookedUp.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 99)
-    assert found == LookedUp([3, 6, 1, 5, 4, 1, 4, 1], [-1, 0, 1, -1, 3, 4, 0, 6])
+    found = LookupTree.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 99)
+    assert found == LookupTree([3, 6, 1, 5, 4, 1, 4, 1], [-1, 0, 1, -1, 3, 4, 0, 6])
     assert found.ranks() == [0, 0, 0, 1, 0, 0, 1, 0]
-    assert LookedUp.of(SuffixIndex(TEXT).continuations(3), 4, lambda depth: 99).token_ids == [3, 6, 1, 5]
-    assert LookedUp.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 1).token_ids == [3, 6, 1]
+    assert LookupTree.of(SuffixIndex(TEXT).continuations(3), 4, lambda depth: 99).token_ids == [3, 6, 1, 5]
+    assert LookupTree.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 1).token_ids == [3, 6, 1]
 
 
 def propose(drafter: NgramDrafter, length: object, limit: int = 3) -> Proposal:
@@ -89,7 +89,7 @@ def test_they_stand_beside_a_model_s_and_are_fixed(draft: ModelDrafter, shape: B
         draft.begin_response(None, shape)
         proposal = draft.propose(TEXT, 4, lambda logits, _: sampling(logits), torch.Generator().manual_seed(seed))
         check_proposal(proposal, 4, 8)
-        found = LookedUp.of(SuffixIndex(TEXT).continuations(4), shape.lookup, shape.max_children)
+        found = LookupTree.of(SuffixIndex(TEXT).continuations(4), shape.lookup, shape.max_children)
         assert len(proposal.token_ids) <= (shape.nodes if isinstance(shape, BestFirstTree) else 99)
         for place in range(len(found.token_ids)):
             path = proposal.path_along(Proposal(found.token_ids, None, found.parents).tokens_to(place))

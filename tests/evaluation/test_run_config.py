@@ -8,7 +8,7 @@ import pytest
 from support.result_files import config_of
 
 from cactus_decoding import Budget, Request, SamplingParams
-from cactus_decoding.drafting.lengths import as_tree
+from cactus_decoding.drafting.registry import as_tree
 from cactus_decoding.evaluation.run_config import RunConfig, grid, seed_of
 from cactus_decoding.verification.declarations import VERIFICATIONS
 

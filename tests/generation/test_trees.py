@@ -24,7 +24,7 @@ from cactus_decoding import (
     load_pair,
     stream,
 )
-from cactus_decoding.drafting.lengths import as_tree
+from cactus_decoding.drafting.registry import as_tree
 from cactus_decoding.evaluation.frontier.recording import record_rows
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel

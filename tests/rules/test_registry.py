@@ -8,7 +8,9 @@ from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding import rules
 from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.rules import RULE_CLASSES, RULES, parse_rule
+from cactus_decoding.rules import RULES, parse_rule
+from cactus_decoding.rules.names import WAYS_TO_VERIFY
+from cactus_decoding.verification.declarations import VERIFICATIONS
 
 GENERATOR = torch.Generator().manual_seed(0)
 TARGET = torch.randn(4, 12, generator=GENERATOR, dtype=torch.float64).mul(2).softmax(-1)
@@ -30,11 +32,12 @@ def test_a_rule_says_everything_that_is_shown_of_it(name: str) -> None:
         assert preset.choose
 
 
-def test_registered_names_are_those_that_can_be_imported() -> None:
-    assert {name: getattr(rules, name).name for name in RULE_CLASSES} == dict(RULE_CLASSES)
-    assert list(RULES) == list(RULE_CLASSES.values())
-    with pytest.raises(AttributeError, match="no attribute 'Speculative'"):
-        _ = rules.Speculative
+def test_every_registered_rule_is_a_public_name() -> None:
+    assert {"RULES", "Rule", "parse_rule", *(rule.__name__ for rule in RULES.values())} == set(rules.__all__)
+
+
+def test_what_a_rule_may_be_mistaken_for_is_every_way_to_verify() -> None:
+    assert tuple(VERIFICATIONS) == WAYS_TO_VERIFY
 
 
 def test_families_are_rules_of_their_class_over_their_whole_range() -> None:

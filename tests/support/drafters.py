@@ -27,7 +27,7 @@ from cactus_decoding import (
     SuffixDrafter,
 )
 from cactus_decoding.drafting.early_exit import EarlyExit
-from cactus_decoding.drafting.lengths import as_draft_length, as_tree
+from cactus_decoding.drafting.registry import as_draft_length, as_tree
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.models.lean import LeanForward

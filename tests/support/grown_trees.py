@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.divergences.rows import without
-from cactus_decoding.drafting.growing import GrowingTree, grow
-from cactus_decoding.drafting.lengths import TreeShape
 from cactus_decoding.drafting.suffix_index import SuffixIndex
+from cactus_decoding.drafting.trees.growing import GrowingTree, grow
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.types import ROOT
 from support.tree_enumeration import Children, Choices, LazyTree, Models
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from cactus_decoding import SamplingParams, parse_rule
-from cactus_decoding.drafting.lengths import as_draft_length
+from cactus_decoding.drafting.registry import as_draft_length
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.policy.budget import as_budget

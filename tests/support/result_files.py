@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.results import RunResult
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.drafting.growing import choose_children
-from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.trees.growing import choose_children
+from cactus_decoding.drafting.trees.shape import TreeShape
 
 VOCABULARY = 12
 

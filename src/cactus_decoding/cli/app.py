@@ -21,7 +21,6 @@ from cactus_decoding.cli import (
     frontier,
     generate,
     learn_importance,
-    plan,
     play,
     reading,
     serve,
@@ -52,7 +51,6 @@ app.command("calibrate", epilog=calibrate.EXAMPLES, rich_help_panel=MEASURE)(cal
 app.command("diagnose", epilog=diagnose.EXAMPLES, rich_help_panel=MEASURE)(diagnose.diagnose)
 app.command("conform", epilog=conform.EXAMPLES, rich_help_panel=MEASURE)(conform.conform)
 app.command("tune", epilog=tune.EXAMPLES, rich_help_panel=MEASURE)(tune.tune)
-app.command("plan", epilog=plan.EXAMPLES, rich_help_panel=MEASURE)(plan.plan)
 app.command("report", epilog=reading.REPORT_EXAMPLES, rich_help_panel=MEASURE)(reading.report)
 app.command("train-draft", epilog=train_draft.EXAMPLES, rich_help_panel=LEARN)(train_draft.train_draft)
 app.command("learn-importance", epilog=learn_importance.EXAMPLES, rich_help_panel=LEARN)(

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.calibrate_load import by_load
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 
@@ -28,10 +27,9 @@ EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus calibrate --max-nats 0.01 --rows frontier.safetensors\n\n"
     "cactus calibrate --max-nats 0.01 --rows frontier.safetensors --protect digits\n\n"
-    "cactus calibrate --max-score-drop 0.01 --results results.jsonl --task word_problems\n\n"
-    "cactus calibrate --engine vllm --concurrency 1,4,16,64 --rule clamped:width=2 --max-ms-per-token 20"
+    "cactus calibrate --max-score-drop 0.01 --results results.jsonl --task word_problems"
 )
-NATS, SCORE, LOAD = "By nats (--max-nats)", "By score (--max-score-drop)", "By load (--max-ms-per-token)"
+NATS, SCORE = "By nats (--max-nats)", "By score (--max-score-drop)"
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
 
 
@@ -46,11 +44,13 @@ def calibrate(
         shown="none")] = None,
     family: Annotated[list[str] | None, option(
         "Rule family that may be recommended; may be given several times.", "NAME", NATS, shown="all")] = None,
+    rule: Annotated[str | None, option(
+        "A rule that may be recommended beside the families, with its knobs as given.", "RULE", NATS,
+        shown="none")] = None,
     num_speculative_tokens: Annotated[int, option(
         "Proposals per step that you use now, to compare with the best length.", "N", NATS, min=0)] = 6,
     rounds: Annotated[int, option(
-        "Answers that each rule and draft length is timed on, side by side; by load, how often everything is timed.",
-        "N", NATS, min=2)] = 10,
+        "Answers that each rule and draft length is timed on, side by side.", "N", NATS, min=2)] = 10,
     max_score_drop: Annotated[float | None, option(
         "How much lower than lossless the score may be, with 95 % confidence.", "P", SCORE, shown="none", min=0,
         max=1)] = None,
@@ -59,22 +59,6 @@ def calibrate(
         shown="none")] = None,
     task: Annotated[str, option("Which task of the result file counts.", "TASK", SCORE)] = "word_problems",
     settings: options.Settings,
-    max_ms_per_token: Annotated[float | None, option(
-        "The most that an output token may take, in milliseconds, with 95 % confidence.", "MS", LOAD, shown="none",
-        min=0)] = None,
-    engine: Annotated[str | None, option("Whose times they are.", "vllm", LOAD, shown="none")] = None,
-    concurrency: Annotated[str | None, option(
-        "Requests under way at once, comma-separated, such as 1,4,16,64.", "N,…", LOAD, shown="none")] = None,
-    rule: Annotated[str | None, option(
-        "The loosest rule that requests may have; shares of its knob are timed. By nats: a rule to recommend beside "
-        "the families, as it is.", "RULE", LOAD, shown="none")] = None,
-    target: Annotated[str, option("Verifying model: a local path or a hub name.", "MODEL", LOAD)] = "bundled",
-    draft: Annotated[str | None, option("Proposing model, or 'suffix'.", "MODEL", LOAD, shown="bundled:worded")] = None,
-    draft_sampling: Annotated[str, option(
-        "How the draft model proposes, as in 'cactus serve'.", "greedy|probabilistic", LOAD)] = "greedy",
-    engine_args: Annotated[str | None, option(
-        "Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'.", "JSON", LOAD,
-        flag="--engine-args", shown="none")] = None,
     output: Annotated[Path | None, option(
         "Write the recommendation and its evidence here, as JSON.", "FILE", OUTPUT, shown="none")] = None,
     memory: Annotated[int, option("Memory for an audit's work, in MiB.", "MIB", RUNNING, min=1)] = 512,
@@ -83,8 +67,8 @@ def calibrate(
     """Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.
 
     Asks which setting to take, from what 'cactus frontier' (nats) or 'cactus eval' (scores) recorded. What to try
-    'cactus diagnose' says, how many machines users need 'cactus plan'. Limits on nats hold exactly at the recorded
-    positions; speed is estimated from steps on this machine. A limit on a token's time tells what vLLM needs by load.
+    'cactus diagnose' says. Limits on nats hold exactly at the recorded positions; speed is estimated from steps on this
+    machine.
     """
     from cactus_decoding import parse_rule
 
@@ -94,19 +78,10 @@ def calibrate(
 
     protect = settings.pop("protect")
     policies = parse_policies(protect or [], **settings) if protect or any(settings.values()) else None
-    if [max_nats, max_score_drop, max_ms_per_token].count(None) != 2:
-        raise ValueError(
-            "give either --max-nats (with --rows), --max-score-drop (with --results) or --max-ms-per-token (with "
-            "--engine vllm)"
-        )
+    if (max_nats is None) == (max_score_drop is None):
+        raise ValueError("give either --max-nats (with --rows) or --max-score-drop (with --results)")
     check_writable(output, inputs=[rows_file, results_file])
-    if max_ms_per_token is not None:
-        result = by_load(
-            max_ms_per_token, engine=engine, concurrency=concurrency, rule=rule, target=target, draft=draft, task=task,
-            draft_sampling=draft_sampling, num_speculative_tokens=num_speculative_tokens, rounds=rounds,
-            engine_arguments=engine_args,
-        )  # fmt: skip
-    elif max_nats is not None:
+    if max_nats is not None:
         if rows_file is None:
             raise ValueError("--max-nats needs --rows, a file that 'cactus frontier --output frontier.json' records")
         searched = family or [], [] if rule is None else [rule], policies

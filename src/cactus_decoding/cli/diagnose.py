@@ -14,7 +14,6 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.display import number
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.registry import check_names, is_drafter
 
 if TYPE_CHECKING:
     from cactus_decoding.training.diagnosis.diagnosis import Diagnosis
@@ -66,12 +65,14 @@ def diagnose(
     """Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.
 
     Asks what is worth trying with a pair. Which rule then costs least 'cactus frontier' says, which one keeps a limit
-    'cactus calibrate', and how many machines users need 'cactus plan'.
+    'cactus calibrate'.
 
     Answers problems losslessly, and looks at both models' rows. A probe of the draft's last layer, trained on one half
     of the problems and tried on the other, says what little training wins at least: much where a draft only words
     things differently. The rule and the protection are those that relaxing is judged by.
     """
+    from cactus_decoding.drafting.registry import check_names, is_drafter
+
     check_names(target, draft)  # first: no torch for a mistyped name
     if draft is not None and is_drafter(draft):
         raise ValueError(f"a draft that can be trained is a model of transformers, but --draft is {draft!r}")

@@ -15,11 +15,10 @@ from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import SECONDS, about, counting
-from cactus_decoding.drafting.lengths import DRAFT_LENGTHS, TreeShape, as_draft_length, as_tree
-from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
+    from cactus_decoding.drafting.trees.shape import TreeShape
     from cactus_decoding.evaluation.run_config import RunConfig
 
 EXAMPLES = (
@@ -102,6 +101,8 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
+    from cactus_decoding.drafting.registry import check_names
+
     if engine != "vllm" and rescore is None:
         check_names(target, *(draft or ()))
     from cactus_decoding import parse_rule
@@ -206,6 +207,8 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
     """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
+    from cactus_decoding.drafting.registry import DRAFT_LENGTHS, as_draft_length, as_tree
+
     parts: list[str] = []
     if text is not None or not trees:
         given = str(NUM_SPECULATIVE_TOKENS) if text is None else text

@@ -15,7 +15,6 @@ from rich.table import Table
 from cactus_decoding.cli import options
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.registry import check_names
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
@@ -85,6 +84,8 @@ def frontier(
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
     --protect, every rule also stands there with these tokens protected.
     """
+    from cactus_decoding.drafting.registry import check_names
+
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # it is read, then
     if not recorded:

@@ -16,7 +16,6 @@ from rich.console import Console
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import metrics_table, pass_times_text, show
 from cactus_decoding.cli.options import OUTPUT, option
-from cactus_decoding.drafting.registry import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,6 +68,8 @@ def generate(
 
     The text goes to stdout; the metrics go to stderr.
     """
+    from cactus_decoding.drafting.registry import check_names
+
     if raw and chat:
         raise ValueError("--raw and --chat exclude each other: give one of them")
     text = _read(prompt, raw)

@@ -20,8 +20,8 @@ COMMON = frozenset({
 FURTHER = (SETTINGS.keys() - COMMON) | {
     "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved",  # eval
-    "rounds", "draft_sampling", "children", "points",  # calibrate, frontier
-    "alias", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
+    "rounds", "children", "points",  # calibrate, frontier
+    "alias", "draft_sampling", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
     "width", "first_layers", "refresh_every", "filter", "gradient_accumulation", "evaluate_every", "max_length",
     "bfloat16", "cache", "on_policy", "held_out",  # train-draft
     "continuations", "max_positions", "batch",  # learn-importance

@@ -11,7 +11,6 @@ from rich.console import Console
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
 
 EXAMPLES = (
@@ -56,6 +55,8 @@ def learn_importance(
     random numbers with and without it, and fits how likely the answer is then wrong to both models' rows. The same
     command resumes where a kill left off. Needs the extra 'importance'.
     """
+    from cactus_decoding.drafting.registry import check_names
+
     check_names(target, draft)  # first: no torch for a mistyped name
     from cactus_decoding import Request
     from cactus_decoding.evaluation.chat import as_settings

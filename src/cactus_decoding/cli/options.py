@@ -14,8 +14,6 @@ import typer
 
 from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.cli import notes, raise_when_interrupted
-from cactus_decoding.drafting.lengths import as_draft_length, as_tree
-from cactus_decoding.drafting.registry import is_drafter, parse_drafter
 from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
 from cactus_decoding.rules import parse_rule
 from cactus_decoding.verification.declarations import read_scheme
@@ -114,6 +112,8 @@ def request_options(
     chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def check(settings: Settings, others: Settings) -> None:
+        from cactus_decoding.drafting.registry import parse_drafter
+
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"] or ())
         for name, value in settings.items():
@@ -215,6 +215,8 @@ def check_budget(settings: Settings, *rules: str) -> None:
 
 def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
+    from cactus_decoding.drafting.registry import as_draft_length, as_tree
+
     if name == "verification":
         read_scheme(value)
     elif name == "tree":
@@ -282,6 +284,7 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
     slower).
     """
+    from cactus_decoding.drafting.registry import is_drafter
     from cactus_decoding.models.llama_cpp.library import library
     from cactus_decoding.models.llama_cpp.settings import parse_gguf
     from cactus_decoding.models.loading import only_cached

@@ -10,7 +10,6 @@ import typer
 from cactus_decoding.arguments.extras import needing
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.options import option
-from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 
 if TYPE_CHECKING:
     from socket import socket
@@ -57,6 +56,8 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
+    from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
+
     chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
     target, draft, proposals, threads = chosen
     check_names(target, draft)  # first: no torch for a mistake

@@ -14,7 +14,6 @@ from cactus_decoding.arguments.later import torch
 from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
 from cactus_decoding.cli.display import pass_times_text
 from cactus_decoding.cli.options import RUNNING, option
-from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.models.names import check_model_name
 
@@ -132,6 +131,8 @@ def serve(
         if given:
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
         if target is not None and parse_gguf(target) is not None:
+            from cactus_decoding.drafting.registry import check_names
+
             check_names(target, draft)  # first: no torch for a mistyped name
         asked = policy | {"rule": rule or "lossless"}
         if proposals is not None:  # or else what pays, which each request's settings may exclude
@@ -247,6 +248,8 @@ def _serve_llama_cpp(
             f"whoever reaches {place.host} could use the server: give --api-key, or a key in {KEY}, or listen on "
             "127.0.0.1"
         )
+    from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, is_drafter
+
     library()  # says how to install it
     file = None if target is None else parse_gguf(target)
     if file is None:

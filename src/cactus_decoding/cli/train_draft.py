@@ -12,7 +12,6 @@ import typer
 
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import Stages
-from cactus_decoding.drafting.registry import check_names
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
 from cactus_decoding.training.acceptance.settings import TrainingSettings, check_installed
 
@@ -67,6 +66,8 @@ def train_draft(
     """
     read = parse_gguf(target) is None  # else it is refused with its reason
     if read:
+        from cactus_decoding.drafting.registry import check_names
+
         check_names(target, settings["draft"])  # first: no torch for a mistyped name
     from cactus_decoding.training.acceptance.data import read_documents
 

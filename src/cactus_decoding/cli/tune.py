@@ -18,7 +18,6 @@ from rich.table import Table
 from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import Stages
-from cactus_decoding.drafting.registry import LOOK_UPS, check_names
 from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ def tune(
     Times passes of every width with every number of threads, has the target answer prompts, and reads each answer with
     each draft in one pass, which tells how much would be kept for any number of proposals. Ends with the line to type.
     """
+    from cactus_decoding.drafting.registry import LOOK_UPS, check_names
+
     began = time.perf_counter()
     target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
     drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]

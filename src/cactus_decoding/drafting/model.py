@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cactus_decoding.arguments.later import Tensor, functional, torch
-from cactus_decoding.drafting.growing import GrowingTree, choose_children, grow
-from cactus_decoding.drafting.lengths import FixedLength, TreeShape
+from cactus_decoding.drafting.lengths.base import FixedLength
 from cactus_decoding.drafting.suffix_index import SuffixIndex
+from cactus_decoding.drafting.trees.growing import GrowingTree, choose_children, grow
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.models.base import BaseCachedModel, without_gradients
 from cactus_decoding.models.cached import CachedModel
 from cactus_decoding.sampling.params import is_greedy

@@ -1,32 +1,55 @@
-"""Drafters by name, and their text spelling."""
+"""Drafters, draft lengths and trees by name, and their text spellings."""
 
 from __future__ import annotations
 
+import re
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cactus_decoding import zoo
-from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.arguments.values import shown, suggestion
+from cactus_decoding.drafting.automatic import AutoLength
+from cactus_decoding.drafting.early_exit import EarlyExit
+from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength
+from cactus_decoding.drafting.lengths.base import FixedLength
+from cactus_decoding.drafting.lengths.confidence import ConfidenceStop
+from cactus_decoding.drafting.lookup import LookUpDrafter
+from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.drafting.suffix import SuffixDrafter
+from cactus_decoding.drafting.trees.adaptive_tree import AdaptiveTree
+from cactus_decoding.drafting.trees.best_first import BestFirstTree
+from cactus_decoding.drafting.trees.shape import TreeShape
+from cactus_decoding.drafting.trees.static_tree import StaticTree
 from cactus_decoding.models.names import check_model_name
+from cactus_decoding.types import DraftLength
 from cactus_decoding.zoo import BUNDLED
 
-if TYPE_CHECKING:
-    from cactus_decoding.drafting.early_exit import EarlyExit
-    from cactus_decoding.drafting.lookup import LookUpDrafter
-
-DRAFTERS = Contributed[type["LookUpDrafter | EarlyExit"]](
-    {
-        "suffix": "cactus_decoding.drafting.suffix:SuffixDrafter",
-        "ngram": "cactus_decoding.drafting.ngram:NgramDrafter",
-        "early_exit": "cactus_decoding.drafting.early_exit:EarlyExit",
-    }
-)
+DRAFTERS: dict[str, type[LookUpDrafter | EarlyExit]] = {
+    "suffix": SuffixDrafter,
+    "ngram": NgramDrafter,
+    "early_exit": EarlyExit,
+}
 """Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target."""
 LOOK_UPS = ("suffix", "ngram")
 """Those that copy from the text, which go with any target."""
 LOOK_UP = LOOK_UPS[0]
 """What drafts for a target that is named alone."""
+
+DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
+    "fixed": FixedLength,
+    "confidence": ConfidenceStop,
+    "adaptive": AdaptiveLength,
+    "auto": AutoLength,
+}
+"""Every draft length by its name."""
+TREE_SHAPES: dict[str, type[TreeShape]] = {
+    "static": StaticTree,
+    "best_first": BestFirstTree,
+    "adaptive": AdaptiveTree,
+}
+"""Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 
 def is_drafter(text: str) -> bool:
@@ -77,3 +100,71 @@ def check_keeps_nothing(text: str) -> None:
     """
     if getattr(parse_drafter(text), "earlier", 0):
         raise ValueError("earlier shows users each other's answers, so no server takes it: give 'suffix' without it")
+
+
+def as_draft_length(length: DraftLength | int | str) -> DraftLength:
+    """Return a draft length from itself, from a number of proposals, or from its spelling.
+
+    Raises `TypeError` for anything else, `ValueError` for a negative number or a spelling that is none.
+
+    Example:
+        >>> as_draft_length(6), as_draft_length("6")
+        (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
+        >>> as_draft_length("confidence:treshold=0.3")
+        Traceback (most recent call last):
+        ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, ...
+    """
+    if not isinstance(length, str):
+        if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
+            raise TypeError(
+                f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
+            )
+        return FixedLength(int(length)) if isinstance(length, Integral) else length
+    text = length.strip()
+    if _NUMBER.fullmatch(text):  # a number is what most people mean
+        return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
+    if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
+        raise ValueError(
+            f"unknown draft length {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
+            f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
+        )
+    return parse("draft length", text, DRAFT_LENGTHS)
+
+
+def as_tree(tree: TreeShape | str) -> TreeShape:
+    """Return a tree's shape from itself or from its spelling.
+
+    Raises `TypeError` for anything else, `ValueError` for a spelling that is none.
+
+    Example:
+        >>> as_tree("static=4.2.2.1"), str(as_tree("best_first,nodes=16"))
+        (StaticTree(static='4.2.2.1', drawn=1, lookup=0), 'best_first')
+    """
+    if isinstance(tree, TreeShape):
+        return tree
+    if not isinstance(tree, str):
+        raise TypeError(f"tree must be a tree's shape or its spelling, but is {shown(tree)}")
+    text = tree.strip()
+    name, _, rest = (part.strip() for part in text.partition(","))
+    if name in TREE_SHAPES and name != "static":
+        return parse("tree", f"{name}:{rest}", TREE_SHAPES)
+    key = name.partition("=")[0].strip()
+    if key not in ("static", "drawn", "lookup") or name == "static":
+        close = "" if name == "static" else suggestion(key, TREE_SHAPES)
+        raise ValueError(f"unknown tree {shown(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
+    return parse("tree", f"static:{text}", TREE_SHAPES)
+
+
+def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
+    """Return what chooses a step's proposals: a tree's shape or how long chains are; None where nothing is said."""
+    if isinstance(length, TreeShape):
+        raise ValueError(f"num_speculative_tokens is a tree's shape: give tree={str(length)!r}")
+    chain = None if length is None else as_draft_length(length)
+    if tree is None:
+        return chain
+    shape = as_tree(tree)
+    if chain is not None and chain != FixedLength(shape.max_draft_tokens):
+        raise ValueError(
+            f"tree and num_speculative_tokens exclude each other: give one of them, but they are {shape} and {chain}"
+        )
+    return shape

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.arguments.knobs import settings_of
-from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.evaluation.chat import Chat, as_settings, from_settings
 from cactus_decoding.generation.request import Request
 from cactus_decoding.models.llama_cpp.settings import parse_gguf
@@ -165,7 +165,7 @@ def proposing(length: DraftLength | int | str, verification: str) -> dict[str, A
     """Return the settings that ask for a draft length or a tree's shape, verified by a scheme or its counterpart.
 
     Example:
-        >>> from cactus_decoding.drafting.lengths import as_tree
+        >>> from cactus_decoding.drafting.registry import as_tree
         >>> proposing(as_tree("static=2.2"), "block")
         {'verification': 'joint', 'tree': 'static=2.2'}
         >>> proposing(6, "joint")

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cactus_decoding.arguments.later import torch
-from cactus_decoding.drafting.lengths.base import PerResponse, TreeShape
+from cactus_decoding.drafting.lengths.base import PerResponse
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.sampling.rows import check_drawn
 from cactus_decoding.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal

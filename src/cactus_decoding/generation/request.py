@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cactus_decoding.arguments.knobs import build, settings_of, values_of
 from cactus_decoding.arguments.values import shown
-from cactus_decoding.drafting.lengths import TreeShape, as_draft_length, proposals_of
 from cactus_decoding.drafting.lengths.base import FixedLength, PerResponse
+from cactus_decoding.drafting.registry import as_draft_length, proposals_of
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.generation.schemes import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS, PARTS, SETTINGS
 from cactus_decoding.policy.budget import Budget, as_budget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cactus_decoding.drafting.lengths import TreeShape
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.rules import Lossless
 from cactus_decoding.types import AcceptanceRule, DraftLength
 from cactus_decoding.verification.declarations import read_scheme

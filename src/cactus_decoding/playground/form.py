@@ -10,8 +10,7 @@ from typing import Any
 from cactus_decoding import zoo
 from cactus_decoding.arguments.checks import check_integer
 from cactus_decoding.arguments.knobs import parameters
-from cactus_decoding.drafting.lengths import DRAFT_LENGTHS
-from cactus_decoding.drafting.registry import LOOK_UPS, check_keeps_nothing
+from cactus_decoding.drafting.registry import DRAFT_LENGTHS, LOOK_UPS, check_keeps_nothing
 from cactus_decoding.generation.request import Request
 from cactus_decoding.policy.budget import Budget
 from cactus_decoding.policy.protection import PATTERNS, Protection, named_sets

@@ -19,7 +19,7 @@ from cactus_decoding.rules.base import Rule
 from cactus_decoding.types import AcceptanceRule, judges_untempered
 
 
-def check_scalable(rule: AcceptanceRule, asked: str = "importance_scale") -> None:
+def check_scalable(rule: AcceptanceRule) -> None:
     """Raise `ValueError` for a rule without a knob of which 0 is lossless.
 
     Example:
@@ -29,7 +29,7 @@ def check_scalable(rule: AcceptanceRule, asked: str = "importance_scale") -> Non
     if not isinstance(rule, Lossless) and not getattr(rule, "scalable", ()):
         known = [name for name, each in RULES.items() if each.scalable]
         raise ValueError(
-            f"{asked} multiplies a knob of which 0 is lossless, as {', '.join(known)} have one; the rule "
+            f"importance_scale multiplies a knob of which 0 is lossless, as {', '.join(known)} have one; the rule "
             f"{rule} has none"
         )
 

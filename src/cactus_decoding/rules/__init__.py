@@ -1,73 +1,68 @@
-"""Acceptance rules: one a file, one registry, their text spelling, and a way in for rules from elsewhere.
-
-Names are imported when they are asked for: until then, what there is to choose from is known without torch.
-"""
+"""Acceptance rules: one a file, one registry, their text spelling, and a way in for rules from elsewhere."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
-from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
-from cactus_decoding.arguments.contributed import Contributed
-from cactus_decoding.rules.names import registered_rules
+from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.arguments.values import shown
+from cactus_decoding.rules.base import Rule
+from cactus_decoding.rules.big_little import BigLittle
+from cactus_decoding.rules.cactus import Cactus
+from cactus_decoding.rules.cascade import Cascade
+from cactus_decoding.rules.clamped import ClampedRatio
+from cactus_decoding.rules.ensemble import Ensemble
+from cactus_decoding.rules.fuzzy import Fuzzy
+from cactus_decoding.rules.kl_gate import KLGate
+from cactus_decoding.rules.lenience import Lenience
+from cactus_decoding.rules.lossless import Lossless
+from cactus_decoding.rules.mars import Mars
+from cactus_decoding.rules.names import WAYS_TO_VERIFY, registered_rules
+from cactus_decoding.rules.relaxed_greedy import RelaxedGreedy
+from cactus_decoding.rules.token_cascade import TokenCascade
+from cactus_decoding.rules.top_k import TopK
+from cactus_decoding.rules.typical import Typical
+from cactus_decoding.types import AcceptanceRule
 
-if TYPE_CHECKING:
-    from cactus_decoding.rules.base import Rule as Rule
-    from cactus_decoding.rules.big_little import BigLittle as BigLittle
-    from cactus_decoding.rules.cactus import Cactus as Cactus
-    from cactus_decoding.rules.cascade import Cascade as Cascade
-    from cactus_decoding.rules.clamped import ClampedRatio as ClampedRatio
-    from cactus_decoding.rules.ensemble import Ensemble as Ensemble
-    from cactus_decoding.rules.fuzzy import Fuzzy as Fuzzy
-    from cactus_decoding.rules.kl_gate import KLGate as KLGate
-    from cactus_decoding.rules.lenience import Lenience as Lenience
-    from cactus_decoding.rules.lossless import Lossless as Lossless
-    from cactus_decoding.rules.mars import Mars as Mars
-    from cactus_decoding.rules.relaxed_greedy import RelaxedGreedy as RelaxedGreedy
-    from cactus_decoding.rules.token_cascade import TokenCascade as TokenCascade
-    from cactus_decoding.rules.top_k import TopK as TopK
-    from cactus_decoding.rules.typical import Typical as Typical
-    from cactus_decoding.types import AcceptanceRule
+__all__ = [
+    "RULES",
+    "BigLittle",
+    "Cactus",
+    "Cascade",
+    "ClampedRatio",
+    "Ensemble",
+    "Fuzzy",
+    "KLGate",
+    "Lenience",
+    "Lossless",
+    "Mars",
+    "RelaxedGreedy",
+    "Rule",
+    "TokenCascade",
+    "TopK",
+    "Typical",
+    "parse_rule",
+]
 
-RULE_CLASSES = MappingProxyType(
-    {
-        "Lossless": "lossless",
-        "Cactus": "cactus",
-        "ClampedRatio": "clamped",
-        "Ensemble": "ensemble",
-        "Lenience": "lenience",
-        "Typical": "typical",
-        "TopK": "top_k",
-        "RelaxedGreedy": "relaxed_greedy",
-        "Cascade": "cascade",
-        "TokenCascade": "token_cascade",
-        "Fuzzy": "fuzzy",
-        "KLGate": "kl_gate",
-        "BigLittle": "big_little",
-        "Mars": "mars",
-    }
-)
-"""Every rule's class, and the rule's name, which is also that of its module."""
-
-RULES = Contributed[type["Rule"]]({name: f"{__name__}.{name}:{each}" for each, name in RULE_CLASSES.items()})
+RULES: dict[str, type[Rule]] = {
+    "lossless": Lossless,
+    "cactus": Cactus,
+    "clamped": ClampedRatio,
+    "ensemble": Ensemble,
+    "lenience": Lenience,
+    "typical": Typical,
+    "top_k": TopK,
+    "relaxed_greedy": RelaxedGreedy,
+    "cascade": Cascade,
+    "token_cascade": TokenCascade,
+    "fuzzy": Fuzzy,
+    "kl_gate": KLGate,
+    "big_little": BigLittle,
+    "mars": Mars,
+}
 """Every rule by its name."""
-WAYS_TO_VERIFY = Contributed[Container[str]]({"all": "cactus_decoding.verification.declarations:VERIFICATIONS"})
-"""What a rule may be mistaken for."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
-
-
-def __getattr__(name: str) -> Any:
-    """Import a rule's class when it is first asked for."""
-    if name == "__all__":  # no plain list, of which type checkers would read the part that is spelled out
-        return ["RULES", "RULE_CLASSES", "Rule", "as_rule", "parse_rule", *RULE_CLASSES]
-    if name == "Rule":
-        return import_module(f"{__name__}.base").Rule
-    if name in RULE_CLASSES:
-        return RULES[RULE_CLASSES[name]]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def parse_rule(text: str, *, importing: bool = True) -> Rule:
@@ -92,9 +87,6 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
         >>> str(parse_rule("top_k:k=20,residual=mask"))
         'top_k:k=20,residual=mask'
     """
-    from cactus_decoding.arguments.spelling import parse
-    from cactus_decoding.arguments.values import shown
-
     if not isinstance(text, str):
         raise TypeError(f"a rule's spelling must be a string such as 'cactus:delta=1.0', but is {shown(text)}")
     text = text.strip()
@@ -103,13 +95,13 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
         return parse("rule", text, RULES)
     registered = [each.name for each in registered_rules()]
     if name not in registered:
-        if name in WAYS_TO_VERIFY["all"]:
+        if name in WAYS_TO_VERIFY:
             raise ValueError(f"{name!r} is no rule, but a way to verify: --verification {text}, verification={text!r}")
         if (path := _PATH.match(text)) is None:
             known = dict.fromkeys([*RULES, *registered], cast("type[Rule]", None))
             return parse("rule", text, known)  # says what there is
         name, rest = path[0], text[path.end() :].lstrip(" ,:")
-    from cactus_decoding.rules.outside import outside_rule
+    from cactus_decoding.rules.outside import outside_rule  # here: it imports this module
 
     rule: Rule = outside_rule(text, name, rest, importing=importing)
     return rule
@@ -134,9 +126,6 @@ def as_rule(rule: AcceptanceRule | str) -> AcceptanceRule:
         >>> as_rule("lossless")
         Lossless()
     """
-    from cactus_decoding.arguments.values import shown
-    from cactus_decoding.types import AcceptanceRule
-
     if isinstance(rule, str):
         return parse_rule(rule)
     if isinstance(rule, type) or not isinstance(rule, AcceptanceRule):  # a class has the methods too

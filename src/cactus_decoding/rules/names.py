@@ -8,6 +8,8 @@ from typing import Any
 
 GROUP = "cactus_decoding.rules"
 """The entry points by which installed packages register rules."""
+WAYS_TO_VERIFY = ("token", "block", "joint", "recursive", "traversal", "fly")
+"""Names of `verification.declarations.VERIFICATIONS`, for which a rule may be mistaken."""
 
 
 def registered_rules() -> tuple[EntryPoint, ...]:

@@ -13,7 +13,7 @@ from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.arguments.spelling import fill
 from cactus_decoding.arguments.values import shown, suggestion
-from cactus_decoding.rules import RULE_CLASSES
+from cactus_decoding.rules import RULES
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.rules.names import GROUP, registered_rules
 from cactus_decoding.types import Verdict
@@ -74,7 +74,7 @@ def _from(load: object, path: str) -> object:
     try:
         return load()  # type: ignore[operator]
     except Exception as error:  # whatever its module provokes
-        close = suggestion(path.partition(":")[0], RULE_CLASSES.values())
+        close = suggestion(path.partition(":")[0], RULES)
         raise ValueError(f"rule {path!r} cannot be imported: {type(error).__name__}: {error}{close}") from error
 
 

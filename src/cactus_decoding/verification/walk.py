@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.policy.decide import Decision, Policy, PolicyState, Why
 from cactus_decoding.rules import Lossless
 from cactus_decoding.sampling.params import SamplingParams
 from cactus_decoding.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
 from cactus_decoding.verification.declarations import read_scheme
+from cactus_decoding.verification.fly import fly
+from cactus_decoding.verification.joint import joint
 from cactus_decoding.verification.match import match
+from cactus_decoding.verification.recursive import recursive
+from cactus_decoding.verification.traversal import traversal
 from cactus_decoding.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk
 
 if TYPE_CHECKING:
@@ -22,16 +25,14 @@ if TYPE_CHECKING:
     from cactus_decoding.policy.fitted import FittedPolicy
     from cactus_decoding.policy.position import Position
 
-SCHEMES = Contributed[Scheme](
-    {
-        "token": "cactus_decoding.verification.match:match",
-        "block": "cactus_decoding.verification.joint:joint",
-        "joint": "cactus_decoding.verification.joint:joint",
-        "recursive": "cactus_decoding.verification.recursive:recursive",
-        "traversal": "cactus_decoding.verification.traversal:traversal",
-        "fly": "cactus_decoding.verification.fly:fly",
-    }
-)
+SCHEMES: dict[str, Callable[..., Walk]] = {
+    "token": match,
+    "block": joint,
+    "joint": joint,
+    "recursive": recursive,
+    "traversal": traversal,
+    "fly": fly,
+}
 """What verifies by each name of `VERIFICATIONS`; ``block`` is ``joint`` for chains, and ``fly`` takes its knobs too."""
 _LOSSLESS = Lossless()
 

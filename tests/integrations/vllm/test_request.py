@@ -204,21 +204,6 @@ def test_what_a_server_can_follow() -> None:
         ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
     with pytest.raises(ValueError, match="audit_fraction must be in"):
         ServerConfig.of(config(additional_config={"audit_fraction": 2}))
-    table = {"load_rule": [[1, 4, 0.5], [5, 64, 1]]}
-    loaded = ServerConfig.of(config(additional_config=table))
-    assert loaded.load.share(3) == 0.5
-    loaded.check(Request("cactus:delta=1"))
-    for refuse in (
-        lambda: loaded.check(Request("lenience:lenience=0.5")),
-        lambda: ServerConfig.of(config(additional_config={**table, "acceptance_rule": "lenience:lenience=0.5"})),
-    ):
-        with pytest.raises(ValueError, match="load_rule multiplies a knob"):
-            refuse()
-    assert admitted(SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "lenience"}), loaded) is None
-    with pytest.raises(ValueError, match="must begin at 1"):
-        ServerConfig.of(config(additional_config={"load_rule": [[2, 4, 1]]}))
-    with pytest.raises(ValueError, match="load_rule is a key of the server's"):
-        request_of({**RULE, **table})
     with pytest.raises(ValueError, match="a key of a request"):
         ServerConfig.of(config(additional_config={"acceptance_report": True}))
     with pytest.raises(ValueError, match="acceptance_report needs a draft"):

@@ -205,32 +205,6 @@ def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
     assert changed_rows(rules, kept, slots, [2, 3] * 4) == [one for slot in slots for one in expected[slot]]
 
 
-def test_slots_follow_the_table_of_the_batch_s_size() -> None:
-    server = ServerConfig.of(
-        SimpleNamespace(
-            speculative_config=SimpleNamespace(rejection_sample_method="standard"),
-            additional_config={"load_rule": [[1, 1, 0.0], [2, 2, 0.25], [3, 8, 1.0]]},
-        )
-    )
-    for size, knob in ((1, None), (2, 0.5), (3, 2.0), (5, 2.0)):
-        rules = SlotRules(server, states(8))
-        for slot in range(size):
-            asked = {"acceptance_rule": "clamped:width=2"} if slot == 0 else None
-            rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
-        generator = torch.Generator().manual_seed(1)
-        logits, draft_logits = (torch.randn(*shape, 5, generator=generator) for shape in ((2 * size,), (8, 1)))
-        fed, slots = torch.tensor([0, 2] * size), torch.arange(size).repeat_interleave(2)
-        local = torch.tensor([0, 1] * size)
-        relaxed = sampled_from(rules, logits, draft_logits, fed, slots, local, torch.ones(8))
-        assert torch.equal(relaxed[1:], logits[1:])
-        if knob is None:
-            assert torch.equal(relaxed, logits)
-        else:
-            probs = draft_logits[0].double().softmax(-1)
-            expected = relax_rows(parse_rule(f"clamped:width={knob}"), logits[:1], probs, torch.tensor([2])).logits
-            assert torch.equal(relaxed[:1], expected)
-
-
 def test_slots_count_what_their_requests_report() -> None:
     rules = SlotRules(ServerConfig(), states(4))
     asked = {"acceptance_rule": "cactus:delta=1"}

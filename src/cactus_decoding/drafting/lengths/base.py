@@ -1,11 +1,11 @@
-"""What draft lengths and tree shapes have in common, and how a tree grows in one step."""
+"""What draft lengths have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.values import check_integer
@@ -84,105 +84,3 @@ class PerResponse(LearnsNothing, ABC):
     @abstractmethod
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
         """Return what chooses and what proposes in a response of up to so many tokens that begins on these models."""
-
-
-class ChildCounts(NamedTuple):
-    """How many children a token gets.
-
-    Attributes:
-        fixed: of the likeliest tokens.
-        drawn: from what the draft's row holds besides.
-    """
-
-    fixed: int
-    drawn: int
-
-
-class Growth(Protocol):
-    """Grows the tree of one step, level by level.
-
-    All of a level's children are settled before any of them is drawn, from the rows behind that level and what was
-    settled before. So neither how many children a token has nor which are fixed can depend on what is drawn there or
-    behind it, which is what exactness asks for; see docs/proofs.md.
-    """
-
-    def reserve(self, num_looked_up: int) -> None:
-        """Hear before the first level how many tokens the tree has in any case."""
-        ...
-
-    def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
-        """Say how many children the tokens get that have just been read, beside those that were looked up.
-
-        Args:
-            logits: of the draft behind each of them as it gave them, ``[tokens, vocabulary]``: no temperature, no cuts;
-                float32's least number where a token was looked up.
-            looked_up: of each token, how likely the draft takes the children that it has in any case.
-        """
-        ...
-
-    def promising(self) -> list[int]:
-        """Return which of the new children are to be read for children of their own; none ends the tree.
-
-        They are counted through: the children of the first token (looked up, fixed, then drawn ones),
-        then those of the second.
-        """
-        ...
-
-
-class TreeShape(LearnsNothing, ABC):
-    """Chooses the tree that each step proposes: a draft length that drafters of trees ask how it grows."""
-
-    fixed: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def max_draft_tokens(self) -> int:
-        """How deep a tree may be, which is how many of its tokens can be kept."""
-
-    @property
-    @abstractmethod
-    def max_nodes(self) -> int:
-        """How many tokens a tree may have."""
-
-    @property
-    @abstractmethod
-    def max_drawn(self) -> int:
-        """How many children of a token may be drawn."""
-
-    @property
-    def branches(self) -> bool:
-        """Whether the next step grows a tree; if not, a draft model asks `should_continue` as for any draft length."""
-        return True
-
-    @property
-    def num_looked_up(self) -> int:
-        """How many tokens of the next tree may be copied from where the text repeats itself, beside a draft model's."""
-        return 0
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all tokens but the last have as many children, so that a position is judged alike in every step."""
-        return False
-
-    def begin_step(self) -> int:
-        """Return the depth."""
-        return self.max_draft_tokens
-
-    @abstractmethod
-    def grow(self, limit: int) -> Growth:
-        """Begin the tree of a step, of up to ``limit`` levels."""
-
-    def max_children(self, depth: int) -> int:
-        """Return how many children a token may have that follows ``depth`` others of the tree."""
-        return self.max_nodes
-
-    def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
-        """Return which tokens to propose of a tree that was looked up, ascending, parents with their children.
-
-        Parents are places, -1 for the text; ranks say how many others that follow the same one were found in better
-        places.
-        """
-        return [*range(len(parents))]
-
-    def end_walk(self, path: Sequence[int]) -> None:
-        """Hear which nodes were kept, by their places in the proposal."""

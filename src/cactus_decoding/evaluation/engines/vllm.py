@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.arguments.extras import install
-from cactus_decoding.drafting.lengths import FixedLength
+from cactus_decoding.drafting.lengths.base import FixedLength
 from cactus_decoding.evaluation.engines.engine import Answer
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.vllm import offline

@@ -12,11 +12,11 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.arguments.checks import check_choice, check_integer, check_number
 from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter
-from cactus_decoding.drafting.lengths import FixedLength, as_draft_length
-from cactus_decoding.drafting.lengths.base import LearnsNothing
+from cactus_decoding.drafting.lengths.base import FixedLength, LearnsNothing
 from cactus_decoding.drafting.lengths.confidence import ConfidenceStop, confidence
 from cactus_decoding.drafting.model import ModelDrafter
 from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.drafting.registry import as_draft_length
 from cactus_decoding.integrations.transformers.positions import position_limit
 from cactus_decoding.models.cached import vocabulary_size
 from cactus_decoding.types import Drafter, DraftLength

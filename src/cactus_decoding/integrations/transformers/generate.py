@@ -23,8 +23,9 @@ from transformers.generation.streamers import BaseStreamer
 
 from cactus_decoding.arguments.checks import shown
 from cactus_decoding.arguments.knobs import settings_of
-from cactus_decoding.drafting.lengths import TreeShape, proposals_of
 from cactus_decoding.drafting.ngram import NgramDrafter
+from cactus_decoding.drafting.registry import proposals_of
+from cactus_decoding.drafting.trees.shape import TreeShape
 from cactus_decoding.generation.loop import decode
 from cactus_decoding.generation.metrics import Metrics
 from cactus_decoding.generation.request import Request

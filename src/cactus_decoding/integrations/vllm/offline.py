@@ -99,12 +99,7 @@ def check_names(given: dict[str, Any]) -> None:
 
 
 def engine_config(
-    target: str,
-    draft: str,
-    num_speculative_tokens: int,
-    given: dict[str, Any],
-    max_num_seqs: int = 1,
-    draft_sampling: str = "probabilistic",
+    target: str, draft: str, num_speculative_tokens: int, given: dict[str, Any], max_num_seqs: int = 1
 ) -> Any:
     """Return vLLM's configuration of an engine, which itself raises `ValueError` for what it refuses; nothing starts.
 
@@ -116,7 +111,7 @@ def engine_config(
 
     speculation = None
     if num_speculative_tokens:
-        speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
+        speculation = speculative_config(draft, num_speculative_tokens, "probabilistic")
         if draft == "ngram":  # what our own n-gram draft looks up
             own = NgramDrafter()
             speculation |= {"prompt_lookup_min": own.min_ngram_size, "prompt_lookup_max": own.max_ngram_size}

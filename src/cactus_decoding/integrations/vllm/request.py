@@ -7,16 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from cactus_decoding.arguments.checks import check_number, shown
-from cactus_decoding.arguments.contributed import Contributed
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.generation.request import Request
 from cactus_decoding.integrations.common.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
 from cactus_decoding.integrations.common.reports import REPORT_KEY
-from cactus_decoding.policy.fitted import check_scalable
 from cactus_decoding.policy.protection import Protection
 from cactus_decoding.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.policy.vocabulary import Vocabulary
@@ -27,12 +25,11 @@ logger = logging.getLogger("vllm.cactus_decoding")
 
 GREEDY_BELOW = 1e-5
 """vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
-METRICS_KEY, AUDIT_KEY, LOAD_KEY = "acceptance_metrics", "audit_fraction", "load_rule"
+METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 RULES_KEY = "outside_rules"
 """Rules by path that requests may name too, beside the default rule's."""
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
-SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, LOAD_KEY, RULES_KEY)
-CONTRIBUTED = Contributed[Any]({LOAD_KEY: "cactus_decoding.contrib.load_rules.table:LoadRule"})
+SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, RULES_KEY)
 
 
 def request_of(
@@ -214,13 +211,6 @@ def _parse(spelling: str, importing: bool) -> Rule:
     return rule
 
 
-class RuleByLoad(Protocol):
-    """Scales rules by how many requests share a step."""
-
-    def rule(self, rule: Rule, batch_size: int) -> Rule | None:
-        """Return what judges a request's tokens in a step of so many requests; None for the lossless test."""
-
-
 @dataclass(frozen=True)
 class ServerConfig:
     """Our part of vLLM's configuration; the keys are those of ``--additional-config``.
@@ -233,7 +223,6 @@ class ServerConfig:
         metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
         audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
         thinking: the tokens that open and close a thinking part, where a reasoning parser says.
-        load: the share of their knobs that rules have, by the number of requests (``load_rule``); all of it, if None.
     """
 
     speculates: bool = True
@@ -243,7 +232,6 @@ class ServerConfig:
     metrics: bool = True
     audit_fraction: float = 0.0
     thinking: Marks | None = None
-    load: RuleByLoad | None = None
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
@@ -265,7 +253,6 @@ class ServerConfig:
             metrics=metrics,
             audit_fraction=float(fraction),
             thinking=thinking,
-            load=None if keys.get(LOAD_KEY) is None else CONTRIBUTED[LOAD_KEY].parse(keys[LOAD_KEY]),
         )
         config.check(config.default)
         return config
@@ -283,8 +270,6 @@ class ServerConfig:
             raise ValueError(f"{RULE_KEY} needs a draft, and the server runs without --speculative-config")
         if self.method != "standard":
             raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
-        if self.load is not None:
-            check_scalable(asked.rule, LOAD_KEY)
         if self.watermarks:
             raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
 

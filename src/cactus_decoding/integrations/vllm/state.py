@@ -120,10 +120,6 @@ class RequestRules:
             reports,
         )
 
-    def rule_at(self, rule: Rule, batch_size: int) -> Rule | None:
-        """Return what judges a rule's requests in a step of so many requests; None for the lossless test."""
-        return rule if self._config.load is None else self._config.load.rule(rule, batch_size)
-
     def counted(self) -> dict[int, list[float]]:
         """Return what was counted of the requests that ask for a report, by their index; this waits for the device."""
         asking = {index: request.meter_slot for index, request in self.requests.items() if request.reports}

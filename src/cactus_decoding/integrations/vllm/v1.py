@@ -131,9 +131,7 @@ class BatchRules(RequestRules):
         here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
         for index, request in here.items():
             own = range(ends[index] - counts[index], ends[index])
-            if (rule := self.rule_at(request.rule, len(counts))) is None:
-                continue
-            rows.setdefault(rule, []).extend(own)
+            rows.setdefault(request.rule, []).extend(own)
             if request.pattern is not None and own:
                 some, thresholds = protected.setdefault(request.pattern, ([], []))
                 some += own

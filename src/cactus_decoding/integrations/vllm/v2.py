@@ -77,7 +77,6 @@ class SlotRules(RequestRules):
         reporting: whether a slot's request asks for a report, ``[slots]``.
         relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
         present: the requests of this step that have a rule, by their slots.
-        batch_size: how many requests there are in this step.
     """
 
     def __init__(
@@ -94,7 +93,6 @@ class SlotRules(RequestRules):
         self.reporting = torch.zeros(slots, dtype=torch.bool, device=device)
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
         self.present: dict[int, RelaxedRequest] = {}
-        self.batch_size = 0
         self._states = states
         self._codes: dict[Rule, int] = {}
         self._patterns: dict[str | None, int] = {None: NO_RULE}
@@ -129,7 +127,6 @@ class SlotRules(RequestRules):
         global _current
         slots = ctx.idx_mapping_np.tolist()
         self.present = {slot: self.requests[slot] for slot in slots if slot in self.requests}
-        self.batch_size = len(slots)
         _current = self
         return logits
 
@@ -143,12 +140,12 @@ class SlotRules(RequestRules):
         """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
-        own = {request.rule: self.rule_at(request.rule, self.batch_size) for request in present}
+        rules = dict.fromkeys(request.rule for request in present)
         metered = any(math.isfinite(request.budget) for request in present)
         importance = self.importance if any(request.limit < math.inf for request in present) else None
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
-            groups=[Group(rule, rows, codes == self._codes[key]) for key, rule in own.items() if rule is not None],
+            groups=[Group(rule, rows, codes == self._codes[rule]) for rule in rules],
             requests=slots,
             depths=local_pos,
             width=num_speculative_tokens + 1,

@@ -1,29 +1,31 @@
-"""What a draft is trained for: losses, their registry, and their text spelling.
-
-Losses are imported when they are asked for: until then, their names are known without torch.
-"""
+"""What a draft is trained for: losses, their registry, and their text spelling."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from cactus_decoding.arguments.contributed import Contributed
-
-if TYPE_CHECKING:
-    from cactus_decoding.training.acceptance.losses.base import Loss
-
-LOSSES = Contributed[type["Loss"]](
-    {
-        "cross_entropy": f"{__name__}.base:CrossEntropy",
-        "kl": f"{__name__}.base:Kl",
-        "reverse_kl": f"{__name__}.base:ReverseKl",
-        "total_variation": f"{__name__}.base:TotalVariation",
-        "log_acceptance": f"{__name__}.base:LogAcceptance",
-        "lk": f"{__name__}.base:Lk",
-        "block": f"{__name__}.base:Block",
-        "relaxed": f"{__name__}.relaxed:Relaxed",
-    }
+from cactus_decoding.arguments.spelling import parse
+from cactus_decoding.arguments.values import shown
+from cactus_decoding.training.acceptance.losses.base import (
+    Block,
+    CrossEntropy,
+    Kl,
+    Lk,
+    LogAcceptance,
+    Loss,
+    ReverseKl,
+    TotalVariation,
 )
+from cactus_decoding.training.acceptance.losses.relaxed import Relaxed
+
+LOSSES: dict[str, type[Loss]] = {
+    "cross_entropy": CrossEntropy,
+    "kl": Kl,
+    "reverse_kl": ReverseKl,
+    "total_variation": TotalVariation,
+    "log_acceptance": LogAcceptance,
+    "lk": Lk,
+    "block": Block,
+    "relaxed": Relaxed,
+}
 """Every loss by its name."""
 
 
@@ -39,10 +41,6 @@ def parse_loss(text: str) -> Loss:
         >>> parse_loss("lk"), str(parse_loss("relaxed:clamped:width=3"))
         (Lk(eta=3.0), 'relaxed:clamped:width=3.0')
     """
-    from cactus_decoding.arguments.spelling import parse
-    from cactus_decoding.arguments.values import shown
-    from cactus_decoding.training.acceptance.losses.relaxed import Relaxed
-
     if not isinstance(text, str):
         raise TypeError(f"a loss's spelling must be a string such as 'lk', but is {shown(text)}")
     name, _, rest = text.strip().partition(":")

@@ -1,15 +1,21 @@
-"""The fewest replicas, and which runs need them."""
+"""The fewest replicas, which runs need them, and the script that says so."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
-from support.result_files import made, several
+from support.result_files import made, several, write
+from support.scripts import ROOT, run_script
 
-from cactus_decoding.contrib.planning.costs import ReplicaCosts, StepTimes
-from cactus_decoding.contrib.planning.fleet import Workload
-from cactus_decoding.contrib.planning.plan import REQUESTS, Fleet, Goal, capacity, fewest, plan, planned_runs, steps_of
 from cactus_decoding.evaluation.runs.summary import summarise
+from studies.planning.costs import ReplicaCosts, StepTimes
+from studies.planning.fleet import Workload
+from studies.planning.plan import main
+from studies.planning.replicas import REQUESTS, Fleet, Goal, capacity, fewest, plan, planned_runs, steps_of
 
 COSTS = ReplicaCosts({4: StepTimes({1: 0.01, 16: 0.04}), 8: StepTimes({1: 0.012, 16: 0.06})})
 FLEET = Fleet(COSTS, max_batch=16)
@@ -127,3 +133,37 @@ def test_runs_of_other_lengths_are_left_out_and_named():
 def test_a_goal_that_is_none_is_refused(given):
     with pytest.raises(ValueError, match="must be in"):
         Goal(**given)
+
+
+def test_the_script_prints_tables_and_writes_picture_and_result(tmp_path, capsys):
+    results, picture, output = write(tmp_path / "a.jsonl", several()), tmp_path / "plan.svg", tmp_path / "plan.json"
+    main([str(results), "--paper", "gpu=h100,target=8e9,draft=0.6e9", "--rates", "20", "2000", "--latency", "0.2",
+          "--picture", str(picture), "--output", str(output)])  # fmt: skip
+    assert "2000 requests a second, 95 % within 0.2 s" in capsys.readouterr().out
+    assert picture.read_text().count("<svg") == 1
+    content = json.loads(output.read_text())
+    assert len(content["plan"]) == 16
+    assert content["provenance"]["arguments"]["paper"].startswith("Paper(gpu='h100', target=8000000000.0")
+    best = next(each for each in content["plan"] if each["rate"] == 2000.0)
+    assert best["replicas"] >= 1
+    assert best["latency_p95"] <= 0.2
+
+
+def test_the_script_works_out_a_given_fleet_from_measured_costs(tmp_path, capsys):
+    results, costs = write(tmp_path / "a.jsonl", several()), tmp_path / "costs.json"
+    costs.write_text(json.dumps({"steps": {"4": {"1": 0.01, "8": 0.02}}}))
+    main([str(results), "--costs", str(costs), "--rates", "5", "--latency", "1", "--replicas", "3"])
+    out = capsys.readouterr().out
+    assert "4 runs are left out: the costs do not tell what their steps take." in out
+    assert [line.split("|")[2].strip() for line in out.splitlines() if "×4" in line] == ["3", "3", "3", "3"]
+
+
+@pytest.mark.slow
+def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "studies" / "planning.md"
+    copy = Path(shutil.copy(page, tmp_path))
+    done = run_script("studies.planning.check", "--only-render", "--page", copy)
+    assert done.returncode == 0, done.stderr
+    assert copy.read_text() == page.read_text()
+    drawn = Path("pictures", "planning", "plan-and-measured.svg")
+    assert (tmp_path / drawn).read_text() == (page.parent / drawn).read_text()

@@ -11,7 +11,7 @@ from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.later import Tensor
 from cactus_decoding.arguments.spelling import spell
 from cactus_decoding.arguments.values import shown
-from cactus_decoding.drafting.lengths.base import ChildCounts, TreeShape
+from cactus_decoding.drafting.trees.shape import ChildCounts, TreeShape
 
 MAX_NODES = 1024
 """Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""

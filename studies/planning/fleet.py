@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.contrib.planning.costs import StepTimes
+from studies.planning.costs import StepTimes
 
 if TYPE_CHECKING:
     from simpy import Environment, Event
@@ -133,13 +133,8 @@ def simulate(workload: Workload, times: StepTimes, *, replicas: int, max_batch: 
     for a place in the batch, and takes its steps with whoever else is there.
 
     ``times`` are of a step, by batch size; ``prompt`` is seconds that a joining request adds to its first step.
-
-    Example:
-        >>> workload = Workload(rate=0.001, steps=np.array([10]), count=10)  # each request is alone
-        >>> round(simulate(workload, StepTimes({1: 0.5}), replicas=1, max_batch=4).quantile(0.5), 6)
-        5.0
     """
-    from simpy import Environment
+    from simpy import Environment  # here: engines are measured in environments without it
 
     environment = Environment()
     fleet = _Fleet(environment, workload, times, replicas, max_batch, prompt)

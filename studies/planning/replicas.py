@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.arguments.knobs import Knob, check_knobs
-from cactus_decoding.contrib.planning.costs import ReplicaCosts, StepTimes
-from cactus_decoding.contrib.planning.fleet import Served, Workload, simulate
+from cactus_decoding.arguments.values import check_number
 from cactus_decoding.evaluation.run_config import RunConfig
 from cactus_decoding.evaluation.runs.summary import RunSummary
+from studies.planning.costs import ReplicaCosts, StepTimes
+from studies.planning.fleet import Served, Workload, simulate
 
 REQUESTS = 2000
 """So many are simulated at least, and five times as many as are in the fleet at once."""
@@ -29,11 +29,12 @@ _ROUNDING = 1e-9
 class Goal:
     """What users are promised: a share of the answers is complete within so many seconds."""
 
-    latency: Annotated[float, Knob("of a complete answer", "seconds", gt=0, lt=math.inf)]
-    share: Annotated[float, Knob("of the answers", gt=0, lt=1)] = 0.95
+    latency: float
+    share: float = 0.95
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_number("latency", self.latency, 0, math.inf, low_open=True, high_open=True)
+        check_number("share", self.share, 0, 1, low_open=True, high_open=True)
 
     def is_kept(self, latencies: NDArray[np.floating[Any]]) -> bool:
         """Say whether answers with these latencies keep it."""
@@ -80,12 +81,7 @@ class Planned:
 
 
 def capacity(times: StepTimes, steps: float, *, max_batch: int, prompt: float) -> float:
-    """Return how many requests a second one replica answers at most: max over b of b / (steps T(b) + b prompt).
-
-    Example:
-        >>> capacity(StepTimes({1: 0.1, 2: 0.1}), 10, max_batch=2, prompt=0.0)
-        2.0
-    """
+    """Return how many requests a second one replica answers at most: max over b of b / (steps T(b) + b prompt)."""
     return max(batch / (steps * times(batch) + batch * prompt) for batch in range(1, max_batch + 1))
 
 
@@ -123,17 +119,12 @@ def plan(
     goal: Goal,
     *,
     replicas: int | None = None,
-    report: Callable[[int], None] = lambda done: None,
 ) -> list[Planned]:
     """Return, for each rate, what each run of `planned_runs` would take, the fewest replicas that keep a goal first.
 
-    The latencies of a fixed number of replicas are worked out instead, if one is given; ``report`` is called with how
-    many runs are done.
+    The latencies of a fixed number of replicas are worked out instead, if one is given.
     """
-    found = []
-    for number, (rate, summary) in enumerate(product(rates, summaries), 1):
-        found.append(_planned(summary, fleet, rate, goal, replicas))
-        report(number)
+    found = [_planned(summary, fleet, rate, goal, replicas) for rate, summary in product(rates, summaries)]
     return sorted(found, key=lambda each: (rates.index(each.rate), each.replicas or math.inf, _wait(each, goal)))
 
 

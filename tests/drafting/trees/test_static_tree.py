@@ -7,9 +7,9 @@ import torch
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import DraftLength
-from cactus_decoding.drafting.growing import choose_children
-from cactus_decoding.drafting.lengths import as_tree
-from cactus_decoding.drafting.lengths.static_tree import StaticTree
+from cactus_decoding.drafting.registry import as_tree
+from cactus_decoding.drafting.trees.growing import choose_children
+from cactus_decoding.drafting.trees.static_tree import StaticTree
 from cactus_decoding.generation.loop import check_proposal
 from cactus_decoding.types import Proposal
 

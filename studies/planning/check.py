@@ -1,7 +1,7 @@
-"""What `cactus plan` says beside what vLLM's CPU engine does, at several rates: regenerates docs/planning.md's table.
+"""What the plan says beside what vLLM's CPU engine does, at several rates: regenerates docs/studies/planning.md.
 
-    .venv-vllm/bin/python -m studies.serving.plan_check            measures: ten minutes on an idle machine
-    .venv/bin/python -m studies.serving.plan_check --only-render   writes the table, from the result file
+    .venv-vllm/bin/python -m studies.planning.check            measures: ten minutes on an idle machine
+    .venv/bin/python -m studies.planning.check --only-render   writes table and picture, from the result file
 
 One engine answers everything: first one problem at a time, whose steps are recorded; then batches that stay full, whose
 steps are timed; then requests at random times. The first two are what a plan is made of, the third checks it.
@@ -20,15 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.contrib.planning.costs import StepTimes
-from cactus_decoding.contrib.planning.fleet import Workload, simulate
-from cactus_decoding.contrib.planning.plan import capacity
+from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, style_of, to_svg
 from cactus_decoding.files.provenance import provenance
 from cactus_decoding.files.writing import as_json, write_atomically
 from scripts.marked_page import insert
+from studies.pages import picture_folder
+from studies.planning.costs import StepTimes
+from studies.planning.fleet import Served, Workload, simulate
+from studies.planning.replicas import capacity
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs/studies/tables/serving.md"
+FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs/studies/planning.md"
 RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
 BATCHES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH = 32
@@ -36,6 +38,8 @@ ROUNDS, STEPS = 3, 60
 """How often each batch size is timed, and for how many steps."""
 MAX_TOKENS = 96
 ENGINE = '{"max_model_len": 256, "gpu_memory_utilization": 0.2}'
+SHARES = (0.5, 0.95)
+"""Of the answers, whose latencies are compared."""
 LOADS = (0.3, 0.6, 0.85)
 """Rates, as shares of what one replica can answer at most."""
 
@@ -154,33 +158,56 @@ def measure(folder: Path, count: int) -> None:
     content = {
         "runs": found,
         "max_batch": MAX_BATCH,
-        "provenance": provenance({"script": "plan_check", "count": count}),
+        "provenance": provenance({"script": "planning.check", "count": count}),
     }
     write_atomically(folder / "check.json", as_json(content) + "\n")
 
 
 def render(folder: Path, page: Path) -> None:
-    """Replace the page's table."""
+    """Replace the page's table, and draw its picture."""
     content = json.loads((folder / "check.json").read_text())
-    rows = []
-    for run in content["runs"]:
-        for served in run["served"]:
-            rows.append(_row(run, served, content["max_batch"]))
+    rows = [(run, [(served, planned(run, served["rate"], content["max_batch"])) for served in run["served"]])
+            for run in content["runs"]]  # fmt: skip
     head = "| rule | load | requests/s | half within, plan | measured | ratio | 95 % within, plan | measured | ratio |"
-    write_atomically(page, insert(page.read_text(), "check", "\n".join([head, "|---|" + "---:|" * 8, *rows])))
+    lines = [_row(run, served, plan) for run, found in rows for served, plan in found]
+    write_atomically(page, insert(page.read_text(), "check", "\n".join([head, "|---|" + "---:|" * 8, *lines])))
+    write_atomically(picture_folder(page, "planning") / "plan-and-measured.svg", picture(rows))
 
 
-def _row(run: dict[str, Any], served: dict[str, Any], max_batch: int) -> str:
+def planned(run: dict[str, Any], rate: float, max_batch: int) -> Served:
+    """Return what the simulation says of a run at a rate, from its recorded steps and their times."""
     times = StepTimes({int(batch): seconds for batch, seconds in run["seconds"].items()})
     # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
-    workload = Workload(served["rate"], np.array(run["steps"]), 20_000)
-    plan = simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
+    workload = Workload(rate, np.array(run["steps"]), 20_000)
+    return simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
+
+
+def _row(run: dict[str, Any], served: dict[str, Any], plan: Served) -> str:
     cells = []
-    for share in (0.5, 0.95):
+    for share in SHARES:
         measured = float(np.quantile(served["latencies"], share))
         cells += [f"{plan.quantile(share):.3f} s", f"{measured:.3f} s", f"{plan.quantile(share) / measured:.2f}"]
     load = f"{100 * served['load']:.0f} % | {served['rate']:.1f}"
     return f"| `{run['rule']}` ×{run['length']} | {load} | {' | '.join(cells)} |"
+
+
+def picture(rows: Sequence[tuple[dict[str, Any], Sequence[tuple[dict[str, Any], Served]]]]) -> str:
+    """Return, of each run, the seconds within which half and 95 % of the answers are complete, planned and measured."""
+    figure = new_figure((9.0, 3.6))
+    for panel, share in zip(figure.subplots(1, 2), SHARES, strict=True):
+        for turn, (run, found) in enumerate(rows):
+            colour, rates = style_of(run["rule"]).colour, [served["rate"] for served, _ in found]
+            label, line = f"{run['rule']} ×{run['length']}", ("-", "--", ":")[turn]
+            plan = [plan.quantile(share) for _, plan in found]
+            measured = [float(np.quantile(served["latencies"], share)) for served, _ in found]
+            panel.plot(rates, plan, color=colour, linestyle=line, label=label)
+            panel.plot(rates, measured, color=colour, linestyle="none", marker="os^"[turn], markerfacecolor="none")
+        panel.set(title=f"{100 * share:g} % of the answers", xlabel="requests a second")
+        panel.set_ylabel("complete within, seconds")
+        panel.set_ylim(bottom=0)
+        panel.grid(alpha=0.3, color=GREY)
+    figure.axes[0].legend(fontsize=8, title="lines: plan; marks: measured", title_fontsize=8)
+    return to_svg(figure)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.drafting.lengths.base import ChildCounts
+from cactus_decoding.drafting.trees.shape import ChildCounts
 from cactus_decoding.types import ROOT
 
 _STEP = 1.3

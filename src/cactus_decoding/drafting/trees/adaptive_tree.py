@@ -9,10 +9,10 @@ from typing import Annotated
 
 from cactus_decoding.arguments.knobs import Knob
 from cactus_decoding.arguments.later import Tensor
-from cactus_decoding.contrib.trees.best_first import PricedTree
-from cactus_decoding.contrib.trees.priced_growth import KeepChances, Placed, PricedGrowth
 from cactus_decoding.drafting.lengths.confidence import confidence
 from cactus_decoding.drafting.lengths.costs import StepCosts, given_costs
+from cactus_decoding.drafting.trees.best_first import PricedTree
+from cactus_decoding.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth
 from cactus_decoding.types import ROOT
 
 _BUCKETS = 10

@@ -9,8 +9,8 @@ from support.tiny_models import tiny_llama
 from support.tree_worlds import Taken, World
 
 from cactus_decoding import AdaptiveTree, DraftLength, ModelDrafter, NgramDrafter
-from cactus_decoding.contrib.trees.adaptive_tree import Chances, WayChooser
-from cactus_decoding.drafting.lengths import as_tree
+from cactus_decoding.drafting.registry import as_tree
+from cactus_decoding.drafting.trees.adaptive_tree import Chances, WayChooser
 from cactus_decoding.models.cached import CachedModel
 
 GIVEN = "adaptive,nodes=12,depth=4,draft_cost=0.1,token_cost=0.01"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 
-from cactus_decoding.contrib.planning.costs import StepTimes
-from cactus_decoding.contrib.planning.fleet import Workload, simulate
+from studies.planning.costs import StepTimes
+from studies.planning.fleet import Workload, simulate
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,3 @@ def test_two_choices_wait_less_than_one_would():
     workload = Workload(rho * replicas / service, np.array([10]), 40_000)
     found = simulate(workload, StepTimes({1: 0.1}), replicas=replicas, max_batch=1)
     assert found.latencies.mean() - service < rho * service / (2 * (1 - rho)) / 2
-
-
-@pytest.mark.slow
-def test_ten_thousand_replicas():
-    workload = Workload(rate=200_000.0, steps=np.array([10, 20]), count=100_000)
-    found = simulate(workload, StepTimes({1: 0.01, 8: 0.02}), replicas=10_000, max_batch=8)
-    assert len(found.latencies) == 80_000
-    assert 0.1 <= found.quantile(0.5) <= 0.4

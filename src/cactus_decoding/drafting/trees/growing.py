@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from cactus_decoding.arguments.later import Tensor, torch
 from cactus_decoding.divergences.rows import without
-from cactus_decoding.drafting.lengths import TreeShape
-from cactus_decoding.drafting.lengths.base import ChildCounts
-from cactus_decoding.drafting.lookup import LookedUp
+from cactus_decoding.drafting.trees.shape import ChildCounts, LookupTree, TreeShape
 from cactus_decoding.sampling.rows import check_drawn, draw
 from cactus_decoding.types import ROOT, Proposal
 
@@ -122,7 +120,7 @@ def grow(
     gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
     """
     tree, growth, nodes = GrowingTree(), shape.grow(limit), [ROOT]
-    found = LookedUp.of(branches, shape.num_looked_up, shape.max_children)
+    found = LookupTree.of(branches, shape.num_looked_up, shape.max_children)
     growth.reserve(len(found.token_ids))
     looked_up = {ROOT: ROOT} if found.token_ids else {}  # of nodes that continue a match, where it is found
     while nodes:
@@ -141,7 +139,7 @@ def grow(
     return tree
 
 
-def _add_rest(tree: GrowingTree, node: int, place: int, found: LookedUp, probs: Tensor) -> None:
+def _add_rest(tree: GrowingTree, node: int, place: int, found: LookupTree, probs: Tensor) -> None:
     """Add what was found behind a node that the draft has not read."""
     if behind := found.behind(place):
         tokens = [found.token_ids[i] for i in behind]

@@ -11,10 +11,10 @@ from support.tables import all_of
 from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, divergence, product_law, respond
 
 from cactus_decoding import BestFirstTree, DraftLength, StaticTree, parse_rule
-from cactus_decoding.drafting.growing import choose_children, grow
-from cactus_decoding.drafting.lengths import TreeShape, as_tree
-from cactus_decoding.drafting.lengths.base import Growth
+from cactus_decoding.drafting.registry import as_tree
 from cactus_decoding.drafting.suffix_index import SuffixIndex
+from cactus_decoding.drafting.trees.growing import choose_children, grow
+from cactus_decoding.drafting.trees.shape import Growth, TreeShape
 
 EXACT = 1e-12
 

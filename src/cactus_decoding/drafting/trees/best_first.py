@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from cactus_decoding.arguments.knobs import Knob, check_knobs
 from cactus_decoding.arguments.spelling import spell
-from cactus_decoding.contrib.trees.priced_growth import KeepChances, PricedGrowth
-from cactus_decoding.drafting.lengths.base import TreeShape
+from cactus_decoding.drafting.trees.priced_growth import KeepChances, PricedGrowth
+from cactus_decoding.drafting.trees.shape import TreeShape
 
 
 class PricedTree(TreeShape):

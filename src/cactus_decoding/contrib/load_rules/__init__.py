@@ -1,1 +1,0 @@
-"""Rules by load: their table, the times that it is chosen by, and the choice."""

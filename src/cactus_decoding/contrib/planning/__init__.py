@@ -1,1 +1,0 @@
-"""A fleet on paper: what recorded answers would take of so many replicas, by an event simulation."""

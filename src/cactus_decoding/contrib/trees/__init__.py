@@ -1,1 +1,0 @@
-"""Trees that grow by what their tokens are worth."""

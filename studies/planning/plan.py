@@ -1,0 +1,112 @@
+"""How many replicas recorded answers would take at some rates, by rule and draft length, and how long users wait.
+
+    python -m studies.planning.plan RESULT.jsonl… --costs costs.json --rates 2 8 --latency 1.5
+    python -m studies.planning.plan RESULT.jsonl… --paper gpu=h100,target=8.2e9,draft=0.6e9 --rates 1000 --latency 5
+
+RESULT.jsonl are result files of `cactus eval`, which say how many steps each answer took. What a step takes is measured
+(--costs), or worked out from a GPU's data sheet (--paper). An event simulation does the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from cactus_decoding.arguments.values import check_integer, check_number
+from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
+from cactus_decoding.evaluation.reporting.report import read_all
+from cactus_decoding.evaluation.runs.summary import summarise
+from cactus_decoding.files.provenance import provenance
+from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+from studies.planning.costs import Paper, read_costs, read_paper
+from studies.planning.replicas import Fleet, Goal, Planned, fixed_length, plan, planned_runs
+
+DASHES = ("-", "--", ":", "-.")
+
+
+def table(found: Sequence[Planned], rate: float, goal: Goal) -> str:
+    """Return what runs take at one rate as a table of Markdown, the fewest replicas first."""
+    lines = [
+        f"{rate:g} requests a second, {100 * goal.share:g} % within {goal.latency:g} s",
+        "",
+        f"| run | replicas | half within | {100 * goal.share:g} % within | busy | batch | score |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for each in found:
+        score, served = each.summary.metrics["score"], each.served
+        cells = ["no number", "–", "–", "–", "–"]
+        if served is not None:
+            times = (f"{served.quantile(level):.2f} s" for level in (0.5, goal.share))
+            cells = [f"{each.replicas:,}", *times, f"{100 * served.busy:.0f} %", f"{served.batch:.1f}"]
+        cells.append("–" if score is None else f"{score.value:.3f}")
+        lines.append(f"| {each.summary.config.label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
+    """Return a curve for each run as SVG: the replicas that keep the goal, or the latency of a fixed number."""
+    figure = new_figure()
+    panel = figure.subplots()
+    runs: dict[str, list[Planned]] = {}
+    for each in sorted(found, key=lambda each: each.rate):
+        if each.served is not None:
+            runs.setdefault(each.summary.config.label, []).append(each)
+    drawn: dict[str, int] = {}
+    for label, curve in runs.items():
+        heights = [each.served.quantile(goal.share) if fixed else each.replicas for each in curve]
+        rule = curve[0].summary.config.rule
+        turn = drawn[rule] = drawn.get(rule, -1) + 1  # a rule's curves, such as its lengths, differ by their dashes
+        looks = style_of(rule).keywords() | {"linestyle": DASHES[turn % len(DASHES)]}
+        panel.plot([each.rate for each in curve], heights, label=plain(label), **looks)
+    up = f"seconds within which {100 * goal.share:g} % are answered" if fixed else "replicas"
+    panel.set(xlabel="requests a second", ylabel=up, xscale="log", yscale="log")
+    panel.grid(alpha=0.3, color=GREY)
+    if runs:
+        panel.legend(fontsize=8)
+    return to_svg(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Plan, print a table for each rate, and write what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="+", help="result files of cactus eval")
+    costs = parser.add_mutually_exclusive_group(required=True)
+    costs.add_argument("--costs", type=Path, help="a JSON file of measured times")
+    costs.add_argument("--paper", type=read_paper, help=f"a GPU on paper: {', '.join(Paper.__dataclass_fields__)}")
+    parser.add_argument("--rates", type=float, nargs="+", required=True, help="requests a second")
+    parser.add_argument("--latency", type=float, required=True, help="seconds within which answers are to be complete")
+    parser.add_argument("--share", type=float, default=0.95, help="of the answers, in (0, 1)")
+    parser.add_argument("--max-batch", type=int, default=64, help="requests that share a replica's step at most")
+    parser.add_argument("--replicas", type=int, help="work out the latencies of so many replicas instead")
+    parser.add_argument("--seed", type=int, default=0, help="of arrivals")
+    parser.add_argument("--picture", type=Path, help="draw replicas, or latencies, by rate as SVG")
+    parser.add_argument("--output", type=Path, help="write the result with its provenance as JSON")
+    given = parser.parse_args(arguments)
+    check_writable(given.picture, given.output, inputs=[*given.results, given.costs])
+    for rate in given.rates:
+        check_number("rates", rate, 0, math.inf, low_open=True, high_open=True)
+    check_integer("max_batch", given.max_batch, 1)
+    check_integer("replicas", 1 if given.replicas is None else given.replicas, 1)
+    rates, goal = sorted(set(given.rates)), Goal(given.latency, given.share)
+    summaries = [each for _, file in read_all(given.results) for each in summarise(file)]
+    lengths = {length for each in summaries if (length := fixed_length(each.config)) is not None}
+    known = read_costs(given.costs) if given.costs else given.paper.costs(lengths, max_batch=given.max_batch)
+    runs, others = planned_runs(summaries, known)
+    found = plan(runs, Fleet(known, given.max_batch, given.seed), rates, goal, replicas=given.replicas)
+    for rate in rates:
+        print(table([one for one in found if one.rate == rate], rate, goal), end="\n\n")
+    if others:
+        print(f"{len(others)} runs are left out: the costs do not tell what their steps take.")
+    if given.output is not None:
+        asked = {name: str(value) if isinstance(value, (Path, Paper)) else value for name, value in vars(given).items()}
+        asked |= {"results": [str(path) for path in given.results]}
+        content = {"plan": [each.as_dict() for each in found], "provenance": provenance(asked)}
+        write_atomically(given.output, as_json(content, indent=1) + "\n")
+    if given.picture is not None:
+        write_atomically(given.picture, picture(found, goal, fixed=given.replicas is not None))
+
+
+if __name__ == "__main__":
+    main()
