@@ -82,7 +82,7 @@ durations:
 # Whole files to a worker: their tests share an engine, which takes half a minute to start.
 ifeq ($(shell uname -s),Linux)
 test test-all test-vllm: $(VLLM)
-on_vllm = $(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(1) tests/integrations/vllm/engine
+on_vllm = $(VLLM_BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(1) tests/engines/vllm/engine
 else
 on_vllm = @echo "vLLM's CPU engine is there for Linux only: its tests are left out"
 endif

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from servers import Answer, Server, cactus, running
 
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.models.llama_cpp.context import Context, Portion
-from cactus_decoding.models.llama_cpp.settings import LlamaCppSettings
-from cactus_decoding.models.llama_cpp.weights import GgufModel
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
+from cactus_decoding.engines.llama_cpp.models.settings import LlamaCppSettings
+from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 ASKED = (
     "Write a long story about a ship.", "Explain in detail how bread is made.", "Describe the city of Rome.",

@@ -25,7 +25,7 @@ from typing import Any
 
 from servers import Server, cactus, llama_server, running
 
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 
 NO_CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 WAYS: tuple[tuple[str, str, float], ...] = (
@@ -37,8 +37,8 @@ LOADED, LOADED_ALONE = "files loaded", "files loaded by a process of its own"
 """By llama-cpp-python, which is imported before in the one and not in the other."""
 IMPORTED = {
     "llama_cpp imported": "import llama_cpp",
-    "our server imported": "from cactus_decoding.cli import app; from cactus_decoding.serving import starting; "
-    "from cactus_decoding.integrations.llama_cpp import server",
+    "our server imported": "from cactus_decoding.cli import app; from cactus_decoding.engines.openai import starting; "
+    "from cactus_decoding.engines.llama_cpp import server",
     "torch imported": "import torch",
 }
 """Processes that do no more: where the time goes."""

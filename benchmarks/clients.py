@@ -16,7 +16,7 @@ from pathlib import Path
 
 from servers import cactus, running
 
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

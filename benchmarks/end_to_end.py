@@ -11,7 +11,7 @@ from pathlib import Path
 from contenders import HERE, Contender, race, summary
 
 from cactus_decoding import zoo
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.zoo.word_problems import word_problems
 
 BASELINES = ("generate", "assisted", "ensemble", "vllm", "vllm-speculative")

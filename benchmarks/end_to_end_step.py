@@ -12,10 +12,10 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from cactus_decoding import ModelDrafter, Request, SamplingParams
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.generation.loop import decode
-from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.sampling.params import as_logits_to_probs
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.loop import decode
+from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 HERE = Path(__file__).resolve().parent
 VOCABULARY = 151_936

@@ -72,7 +72,7 @@ def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> A
 def ours(arguments: argparse.Namespace, _: str, rest: str) -> Answer:
     """Return our loop with a rule and a draft length."""
     from cactus_decoding import Request, generate, load_pair
-    from cactus_decoding.drafting.registry import as_draft_length
+    from cactus_decoding.core.drafting.registry import as_draft_length
 
     rule, _, length = rest.partition("|")
     pair = load_pair(arguments.target, arguments.draft, dtype=torch.float32, kept_prompts=0)

@@ -79,8 +79,8 @@ def main() -> None:
 
     from llama_cpp import Llama
 
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.integrations.llama_cpp import CactusLlama
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.engines.llama_cpp import CactusLlama
 
     tokens = [int(each) for each in given.tokens.split(",")]
     size = max(tokens) + 400

@@ -19,8 +19,8 @@ import torch
 from never_slower import Contenders, prompts
 from pairing import RESULTS
 
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import write_atomically
 
 WAYS = ("none", "draft@1", "draft@3", "draft@7", "suffix@3", "none@again")
 

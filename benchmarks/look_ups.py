@@ -20,9 +20,9 @@ from pairing import RESULTS, write
 from servers import llama_server, running
 
 import cactus_decoding
-from cactus_decoding.drafting.ngram import NgramDrafter
-from cactus_decoding.drafting.suffix import SuffixDrafter
-from cactus_decoding.types import Drafter
+from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.suffix import SuffixDrafter
+from cactus_decoding.core.types import Drafter
 
 LookUp = Callable[[list[int], int], list[int]]
 LIMIT = 10
@@ -58,7 +58,7 @@ def prompts(data: Path, count: int) -> Iterator[tuple[str, str]]:
 def collect(target: str, data: Path, count: int, num_tokens: int, output: Path) -> None:
     """Write the tokens of prompts and greedy answers, a line each."""
     from cactus_decoding import generate, load_pair
-    from cactus_decoding.models.tokenizers import as_chat_prompt
+    from cactus_decoding.core.models.tokenizers import as_chat_prompt
 
     pair = load_pair(target)
     with output.open("w") as file:

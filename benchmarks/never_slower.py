@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from cactus_decoding.drafting.automatic import AutoLength
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import write_atomically
-from cactus_decoding.generation.generate import stream
-from cactus_decoding.generation.pair import load_pair
-from cactus_decoding.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.drafting.automatic import AutoLength
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.core.generate import stream
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.pair import load_pair
 from cactus_decoding.zoo.word_problems.generator import word_problems
 
 EDITS = (

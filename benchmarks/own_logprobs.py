@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from llama_cpp import Llama
 
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.generation.request import Request
-from cactus_decoding.integrations.llama_cpp.answering import Answer, prompts_of
-from cactus_decoding.integrations.llama_cpp.loading import load_gguf_pair
-from cactus_decoding.integrations.llama_cpp.request import read_completion
-from cactus_decoding.models.llama_cpp.settings import GgufFile, LlamaCppSettings
-from cactus_decoding.types import Outcome
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.types import Outcome
+from cactus_decoding.engines.llama_cpp.answering import Answer, prompts_of
+from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
+from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
+from cactus_decoding.engines.llama_cpp.server.request import read_completion
 
 QUESTIONS = (
     "Write a long story about a ship, in many chapters.",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -16,8 +16,8 @@ import torch
 from pairing import paired, write
 
 from cactus_decoding import load_pair, stream
-from cactus_decoding.models.placement import SMALL, fastest_dtype, instructions
-from cactus_decoding.training import TrainingSettings, train_draft
+from cactus_decoding.core.models.placement import SMALL, fastest_dtype, instructions
+from cactus_decoding.lab.training import TrainingSettings, train_draft
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -7,8 +7,8 @@ import argparse
 import torch
 from pairing import add_arguments, paired, write
 
-from cactus_decoding.auditing import audit
-from cactus_decoding.divergences.ratio_clamp import clamp_bounds
+from cactus_decoding.core.audit import audit
+from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
 
 AUDITED = (
     "lossless",

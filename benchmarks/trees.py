@@ -15,10 +15,10 @@ from pairing import add_arguments, write
 from torch import Tensor
 from verification import NOISE, ORDINARY, PROBLEMS, against_reading, numbers, show
 
-from cactus_decoding.drafting.trees.static_tree import StaticTree
-from cactus_decoding.rules import parse_rule
-from cactus_decoding.types import ROOT, Proposal
-from cactus_decoding.verification.walk import Verifier
+from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.types import ROOT, Proposal
+from cactus_decoding.core.verification.walk import Verifier
 
 RULES = ("lossless", "cactus:delta=1", "clamped:width=3")
 SHAPES = ("4.1.1.1", "2.1.1.1.1.1.1.1")

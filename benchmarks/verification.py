@@ -15,16 +15,16 @@ from official_formulas import truncate, verify_in_full
 from pairing import add_arguments, paired, paired_per_problem, write
 from torch import Tensor
 
-from cactus_decoding.policy.fitted import FittedPolicy
-from cactus_decoding.policy.phases import Phases
-from cactus_decoding.policy.position import Position
-from cactus_decoding.policy.protection import Protection, may_relax
-from cactus_decoding.policy.vocabulary import Vocabulary
-from cactus_decoding.rules import parse_rule
-from cactus_decoding.sampling.params import SamplingParams
-from cactus_decoding.sampling.rows import LazyRows
-from cactus_decoding.types import Proposal, StepRows
-from cactus_decoding.verification.walk import Verifier
+from cactus_decoding.core.policy.fitted import FittedPolicy
+from cactus_decoding.core.policy.phases import Phases
+from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.policy.protection import Protection, may_relax
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.sampling.rows import LazyRows
+from cactus_decoding.core.types import Proposal, StepRows
+from cactus_decoding.core.verification.walk import Verifier
 
 TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from cactus_decoding import zoo
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 
 RULES = ("cactus:delta=0", "cactus:delta=0.5", "cactus:delta=2", "cactus:delta=2,solver=exact", "clamped:width=1")
 QUESTION = "Question: Lily picks 9 pears and eats 2. How many pears are left?\nAnswer:"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from cactus_decoding import Verdict, audit, generate, load_pair
-from cactus_decoding.rules import Rule
-from cactus_decoding.rules.base import probability_of
+from cactus_decoding.core.rules import Rule
+from cactus_decoding.core.rules.base import probability_of
 
 
 @dataclass(frozen=True)

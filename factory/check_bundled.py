@@ -56,9 +56,9 @@ def check_bundled(
     import torch
 
     from cactus_decoding import load_pair, zoo
-    from cactus_decoding.arguments.checks import check_integer
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.core.checks import check_integer
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
     from cactus_decoding.zoo.word_problems import word_problems
     from factory.disagreement import disagreement
     from factory.floors import check_floors, check_wording, evaluate_pair

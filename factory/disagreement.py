@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cactus_decoding.evaluation.score import Score
-from cactus_decoding.generation.generate import generate, stream
-from cactus_decoding.generation.pair import Pair
-from cactus_decoding.policy.protection import Protection, may_relax
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.generate import generate, stream
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.policy.protection import Protection, may_relax
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import WordProblem
 
 RELAXED = "cactus:delta=1.0"
@@ -75,7 +75,7 @@ def disagreement(
 
     Example:
         >>> from itertools import islice
-        >>> from cactus_decoding.generation.pair import load_pair
+        >>> from cactus_decoding.core.pair import load_pair
         >>> from cactus_decoding.zoo.word_problems import word_problems
         >>> found = disagreement(load_pair(), list(islice(word_problems("validation"), 2)))
         >>> 0 <= found.at_digits <= found.rejections

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cactus_decoding.evaluation.score import Score
-from cactus_decoding.generation.generate import generate
-from cactus_decoding.generation.pair import Pair
+from cactus_decoding.core.generate import generate
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import WordProblem
 from factory.disagreement import Disagreement
 

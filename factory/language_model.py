@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from cactus_decoding.files.writing import replacing
+from cactus_decoding.core.files.writing import replacing
 from factory.batches import ProblemSource, batch, training_problems
 
 _MICRO_BATCH = 48

@@ -7,9 +7,9 @@ import time
 
 import torch
 
-from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.generation.pair import Pair
-from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.zoo.word_problems import word_problems
 
 _PASSES = 8
@@ -29,7 +29,7 @@ def pass_ratio(pair: Pair, *, rounds: int = 100) -> float:
         TypeError: for a draft that is no model.
 
     Example:
-        >>> from cactus_decoding.generation.pair import load_pair
+        >>> from cactus_decoding.core.pair import load_pair
         >>> pass_ratio(load_pair(), rounds=1) > 0
         True
     """

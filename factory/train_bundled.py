@@ -72,7 +72,7 @@ def train_bundled(
 
 def _check(output: Path, work: Path, roles: Sequence[str], force: bool) -> None:
     """Raise `ValueError` where something must not or cannot be written."""
-    from cactus_decoding.files.writing import check_folder
+    from cactus_decoding.core.files.writing import check_folder
     from factory.bundled import check_replaceable
 
     for folder in (output, work):

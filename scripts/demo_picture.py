@@ -21,8 +21,8 @@ from typing import Any
 from marked_page import insert
 
 from cactus_decoding.cli import main as command_line
-from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
-from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT, PICTURE = ROOT / "docs/results/demo.json", ROOT / "docs/images/demo.svg"

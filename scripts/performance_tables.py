@@ -16,7 +16,7 @@ import proposal_tables
 from marked_page import insert
 from result_tables import read, table
 
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.writing import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = tuple(

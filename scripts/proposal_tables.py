@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from result_tables import read, table
 
-from cactus_decoding.drafting.automatic.times import PassTimes
-from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.core.drafting.automatic.times import PassTimes
+from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
 
 KINDS = {
     "math": "GSM8K",

@@ -27,14 +27,14 @@ sys.path[:0] = [str(ROOT / "scripts")]
 from marked_page import insert  # noqa: E402
 
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
-from cactus_decoding.evaluation.reporting.charts import DASHES  # noqa: E402
-from cactus_decoding.evaluation.reporting.pictures import GREY, OTHER, new_figure, style_of, to_svg  # noqa: E402
-from cactus_decoding.files.jsonl import number_of  # noqa: E402
-from cactus_decoding.files.provenance import provenance  # noqa: E402
-from cactus_decoding.files.writing import as_json, write_atomically  # noqa: E402
-from cactus_decoding.rules import RULES  # noqa: E402
-from cactus_decoding.rules.family import Family, round_to  # noqa: E402
-from cactus_decoding.rules.relaxed_greedy import given_up  # noqa: E402
+from cactus_decoding.core.files.jsonl import number_of  # noqa: E402
+from cactus_decoding.core.files.provenance import provenance  # noqa: E402
+from cactus_decoding.core.files.writing import as_json, write_atomically  # noqa: E402
+from cactus_decoding.core.rules import RULES  # noqa: E402
+from cactus_decoding.core.rules.family import Family, round_to  # noqa: E402
+from cactus_decoding.core.rules.relaxed_greedy import given_up  # noqa: E402
+from cactus_decoding.lab.reporting.charts import DASHES  # noqa: E402
+from cactus_decoding.lab.reporting.pictures import GREY, OTHER, new_figure, style_of, to_svg  # noqa: E402
 
 RESULTS, PAGES = ROOT / "docs/results/rule_pictures.json", ROOT / "docs/rules"
 LONG = ROOT / "docs/studies/tables/truncated.md"

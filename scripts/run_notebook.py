@@ -16,8 +16,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import check_writable, write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import check_writable, write_atomically
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "docs/notebooks/what_a_rule_costs.ipynb"
 KEPT = ("kernelspec", "language_info")

@@ -25,7 +25,7 @@ from support.browser import headless_browser  # noqa: E402
 from support.playground_server import Running, running  # noqa: E402
 
 from cactus_decoding.cli.options import prepare  # noqa: E402
-from cactus_decoding.files.provenance import provenance  # noqa: E402
+from cactus_decoding.core.files.provenance import provenance  # noqa: E402
 from cactus_decoding.zoo.settings import RELAXED  # noqa: E402
 
 SECOND, SEED = "lossless", 0

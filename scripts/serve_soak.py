@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.servers import Answer, Server, cactus, running
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 
 CLIENTS = 4
 QUESTIONS = (

@@ -10,5 +10,5 @@ for release in "$@"; do
     [ -d "$folders/$release" ] || "$python" -m pip install -q --no-deps --target "$folders/$release" "llama-cpp-python==$release"
     PYTHONPATH="$folders/$release${PYTHONPATH:+:$PYTHONPATH}" "$python" -c \
         "import llama_cpp; assert llama_cpp.__version__ == '$release', llama_cpp.__file__; print('llama-cpp-python', '$release')"
-    PYTHONPATH="$folders/$release${PYTHONPATH:+:$PYTHONPATH}" "$python" -m pytest -q tests/models/llama_cpp
+    PYTHONPATH="$folders/$release${PYTHONPATH:+:$PYTHONPATH}" "$python" -m pytest -q tests/engines/llama_cpp/models
 done

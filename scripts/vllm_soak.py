@@ -35,7 +35,7 @@ from typing import Any
 import openai
 import psutil
 
-from cactus_decoding.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from studies.serving.goodput import MODEL, Way, serving
 
 STAYING: tuple[dict[str, Any], ...] = (

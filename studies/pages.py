@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.writing import write_atomically
 from scripts.marked_page import insert
 
 

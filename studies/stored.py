@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cactus_decoding.evaluation.runs import results
-from cactus_decoding.evaluation.runs.results import ResultFile, RunResult
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.runs import results
+from cactus_decoding.lab.evaluation.runs.results import ResultFile, RunResult
 
 
 def packed(path: Path) -> Path:

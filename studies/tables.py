@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -34,14 +34,14 @@ from cactus_decoding import (
     verify,
     verify_block,
 )
-from cactus_decoding.arguments.knobs import parameters
-from cactus_decoding.drafting.early_exit import EarlyExit
-from cactus_decoding.drafting.registry import as_draft_length
-from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.policy.budget import as_budget
-from cactus_decoding.rules import as_rule
-from cactus_decoding.sampling.rows import SparseProbs
-from cactus_decoding.tracing import PositionRows, what_if
+from cactus_decoding.core.drafting.registry import as_draft_length
+from cactus_decoding.core.knobs import parameters
+from cactus_decoding.core.policy.budget import as_budget
+from cactus_decoding.core.rules import as_rule
+from cactus_decoding.core.sampling.rows import SparseProbs
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.lab.tracing import PositionRows, what_if
 
 BATCH, PROPOSALS, VOCABULARY = 2, 3, 4
 HUGE = 10**400

@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 from notebook_page import notebook_page
 from reference_pages import names_page, reference_pages
 
-from cactus_decoding.rules import RULES
+from cactus_decoding.core.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as `typing` has it: only type checkers and the documentation's build see these imports
 if TYPE_CHECKING:
-    from cactus_decoding.auditing import Audit as Audit
-    from cactus_decoding.auditing import audit as audit
-    from cactus_decoding.drafting.automatic import AutoLength as AutoLength
-    from cactus_decoding.drafting.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
-    from cactus_decoding.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
-    from cactus_decoding.drafting.lengths.base import FixedLength as FixedLength
-    from cactus_decoding.drafting.lengths.confidence import ConfidenceStop as ConfidenceStop
-    from cactus_decoding.drafting.model import ModelDrafter as ModelDrafter
-    from cactus_decoding.drafting.ngram import NgramDrafter as NgramDrafter
-    from cactus_decoding.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
-    from cactus_decoding.drafting.registry import DRAFTERS as DRAFTERS
-    from cactus_decoding.drafting.suffix import SuffixDrafter as SuffixDrafter
-    from cactus_decoding.drafting.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
-    from cactus_decoding.drafting.trees.best_first import BestFirstTree as BestFirstTree
-    from cactus_decoding.drafting.trees.static_tree import StaticTree as StaticTree
-    from cactus_decoding.generation.generate import Response as Response
-    from cactus_decoding.generation.generate import generate as generate
-    from cactus_decoding.generation.generate import stream as stream
-    from cactus_decoding.generation.metrics import Metrics as Metrics
-    from cactus_decoding.generation.pair import Pair as Pair
-    from cactus_decoding.generation.pair import load_pair as load_pair
-    from cactus_decoding.generation.request import Request as Request
-    from cactus_decoding.integrations.transformers.generate import speculative_generate as speculative_generate
-    from cactus_decoding.policy.budget import Budget as Budget
-    from cactus_decoding.rules import *  # noqa: F403
-    from cactus_decoding.sampling.params import SamplingParams as SamplingParams
-    from cactus_decoding.types import AcceptanceRule as AcceptanceRule
-    from cactus_decoding.types import Drafter as Drafter
-    from cactus_decoding.types import DraftLength as DraftLength
-    from cactus_decoding.types import Fate as Fate
-    from cactus_decoding.types import Outcome as Outcome
-    from cactus_decoding.types import Proposal as Proposal
-    from cactus_decoding.types import Verdict as Verdict
-    from cactus_decoding.types import Verification as Verification
-    from cactus_decoding.types import Visit as Visit
-    from cactus_decoding.verification.batched import verify as verify
-    from cactus_decoding.verification.batched import verify_block as verify_block
+    from cactus_decoding.core.audit import Audit as Audit
+    from cactus_decoding.core.audit import audit as audit
+    from cactus_decoding.core.drafting.automatic import AutoLength as AutoLength
+    from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
+    from cactus_decoding.core.drafting.lengths.base import FixedLength as FixedLength
+    from cactus_decoding.core.drafting.lengths.confidence import ConfidenceStop as ConfidenceStop
+    from cactus_decoding.core.drafting.model import ModelDrafter as ModelDrafter
+    from cactus_decoding.core.drafting.ngram import NgramDrafter as NgramDrafter
+    from cactus_decoding.core.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
+    from cactus_decoding.core.drafting.registry import DRAFTERS as DRAFTERS
+    from cactus_decoding.core.drafting.suffix import SuffixDrafter as SuffixDrafter
+    from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
+    from cactus_decoding.core.drafting.trees.best_first import BestFirstTree as BestFirstTree
+    from cactus_decoding.core.drafting.trees.static_tree import StaticTree as StaticTree
+    from cactus_decoding.core.generate import Response as Response
+    from cactus_decoding.core.generate import generate as generate
+    from cactus_decoding.core.generate import stream as stream
+    from cactus_decoding.core.metrics import Metrics as Metrics
+    from cactus_decoding.core.pair import Pair as Pair
+    from cactus_decoding.core.pair import load_pair as load_pair
+    from cactus_decoding.core.policy.budget import Budget as Budget
+    from cactus_decoding.core.request import Request as Request
+    from cactus_decoding.core.rules import *  # noqa: F403
+    from cactus_decoding.core.sampling.params import SamplingParams as SamplingParams
+    from cactus_decoding.core.types import AcceptanceRule as AcceptanceRule
+    from cactus_decoding.core.types import Drafter as Drafter
+    from cactus_decoding.core.types import DraftLength as DraftLength
+    from cactus_decoding.core.types import Fate as Fate
+    from cactus_decoding.core.types import Outcome as Outcome
+    from cactus_decoding.core.types import Proposal as Proposal
+    from cactus_decoding.core.types import Verdict as Verdict
+    from cactus_decoding.core.types import Verification as Verification
+    from cactus_decoding.core.types import Visit as Visit
+    from cactus_decoding.core.verification.batched import verify as verify
+    from cactus_decoding.core.verification.batched import verify_block as verify_block
+    from cactus_decoding.engines.transformers.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
+    from cactus_decoding.engines.transformers.generate import speculative_generate as speculative_generate
 
 __version__ = "0.1.0"
 

@@ -22,7 +22,7 @@ from support.exact_responses import Pair, kl_of_laws, respond, target_law  # noq
 from support.wrong_meters import forgets_the_rejected_position, looks_at_the_past_only  # noqa: E402
 
 from cactus_decoding import audit, parse_rule  # noqa: E402
-from cactus_decoding.files.provenance import provenance  # noqa: E402
+from cactus_decoding.core.files.provenance import provenance  # noqa: E402
 from scripts.marked_page import insert  # noqa: E402
 
 LIMITS = (0.02, 0.1, 0.5)

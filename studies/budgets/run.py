@@ -19,10 +19,10 @@ import torch
 from rich.progress import track
 
 from cactus_decoding import Budget, generate, load_pair
-from cactus_decoding.evaluation.score import Score
-from cactus_decoding.files.jsonl import objects_in, whole_lines
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.jsonl import objects_in, whole_lines
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import WordProblem, word_problems
 from scripts.marked_page import insert
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from cactus_decoding.conformance.models import tiny_llama, tokenizer, write_models
+from cactus_decoding.lab.conformance.models import tiny_llama, tokenizer, write_models
 
 
 def write_head(folder: Path) -> Path:

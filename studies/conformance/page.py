@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.conformance.asking import Sampling
-from cactus_decoding.conformance.suite import SAMPLES
-from cactus_decoding.conformance.truth import Truth, Wanted
+from cactus_decoding.lab.conformance.asking import Sampling
+from cactus_decoding.lab.conformance.suite import SAMPLES
+from cactus_decoding.lab.conformance.truth import Truth, Wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"

@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.conformance.asking import VOCABULARY, Query, Sampling
-from cactus_decoding.conformance.engines.registry import open_engine
-from cactus_decoding.conformance.models import PROMPTS
-from cactus_decoding.conformance.truth import Truth
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.lab.conformance.asking import VOCABULARY, Query, Sampling
+from cactus_decoding.lab.conformance.engines.registry import open_engine
+from cactus_decoding.lab.conformance.models import PROMPTS
+from cactus_decoding.lab.conformance.truth import Truth
 
 
 def compared(name: str, settings: dict[str, Any], sampling: Sampling, samples: int) -> dict[str, Any]:

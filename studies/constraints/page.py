@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cactus_decoding import Budget
-from cactus_decoding.evaluation.intervals import Interval, paired_difference, proportion
+from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
 from studies.pages import StudyPage
 
 UNANSWERABLE_KINDS = ("left out", "vague", "vague twice", "contradicted")

@@ -29,9 +29,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.files.jsonl import objects_in, whole_lines
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.jsonl import objects_in, whole_lines
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.zoo.word_problems import word_problems
 from factory.language_model import TrainingPlan, train_language_model
 from studies.constraints.page import render

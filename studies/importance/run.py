@@ -23,20 +23,20 @@ import torch
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.engines.loading import load_engine
-from cactus_decoding.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
-from cactus_decoding.evaluation.run_config import RunConfig, seed_of
-from cactus_decoding.evaluation.runs.results import RunResult, opened
-from cactus_decoding.evaluation.runs.runner import pending, run
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.models.cached import vocabulary_size
-from cactus_decoding.policy.importance import Importance, read_importance
-from cactus_decoding.policy.importance_limit import ImportanceLimit
-from cactus_decoding.policy.protection import PATTERNS, Protection, may_relax
-from cactus_decoding.policy.relaxation import RelaxationPolicy
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.policy.importance import Importance, read_importance
+from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_relax
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.engines.transformers.cached_model import vocabulary_size
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
+from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
+from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.lab.evaluation.runs.results import RunResult, opened
+from cactus_decoding.lab.evaluation.runs.runner import pending, run
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -34,7 +34,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Pair, load_pair, stream, zoo
-from cactus_decoding.files.provenance import provenance
+from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.bundled_gguf import write_bundled, write_gguf
 from scripts.marked_page import insert

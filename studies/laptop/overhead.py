@@ -23,8 +23,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
 
 from cactus_decoding import Pair, load_pair, stream
-from cactus_decoding.models.llama_cpp.library import library
-from cactus_decoding.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.engines.llama_cpp.models.library import library
 from studies.tables import render, table_parser
 
 VOCABULARY, WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, LAYERS, DRAFT_LAYERS = 151_936, 1024, 3072, 16, 8, 128, 28, 4

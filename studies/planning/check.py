@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, style_of, to_svg
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.lab.reporting.pictures import GREY, new_figure, style_of, to_svg
 from scripts.marked_page import insert
 from studies.pages import picture_folder
 from studies.planning.costs import StepTimes
@@ -57,8 +57,8 @@ class Engine:
         from vllm.sampling_params import RequestOutputKind
 
         from cactus_decoding import zoo
-        from cactus_decoding.evaluation.engines.vllm import located
-        from cactus_decoding.integrations.vllm import offline
+        from cactus_decoding.engines.vllm import offline
+        from cactus_decoding.lab.evaluation.engines.vllm import located
 
         target, draft, given = located(zoo.BUNDLED, zoo.BUNDLED, ENGINE)
         config = offline.engine_config(target, draft, length, given, max_num_seqs=MAX_BATCH)

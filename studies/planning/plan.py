@@ -14,12 +14,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cactus_decoding.arguments.values import check_integer, check_number
-from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
-from cactus_decoding.evaluation.reporting.report import read_all
-from cactus_decoding.evaluation.runs.summary import summarise
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
+from cactus_decoding.core.values import check_integer, check_number
+from cactus_decoding.lab.evaluation.runs.summary import summarise
+from cactus_decoding.lab.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
+from cactus_decoding.lab.reporting.report import read_all
 from studies.planning.costs import Paper, read_costs, read_paper
 from studies.planning.replicas import Fleet, Goal, Planned, fixed_length, plan, planned_runs
 

@@ -23,21 +23,21 @@ from typing import Any
 import torch
 
 from cactus_decoding.cli.evaluation_files import check_may_run
-from cactus_decoding.evaluation.chat import Chat
-from cactus_decoding.evaluation.engines.engine import Answer, TransformersEngine
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.results import Journal, RunResult, journal_of
-from cactus_decoding.evaluation.runs.runner import about, entry_of, journal_name
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.evaluation.tasks.task import Task
-from cactus_decoding.files.provenance import provenance, with_engines
-from cactus_decoding.generation.generate import stream
-from cactus_decoding.generation.pair import Pair
-from cactus_decoding.generation.request import Request
-from cactus_decoding.integrations.llama_cpp.seats import Seats
-from cactus_decoding.models.llama_cpp.passes import Cancelled
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
-from cactus_decoding.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.files.provenance import provenance, with_engines
+from cactus_decoding.core.generate import stream
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.request import Request
+from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.lab.evaluation.chat import Chat
+from cactus_decoding.lab.evaluation.engines.engine import Answer, TransformersEngine
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.results import Journal, RunResult, journal_of
+from cactus_decoding.lab.evaluation.runs.runner import about, entry_of, journal_name
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.evaluation.tasks.task import Task
 from studies.stored import write_packed
 
 CLAMPED, CACTUS, BUDGET = {"rule": "clamped:width=2.0"}, {"rule": "cactus:delta=1.0"}, {"budget_nats": 1.0}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
-from cactus_decoding.evaluation.frontier.frontier import Frontier
-from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, plain, write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, plain, write_atomically
+from cactus_decoding.lab.frontier.frontier import Frontier
+from cactus_decoding.lab.frontier.recorded_rows import read_rows
 from studies.rules.frontier import thinned
 
 RESULT = Path(__file__).with_name("results") / "children.json"

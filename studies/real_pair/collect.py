@@ -5,7 +5,7 @@
 Give --task once for each. Answers are the target's, at temperature 1, asked by its chat template, first turns only.
 Those of all tasks are read in one batch: on one core 16 tokens of a pass take 6 to 9 times as long as 1 does. An answer
 is a file of its own, so that the command can be stopped and goes on where it was: what was unfinished is read as far as
-it had come, and answered again. Rows are shortened (`cactus_decoding.evaluation.frontier.tails`); one in `WHOLE` is
+it had come, and answered again. Rows are shortened (`cactus_decoding.lab.frontier.tails`); one in `WHOLE` is
 kept whole too, to measure what that loses.
 """
 
@@ -24,20 +24,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.evaluation.chat import Chat, tokenizer_of
-from cactus_decoding.evaluation.engines.engine import Problem
-from cactus_decoding.evaluation.frontier.tails import shortened
-from cactus_decoding.evaluation.run_config import seed_of
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.evaluation.tasks.task import Task, in_chat
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.tensors import write_tensors
-from cactus_decoding.models.llama_cpp.context import Context, Portion
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
-from cactus_decoding.models.llama_cpp.weights import GgufModel
-from cactus_decoding.policy.protection import Protection
-from cactus_decoding.policy.vocabulary import Vocabulary
-from cactus_decoding.sampling.rows import draw
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.tensors import write_tensors
+from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.sampling.rows import draw
+from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.lab.evaluation.chat import Chat, tokenizer_of
+from cactus_decoding.lab.evaluation.engines.engine import Problem
+from cactus_decoding.lab.evaluation.run_config import seed_of
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.evaluation.tasks.task import Task, in_chat
+from cactus_decoding.lab.frontier.tails import shortened
 from studies.real_pair.answers import FORMAT, PROTECTED, UNFINISHED, file_of
 
 WHOLE = 97

@@ -19,12 +19,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Metrics, SuffixDrafter, speculative_generate
-from cactus_decoding.evaluation.runs.results import read_results
-from cactus_decoding.evaluation.runs.summary import summarise
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, plain, write_atomically
-from cactus_decoding.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, plain, write_atomically
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.lab.evaluation.runs.results import read_results
+from cactus_decoding.lab.evaluation.runs.summary import summarise
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from scripts.real import CACTUS, VLLM, as_transformers
 
 RESULT = Path(__file__).with_name("results") / "engines.json"

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cactus_decoding.cli.evaluation_files import check_may_run
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from studies.stored import read_results
 
 RESULTS = Path(__file__).with_name("results") / "harness.json"

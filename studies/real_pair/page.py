@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.evaluation.intervals import Interval
-from cactus_decoding.evaluation.runs.results import RunResult
-from cactus_decoding.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.runs.results import RunResult
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from studies.pages import StudyPage
 
 ROOT = Path(__file__).resolve().parents[2]

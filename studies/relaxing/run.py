@@ -25,17 +25,17 @@ import torch
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.drafting.model import ModelDrafter
-from cactus_decoding.drafting.registry import as_draft_length
-from cactus_decoding.evaluation.engines.loading import load_engine
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.results import RunResult
-from cactus_decoding.evaluation.runs.runner import pending, run
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import write_atomically
-from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.policy.relaxation import relaxation_policy
+from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.drafting.registry import as_draft_length
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.results import RunResult
+from cactus_decoding.lab.evaluation.runs.runner import pending, run
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from studies.relaxing.page import render
 from studies.stored import opened
 from studies.tables import answers_parser, report_next

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.rules import Lossless
-from cactus_decoding.types import Proposal, StepRows
-from cactus_decoding.verification.declarations import FlyKnobs
-from cactus_decoding.verification.fly import fly
-from cactus_decoding.verification.tree import RandomNumbers, Tree
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.types import Proposal, StepRows
+from cactus_decoding.core.verification.declarations import FlyKnobs
+from cactus_decoding.core.verification.fly import fly
+from cactus_decoding.core.verification.tree import RandomNumbers, Tree
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,19 +25,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from cactus_decoding import Request, load_pair, parse_rule
-from cactus_decoding.auditing import audit, judge_every_token
 from cactus_decoding.cli import options
-from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.evaluation.frontier.frontier import DEFAULT_MEMORY, LOOSEST
-from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows, chunks, read_rows
-from cactus_decoding.evaluation.frontier.recording import record_rows
-from cactus_decoding.evaluation.reporting.pictures import new_figure, style_of, to_svg
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.rules import RULES
-from cactus_decoding.rules.family import Family, round_to
-from cactus_decoding.rules.relaxed_greedy import given_up
+from cactus_decoding.core.audit import audit, judge_every_token
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.rules import RULES
+from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.relaxed_greedy import given_up
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, LOOSEST
+from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks, read_rows
+from cactus_decoding.lab.frontier.recording import record_rows
+from cactus_decoding.lab.reporting.pictures import new_figure, style_of, to_svg
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.evaluation.intervals import (
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.intervals import (
     Interval,
     bootstrapped,
     clustered_proportion,
     paired_difference,
     resampled_sums,
 )
-from cactus_decoding.evaluation.reporting import charts
-from cactus_decoding.evaluation.reporting.report import escape, name_of, number
-from cactus_decoding.evaluation.runs.summary import RunGroup, RunSummary, summarise
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary, summarise
+from cactus_decoding.lab.reporting import charts
+from cactus_decoding.lab.reporting.report import escape, name_of, number
 from studies.pages import StudyPage, picture_folder
 from studies.stored import read_results
 

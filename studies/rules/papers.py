@@ -21,15 +21,21 @@ import torch
 
 from cactus_decoding import Budget, Pair, Request, load_pair
 from cactus_decoding.cli import options
-from cactus_decoding.evaluation.intervals import Interval, bootstrapped, paired_difference, proportion, resampled_sums
-from cactus_decoding.evaluation.run_config import seed_of
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.evaluation.tasks.task import Task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.generation.generate import stream
-from cactus_decoding.rules.relaxed_greedy import given_up
-from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.generate import stream
+from cactus_decoding.core.rules.relaxed_greedy import given_up
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.lab.evaluation.intervals import (
+    Interval,
+    bootstrapped,
+    paired_difference,
+    proportion,
+    resampled_sums,
+)
+from cactus_decoding.lab.evaluation.run_config import seed_of
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.evaluation.tasks.task import Task
 from scripts.marked_page import insert
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,14 +20,14 @@ from typing import Any
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.engines.loading import load_engine
-from cactus_decoding.evaluation.frontier.frontier import Frontier
-from cactus_decoding.evaluation.frontier.recording import record_rows
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.runner import pending, run
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.runner import pending, run
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.frontier.frontier import Frontier
+from cactus_decoding.lab.frontier.recording import record_rows
 from studies.rules.page import render
 from studies.stored import opened
 from studies.tables import answers_parser, report_next

@@ -39,10 +39,10 @@ from typing import Any
 import numpy as np
 
 from cactus_decoding import zoo
-from cactus_decoding.evaluation.intervals import Interval, bootstrapped, resampled_medians
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.rules import as_rule
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.rules import as_rule
+from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_medians
 from scripts.marked_page import insert
 from studies.planning.costs import StepTimes
 from studies.planning.fleet import Workload, simulate
@@ -183,7 +183,7 @@ def bench(url: str, way: Way, prompts: Path, given: Mapping[str, Any], seed: int
 @contextmanager
 def running(ways: Sequence[Way], max_batch: int) -> Iterator[tuple[dict[str, str], Path]]:
     """Start the servers of some ways, and end them at the end; yields their addresses by way, and a file of prompts."""
-    from cactus_decoding.evaluation.tasks.sources import parse_task
+    from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
     if find_spec("pandas") is None:
         raise SystemExit("vllm bench serve reads its prompts with pandas: pip install pandas")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
-from cactus_decoding.evaluation.reporting.pictures import GREY, new_figure, to_svg
-from cactus_decoding.evaluation.reporting.report import number
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.summary import summarise
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.summary import summarise
+from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
+from cactus_decoding.lab.reporting.report import number
 from studies.pages import StudyPage, picture_folder
 from studies.relaxing.page import lines, tokens_ratio
 from studies.rules.page import compared

@@ -28,18 +28,18 @@ from transformers import LlamaForCausalLM
 from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.expected import steps_taken
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.results import RunResult
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.policy.relaxation import relaxation_policy
-from cactus_decoding.sampling.params import as_logits_to_probs
-from cactus_decoding.training.acceptance.sampling import sample
-from cactus_decoding.training.acceptance.settings import TrainingSettings
-from cactus_decoding.training.acceptance.training import train_draft
-from cactus_decoding.training.adaptation import DraftAdaptation
-from cactus_decoding.training.importance.continuing import Branch, continue_alone
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.lab.evaluation.expected import steps_taken
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.results import RunResult
+from cactus_decoding.lab.training.acceptance.sampling import sample
+from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
+from cactus_decoding.lab.training.acceptance.training import train_draft
+from cactus_decoding.lab.training.adaptation import DraftAdaptation
+from cactus_decoding.lab.training.importance.continuing import Branch, continue_alone
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.constraints.stories import ANSWERABLE, constrained_stories
 from studies.relaxing.run import SAMPLINGS, answer, longest

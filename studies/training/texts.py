@@ -18,10 +18,10 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.evaluation.chat import Chat, tokenizer_of
-from cactus_decoding.evaluation.tasks.sources import parse_task
-from cactus_decoding.evaluation.tasks.task import in_chat
-from cactus_decoding.files.writing import write_atomically
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.chat import Chat, tokenizer_of
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.evaluation.tasks.task import in_chat
 from studies.real_pair.answers import read_answers
 from studies.stored import read_results
 

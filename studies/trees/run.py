@@ -25,12 +25,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.evaluation.run_config import RunConfig, proposing
-from cactus_decoding.files.provenance import provenance
-from cactus_decoding.files.writing import as_json, write_atomically
-from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.policy.relaxation import relaxation_policy
-from cactus_decoding.types.proposals import tree_inputs
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding.core.types.proposals import tree_inputs
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, answer, seconds, tokens_per_step
 from studies.tables import answers_parser

@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.tree_enumeration import Models, Shape, steps, uniform_shape  # noqa: E402
 
 from cactus_decoding import parse_rule  # noqa: E402
-from cactus_decoding.files.provenance import provenance  # noqa: E402
-from cactus_decoding.verification.walk import SCHEMES  # noqa: E402
+from cactus_decoding.core.files.provenance import provenance  # noqa: E402
+from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
 from scripts.marked_page import insert  # noqa: E402
 
 VOCABULARY, DEPTH, TOYS = 3, 2, 40

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cactus_decoding import zoo
-from cactus_decoding.training.adaptation import DraftAdaptation
+from cactus_decoding.lab.training.adaptation import DraftAdaptation
 
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cactus_decoding import Fate
 from cactus_decoding.cli.display import styles, write
-from cactus_decoding.generation.detokenizer import TextPart
+from cactus_decoding.core.detokenizer import TextPart
 
 
 def test_every_fate_has_a_look_of_its_own_and_controls_do_nothing():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cactus_decoding.evaluation.runs.results import read_results
+from cactus_decoding.lab.evaluation.runs.results import read_results
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 

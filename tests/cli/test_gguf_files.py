@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-from cactus_decoding.evaluation.runs.results import read_results
+from cactus_decoding.lab.evaluation.runs.results import read_results
+from cactus_decoding.lab.frontier.recorded_rows import read_rows
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 PROMPT = EXAMPLES[0].prompt

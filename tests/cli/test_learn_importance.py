@@ -10,8 +10,8 @@ from support.command_line import process
 from support.importances import digits_file
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.policy.importance import read_importance
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.policy.importance import read_importance
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 SMALL = ("--problems", "24", "--continuations", "1", "--max-new-tokens", "100", "--threads", "1")
 

@@ -13,7 +13,7 @@ from support.command_line import process
 
 from cactus_decoding import cli, load_pair
 from cactus_decoding.cli import app, main
-from cactus_decoding.tracing import trace_response, write_trace
+from cactus_decoding.lab.tracing import trace_response, write_trace
 
 HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
 
@@ -127,13 +127,13 @@ def test_a_trace_is_shown_without_torch(tmp_path):
 @pytest.mark.parametrize(
     "module",
     [
-        "cactus_decoding.integrations.llama_cpp.llama",
-        "cactus_decoding.tracing",
-        "cactus_decoding.generation.generate",
-        "cactus_decoding.generation.pair",
-        "cactus_decoding.evaluation.runs.runner",
-        "cactus_decoding.evaluation.frontier.calibrate",
-        "cactus_decoding.evaluation.reporting.pictures",
+        "cactus_decoding.engines.llama_cpp.llama",
+        "cactus_decoding.lab.tracing",
+        "cactus_decoding.core.generate",
+        "cactus_decoding.core.pair",
+        "cactus_decoding.lab.evaluation.runs.runner",
+        "cactus_decoding.lab.frontier.calibrate",
+        "cactus_decoding.lab.reporting.pictures",
     ],
 )
 def test_what_needs_no_transformers_does_not_wait_for_it(module):

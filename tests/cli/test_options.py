@@ -11,7 +11,7 @@ from support.importances import digits_file
 from cactus_decoding import Budget, Request
 from cactus_decoding.cli.app import app as cactus
 from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 ALL = ("rule", "budget", "policy", "proposals", "sampling", "answer")
 

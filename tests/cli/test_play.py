@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from cactus_decoding.cli.play import PORT, _listen
-from cactus_decoding.evaluation.tuning.profile import Profile
-from cactus_decoding.serving.starting import listen
+from cactus_decoding.engines.openai.starting import listen
+from cactus_decoding.lab.tuning.profile import Profile
 
 
 def test_mistakes_of_the_command_are_sentences(run, tmp_path):

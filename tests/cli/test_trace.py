@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cactus_decoding import load_pair
-from cactus_decoding.tracing import read_trace, trace_response, write_trace
+from cactus_decoding.lab.tracing import read_trace, trace_response, write_trace
 
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 PROMPT = f"Question: {QUESTION}\nAnswer:"

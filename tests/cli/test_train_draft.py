@@ -10,7 +10,7 @@ import pytest
 from support.command_line import process
 from support.draft_training import write_data
 
-from cactus_decoding.files.writing import part_of
+from cactus_decoding.core.files.writing import part_of
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from support.result_files import several, write
 from support.tables import groups_of
 
 from cactus_decoding import zoo
-from cactus_decoding.policy.importance import FORMAT
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.policy.importance import FORMAT
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
 FRONTIER = ("frontier", "--output", "new.json")

@@ -20,8 +20,8 @@ ASKED = """
 import json
 import cactus_decoding
 from cactus_decoding.cli import main
-from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.playground.form import rule
+from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.playground.form import rule
 main(["rules"])
 print(json.dumps([str(cactus_decoding.Boosted(3)), "boosted" in FAMILIES, rule("boosted")]))
 """
@@ -35,9 +35,9 @@ def edits() -> dict[str, dict[str, str]]:
     """Return, by file, what is put before which of its lines; a new file has none."""
     page = (ROOT / "docs/rules/ensemble.md").read_text().replace("weight=0.", "factor=2.").replace("weight", "factor")
     return {
-        "src/cactus_decoding/rules/boosted.py": {"": f'"""Boosted: multiply."""\n\n{blocks_of(PAGE)[0].text}'},
-        "src/cactus_decoding/rules/__init__.py": {
-            "from cactus_decoding.rules.cactus import": "from cactus_decoding.rules.boosted import Boosted\n",
+        "src/cactus_decoding/core/rules/boosted.py": {"": f'"""Boosted: multiply."""\n\n{blocks_of(PAGE)[0].text}'},
+        "src/cactus_decoding/core/rules/__init__.py": {
+            "from cactus_decoding.core.rules.cactus import": "from cactus_decoding.core.rules.boosted import Boosted\n",
             '    "Cactus",': '    "Boosted",\n',
             '    "clamped": ClampedRatio': '    "boosted": Boosted,\n',
         },
@@ -102,9 +102,9 @@ def test_the_command_line_the_playground_and_studies_know_the_rule(copy: Path) -
 
 @pytest.mark.slow
 def test_the_tests_take_the_rule_in(copy: Path) -> None:
-    files = ["tests/rules", "tests/arguments", "tests/verification", "tests/test_auditing.py"]
-    files += ["tests/docs/test_rule_pages.py", "tests/playground/test_form.py", "tests/integrations"]
-    files += ["tests/evaluation/reporting/test_pictures.py"]
+    files = ["tests/core/rules", "tests/core", "tests/core/verification", "tests/core/test_audit.py"]
+    files += ["tests/docs/test_rule_pages.py", "tests/lab/playground/test_form.py", "tests/engines"]
+    files += ["tests/lab/reporting/test_pictures.py"]
     told = run(
         copy,
         "-m",

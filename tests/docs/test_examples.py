@@ -14,7 +14,7 @@ from support.code_blocks import ROOT, blocks_of, commands_of
 from support.tables import all_of
 
 from cactus_decoding import generate, load_pair
-from cactus_decoding.playground.form import Limits, form
+from cactus_decoding.lab.playground.form import Limits, form
 from cactus_decoding.zoo.word_problems import EXAMPLES, Example, extract_answer
 
 QUESTIONS = {example.question for example in EXAMPLES}

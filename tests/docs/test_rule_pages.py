@@ -48,7 +48,7 @@ def test_a_page_has_all_parts_and_names_every_knob(name: str) -> None:
     assert re.findall(r"^## (.+)$", page, re.MULTILINE) == HEADINGS
     knobs = page.partition("## Spelling and knobs")[2].partition("## Source")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", knobs, re.MULTILINE)) == {field.name for field in fields(RULES[name])}
-    assert f"cactus_decoding.rules.{name}.{RULES[name].__name__}" in page
+    assert f"cactus_decoding.core.rules.{name}.{RULES[name].__name__}" in page
     assert f"pictures/{name}_cost.svg" in page
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from cactus_decoding import Metrics, load_pair, zoo
-from cactus_decoding.evaluation.score import Score
+from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import word_problems
 from factory.disagreement import Disagreement, disagreement
 from factory.floors import PairScores, check_floors, check_wording, evaluate_pair

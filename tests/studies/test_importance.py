@@ -12,7 +12,7 @@ from support.importances import digits_file
 from support.scripts import ROOT, assert_rendered, run_script
 
 from cactus_decoding import load_pair
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 PAGE = ROOT / "docs/studies/tables/importance.md"
 

@@ -11,7 +11,7 @@ import pytest
 from support.result_files import made, several, write
 from support.scripts import ROOT, run_script
 
-from cactus_decoding.evaluation.runs.summary import summarise
+from cactus_decoding.lab.evaluation.runs.summary import summarise
 from studies.planning.costs import ReplicaCosts, StepTimes
 from studies.planning.fleet import Workload
 from studies.planning.plan import main

@@ -13,16 +13,16 @@ from support.scripts import ROOT, assert_rendered, copied_page, run_script
 from transformers import AutoModelForCausalLM
 
 from cactus_decoding import zoo
-from cactus_decoding.auditing import audit
-from cactus_decoding.evaluation.chat import tokenizer_of
-from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-from cactus_decoding.evaluation.tasks.benchmarks import IN_A_BOX
-from cactus_decoding.models.tokenizers import as_chat_prompt
-from cactus_decoding.policy.importance import Importance
-from cactus_decoding.policy.importance_limit import ImportanceLimit
-from cactus_decoding.policy.protection import Protection
-from cactus_decoding.policy.vocabulary import Vocabulary
-from cactus_decoding.sampling.params import SamplingParams
+from cactus_decoding.core.audit import audit
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.policy.importance import Importance
+from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.lab.evaluation.chat import tokenizer_of
+from cactus_decoding.lab.evaluation.tasks.benchmarks import IN_A_BOX
+from cactus_decoding.lab.frontier.recorded_rows import read_rows
 from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
 from studies.real_pair.engines import in_transformers

@@ -13,7 +13,7 @@ import pytest
 from support.result_files import made, several
 from support.scripts import ROOT, assert_rendered, copied_page, run_script
 
-from cactus_decoding.evaluation.runs.summary import summarise
+from cactus_decoding.lab.evaluation.runs.summary import summarise
 from studies.pages import tables_of
 from studies.rules import fly_kernels, papers
 from studies.rules.page import sigma_band

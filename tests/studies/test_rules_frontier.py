@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.scripts import ROOT
 
-from cactus_decoding.evaluation.frontier.families import FAMILIES
-from cactus_decoding.rules import parse_rule
-from cactus_decoding.rules.family import Family
+from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.lab.frontier.families import FAMILIES
 from studies.rules.frontier import (
     INDEX,
     PAGE,

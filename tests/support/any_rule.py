@@ -9,8 +9,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cactus_decoding.arguments.knobs import Parameter, parameters
-from cactus_decoding.rules import RULES, Rule
+from cactus_decoding.core.knobs import Parameter, parameters
+from cactus_decoding.core.rules import RULES, Rule
 
 
 def values_of(parameter: Parameter, largest: float = math.inf) -> st.SearchStrategy:

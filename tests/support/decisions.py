@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.policy.budget import Budget
-from cactus_decoding.policy.decide import Decision, Policy, PolicyState, Why, affords
-from cactus_decoding.policy.phases import PhaseState
-from cactus_decoding.policy.position import Position
-from cactus_decoding.rules import Lossless
-from cactus_decoding.types import AcceptanceRule, Proposal, StepRows, Verdict
+from cactus_decoding.core.policy.budget import Budget
+from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState, Why, affords
+from cactus_decoding.core.policy.phases import PhaseState
+from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verdict
 
 
 def as_given(rows: Tensor, token_ids: list[int]) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
-from cactus_decoding.training import TrainingSettings, train_draft
+from cactus_decoding.lab.training import TrainingSettings, train_draft
 from cactus_decoding.zoo.word_problems import word_problems
 from support.tiny_models import tiny_llama
 

@@ -26,12 +26,12 @@ from cactus_decoding import (
     SamplingParams,
     SuffixDrafter,
 )
-from cactus_decoding.drafting.early_exit import EarlyExit
-from cactus_decoding.drafting.registry import as_draft_length, as_tree
-from cactus_decoding.generation.loop import check_proposal
-from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.models.lean import LeanForward
-from cactus_decoding.models.transformers import GeneralForward
+from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
+from cactus_decoding.core.loop import check_proposal
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.engines.transformers.forward import GeneralForward
+from cactus_decoding.engines.transformers.lean.forward import LeanForward
 from support.chi_square import rejects
 from support.loop_runs import PROMPT, decided, run, tokens
 from support.pass_times import PASS_TIMES

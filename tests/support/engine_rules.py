@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.rules import parse_rule
+from cactus_decoding.core.rules import parse_rule
 from support.exact_enumeration import paired_rows
 from support.rules_under_test import LOSSLESS_LIMITS
 from support.rules_under_test import SPELLINGS as EVERY_SPELLING

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from cactus_decoding.rules.base import followed
-from cactus_decoding.types import AcceptanceRule
+from cactus_decoding.core.rules.base import followed
+from cactus_decoding.core.types import AcceptanceRule
 
 Law = dict[tuple[int, ...], float]
 

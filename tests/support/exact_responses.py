@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.auditing import audit
-from cactus_decoding.divergences.rows import kl_of_rows
-from cactus_decoding.policy.decide import PolicyState
-from cactus_decoding.rules import parse_rule
-from cactus_decoding.types import AcceptanceRule
+from cactus_decoding.core.audit import audit
+from cactus_decoding.core.divergences.rows import kl_of_rows
+from cactus_decoding.core.policy.decide import PolicyState
+from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.types import AcceptanceRule
 from support.block_tests import prefix_tests
 from support.decisions import admit, budget_state, charge
 from support.exact_enumeration import Law, fates

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from cactus_decoding import audit, parse_rule
-from cactus_decoding.models.llama_cpp.model import LlamaCppModel
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from scripts.bundled_gguf import write_gguf
 from support.exact_enumeration import enumerate_tokens
 

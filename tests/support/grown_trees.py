@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.divergences.rows import without
-from cactus_decoding.drafting.suffix_index import SuffixIndex
-from cactus_decoding.drafting.trees.growing import GrowingTree, grow
-from cactus_decoding.drafting.trees.shape import TreeShape
-from cactus_decoding.types import ROOT
+from cactus_decoding.core.divergences.rows import without
+from cactus_decoding.core.drafting.suffix_index import SuffixIndex
+from cactus_decoding.core.drafting.trees.growing import GrowingTree, grow
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.types import ROOT
 from support.tree_enumeration import Children, Choices, LazyTree, Models
 
 

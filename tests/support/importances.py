@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from cactus_decoding.policy.importance import Importance
-from cactus_decoding.policy.vocabulary import Vocabulary
+from cactus_decoding.core.policy.importance import Importance
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 
 def random_importance(words: Vocabulary, seed: int = 0, spread: float = 3.0, intercept: float = 0.0) -> Importance:

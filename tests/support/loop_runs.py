@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 
 from cactus_decoding import SamplingParams, parse_rule
-from cactus_decoding.drafting.registry import as_draft_length
-from cactus_decoding.generation.loop import decode
-from cactus_decoding.models.cached import CachedModel
-from cactus_decoding.policy.budget import as_budget
-from cactus_decoding.types import Outcome
-from cactus_decoding.verification.walk import Verifier
+from cactus_decoding.core.drafting.registry import as_draft_length
+from cactus_decoding.core.loop import decode
+from cactus_decoding.core.policy.budget import as_budget
+from cactus_decoding.core.types import Outcome
+from cactus_decoding.core.verification.walk import Verifier
+from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 PROMPT = [1, 2, 3]
 FALSE_ALARM = 1e-6

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cactus_decoding.playground.form import Limits
-from cactus_decoding.playground.server import Playground
-from cactus_decoding.serving.guards import LOOPBACK_NAMES
-from cactus_decoding.serving.starting import listen, server_of
+from cactus_decoding.engines.openai.guards import LOOPBACK_NAMES
+from cactus_decoding.engines.openai.starting import listen, server_of
+from cactus_decoding.lab.playground.form import Limits
+from cactus_decoding.lab.playground.server import Playground
 
 QUESTION = (
     "Anna has 43 stamps. She gives away 17 stamps. She shares the rest equally among 2 friends. "

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.core.models.base import BaseCachedModel
 
 
 @contextmanager

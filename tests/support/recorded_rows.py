@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.evaluation.frontier.recorded_rows import PackedRows, RecordedRows, pack, step_of_proposals
+from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, pack, step_of_proposals
 from support.exact_enumeration import enumerate_tokens, fates, make_rows
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.drafting.trees.shape import TreeShape
-from cactus_decoding.evaluation.run_config import RunConfig
-from cactus_decoding.evaluation.runs.results import RunResult
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.results import RunResult
 
 NASTY = '<script>alert("x")</script> $\\frac{1}{2}$ | _a_ \x00\ud800 名前 & "quoted"'
 """What a name from a file may hold at its worst."""

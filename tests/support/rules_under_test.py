@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.divergences.f_divergences import DIVERGENCES
-from cactus_decoding.rules import RULES, Rule, parse_rule
-from cactus_decoding.types import AcceptanceRule, Verdict
+from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
+from cactus_decoding.core.rules import RULES, Rule, parse_rule
+from cactus_decoding.core.types import AcceptanceRule, Verdict
 from support.tables import groups_of
 
 # Every registered rule with every variant of its parameters: limits at which it is lossless, ordinary and huge values.

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from cactus_decoding import ModelDrafter, NgramDrafter, Pair, SamplingParams, zoo
-from cactus_decoding.models.cached import CachedModel
+from cactus_decoding.engines.transformers.cached_model import CachedModel
 from support.tiny_models import tiny_llama
 
 

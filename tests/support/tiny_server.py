@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from cactus_decoding.conformance.asking import Engine, Query, Sampling
-from cactus_decoding.conformance.models import text_of, tokens_of
+from cactus_decoding.lab.conformance.asking import Engine, Query, Sampling
+from cactus_decoding.lab.conformance.models import text_of, tokens_of
 
 KNOWN = {"temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "max_tokens"}
 

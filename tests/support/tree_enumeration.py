@@ -15,15 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.divergences.rows import without
-from cactus_decoding.policy.budget import Budget
-from cactus_decoding.policy.decide import Decision, Policy
-from cactus_decoding.policy.position import Position
-from cactus_decoding.sampling.rows import SparseProbs
-from cactus_decoding.types import ROOT, AcceptanceRule, Proposal, StepRows
-from cactus_decoding.verification.declarations import VERIFICATIONS
-from cactus_decoding.verification.tree import Scheme, Walk
-from cactus_decoding.verification.walk import SCHEMES, NodeJudge
+from cactus_decoding.core.divergences.rows import without
+from cactus_decoding.core.policy.budget import Budget
+from cactus_decoding.core.policy.decide import Decision, Policy
+from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.sampling.rows import SparseProbs
+from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
+from cactus_decoding.core.verification.declarations import VERIFICATIONS
+from cactus_decoding.core.verification.tree import Scheme, Walk
+from cactus_decoding.core.verification.walk import SCHEMES, NodeJudge
 from support.decisions import as_given
 from support.exact_enumeration import Law, make_rows
 

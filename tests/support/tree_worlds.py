@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.drafting.trees.growing import choose_children
-from cactus_decoding.drafting.trees.shape import TreeShape
+from cactus_decoding.core.drafting.trees.growing import choose_children
+from cactus_decoding.core.drafting.trees.shape import TreeShape
 
 VOCABULARY = 12
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cactus_decoding.drafting.automatic import times
-from cactus_decoding.models.base import BaseCachedModel
+from cactus_decoding.core.drafting.automatic import times
+from cactus_decoding.core.models.base import BaseCachedModel
 
 
 def threads_of(model: BaseCachedModel) -> int:

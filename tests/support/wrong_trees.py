@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cactus_decoding.policy.position import Distribution, Position
-from cactus_decoding.types import ROOT
-from cactus_decoding.verification.joint import _shares
-from cactus_decoding.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.core.policy.position import Distribution, Position
+from cactus_decoding.core.types import ROOT
+from cactus_decoding.core.verification.joint import _shares
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
 from support.tree_enumeration import Children, LazyTree
 
 

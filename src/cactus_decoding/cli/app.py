@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from cactus_decoding.arguments.values import suggestion
 from cactus_decoding.cli import (
     calibrate,
     conform,
@@ -29,6 +28,7 @@ from cactus_decoding.cli import (
 )
 from cactus_decoding.cli.generate import ASK
 from cactus_decoding.cli.help import Application
+from cactus_decoding.core.values import suggestion
 
 MISTAKE = 2
 

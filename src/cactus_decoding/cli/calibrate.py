@@ -15,13 +15,13 @@ from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
-    from cactus_decoding.evaluation.frontier.calibrate import Speeds
-    from cactus_decoding.evaluation.frontier.frontier import Frontier
-    from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
-    from cactus_decoding.evaluation.frontier.relaxations import Relaxation
-    from cactus_decoding.evaluation.runs.summary import RunSummary
-    from cactus_decoding.policy.relaxation import RelaxationPolicy
-    from cactus_decoding.policy.vocabulary import Vocabulary
+    from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+    from cactus_decoding.core.policy.vocabulary import Vocabulary
+    from cactus_decoding.lab.evaluation.runs.summary import RunSummary
+    from cactus_decoding.lab.frontier.calibrate import Speeds
+    from cactus_decoding.lab.frontier.frontier import Frontier
+    from cactus_decoding.lab.frontier.recorded_rows import RecordedRows
+    from cactus_decoding.lab.frontier.relaxations import Relaxation
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -73,8 +73,8 @@ def calibrate(
     from cactus_decoding import parse_rule
 
     rule = None if rule is None else str(parse_rule(rule))  # first: no torch for a mistyped name
-    from cactus_decoding.evaluation.frontier.relaxations import parse_policies
-    from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.core.files.writing import check_writable
+    from cactus_decoding.lab.frontier.relaxations import parse_policies
 
     protect = settings.pop("protect")
     policies = parse_policies(protect or [], **settings) if protect or any(settings.values()) else None
@@ -95,7 +95,7 @@ def calibrate(
 
 
 def _keep(output: Path | None, result: dict[str, Any]) -> None:
-    from cactus_decoding.files.writing import as_json, write_atomically
+    from cactus_decoding.core.files.writing import as_json, write_atomically
 
     if output is not None:
         write_atomically(output, as_json(result) + "\n")
@@ -111,12 +111,12 @@ def _by_nats(
     threads: int | None,
 ) -> dict[str, Any]:
     from cactus_decoding.cli.frontier import table_of
-    from cactus_decoding.evaluation.frontier.calibrate import as_result, loosest_within, recommendation, recommended
-    from cactus_decoding.evaluation.frontier.families import parse_families
-    from cactus_decoding.evaluation.frontier.frontier import Frontier
-    from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-    from cactus_decoding.evaluation.frontier.relaxations import asking
-    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.lab.frontier.calibrate import as_result, loosest_within, recommendation, recommended
+    from cactus_decoding.lab.frontier.families import parse_families
+    from cactus_decoding.lab.frontier.frontier import Frontier
+    from cactus_decoding.lab.frontier.recorded_rows import read_rows
+    from cactus_decoding.lab.frontier.relaxations import asking
 
     families = parse_families(*searched[:2])
     rows = read_rows(path)
@@ -158,16 +158,16 @@ def _by_nats(
 
 def _default_policies(rows: RecordedRows) -> list[RelaxationPolicy]:
     """Return nothing protected, and digits beside it where the task's answers are numbers."""
-    from cactus_decoding.evaluation.frontier.relaxations import NONE, answers_are_numbers, parse_policies
-    from cactus_decoding.evaluation.tasks.sources import parse_task
+    from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+    from cactus_decoding.lab.frontier.relaxations import NONE, answers_are_numbers, parse_policies
 
     return parse_policies([NONE, *(["digits"] if answers_are_numbers(parse_task(rows.settings["task"])) else [])])
 
 
 def _vocabulary(rows: RecordedRows, policies: list[RelaxationPolicy]) -> Vocabulary | None:
     """Return what the target's tokens say, where a policy asks."""
-    from cactus_decoding.evaluation.chat import tokenizer_of
-    from cactus_decoding.policy.vocabulary import Vocabulary
+    from cactus_decoding.core.policy.vocabulary import Vocabulary
+    from cactus_decoding.lab.evaluation.chat import tokenizer_of
 
     if all(policy.protection is None for policy in policies):
         return None
@@ -185,10 +185,10 @@ def _request_of(rows: RecordedRows) -> Request:
 def _speeds(measured: Frontier, relaxation: Relaxation, current: int, rounds: int) -> Speeds:
     """Time steps of lossless and of a relaxation at several draft lengths, on the pair that the rows are from."""
     from cactus_decoding import load_pair
-    from cactus_decoding.evaluation.frontier.calibrate import speeds
-    from cactus_decoding.evaluation.frontier.relaxations import LOSSLESS
-    from cactus_decoding.evaluation.frontier.step_times import time_steps
-    from cactus_decoding.evaluation.tasks.sources import recorded_task
+    from cactus_decoding.lab.evaluation.tasks.sources import recorded_task
+    from cactus_decoding.lab.frontier.calibrate import speeds
+    from cactus_decoding.lab.frontier.relaxations import LOSSLESS
+    from cactus_decoding.lab.frontier.step_times import time_steps
 
     settings = measured.rows.settings
     pair = load_pair(settings["target"], settings["draft"], kept_prompts=0)
@@ -227,10 +227,10 @@ def _speed_table(compared: Speeds) -> Any:
 
 def _by_score(max_drop: float, path: Path, task: str, policies: list[RelaxationPolicy] | None) -> dict[str, Any]:
     from cactus_decoding.cli.evaluation_table import table
-    from cactus_decoding.evaluation.frontier.calibrate_score import advise
-    from cactus_decoding.evaluation.runs.results import read_results
-    from cactus_decoding.evaluation.runs.summary import summarise
-    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.lab.evaluation.runs.results import read_results
+    from cactus_decoding.lab.evaluation.runs.summary import summarise
+    from cactus_decoding.lab.frontier.calibrate_score import advise
 
     found = advise(_protecting(summarise(read_results(path)), policies), task, max_drop)
     console = Console(highlight=False)

@@ -54,13 +54,13 @@ def conform(
 
     Exit code: 0 right, 1 wrong, 2 an engine that is down or gives no answer, or bad input.
     """
-    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
 
     if engine is None and models is None and not self_test:
         raise ValueError("give an ENGINE such as cactus, --models FOLDER, or --self-test (see 'cactus conform --help')")
     given = dict(_setting(each) for each in settings or ())
     check_writable(output)
-    from cactus_decoding.arguments.values import check_number
+    from cactus_decoding.core.values import check_number
 
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
     if against is not None and engine is None:
@@ -81,7 +81,7 @@ def conform(
         conforms, result["report"] = _conform(engine, given, **drawn)
         right = right and conforms
     if output is not None and result:
-        from cactus_decoding.files.provenance import provenance
+        from cactus_decoding.core.files.provenance import provenance
 
         compared = {} if against is None else {"against": against, "prompts": asked}
         arguments = {"engine": engine, "set": given} | compared | drawn
@@ -104,7 +104,7 @@ def _setting(text: str) -> tuple[str, object]:
 def _write(folder: Path) -> None:
     from importlib.util import find_spec
 
-    from cactus_decoding.conformance.models import write_models
+    from cactus_decoding.lab.conformance.models import write_models
 
     gguf = find_spec("gguf") is not None
     write_models(folder, gguf=gguf)
@@ -112,9 +112,9 @@ def _write(folder: Path) -> None:
 
 
 def _conform(name: str, settings: dict[str, object], **drawn: Any) -> tuple[bool, object]:
-    from cactus_decoding.conformance.engines.registry import open_engine
-    from cactus_decoding.conformance.report import as_dict, line, verdict
-    from cactus_decoding.conformance.suite import conform as conforms
+    from cactus_decoding.lab.conformance.engines.registry import open_engine
+    from cactus_decoding.lab.conformance.report import as_dict, line, verdict
+    from cactus_decoding.lab.conformance.suite import conform as conforms
 
     opened = open_engine(name, settings)
     try:
@@ -131,8 +131,8 @@ def _compare(
 ) -> tuple[bool, object]:
     from dataclasses import asdict
 
-    from cactus_decoding.conformance.engines.server import ServerEngine
-    from cactus_decoding.conformance.two_sample import compare, said
+    from cactus_decoding.lab.conformance.engines.server import ServerEngine
+    from cactus_decoding.lab.conformance.two_sample import compare, said
 
     first, second = (ServerEngine(address, settings) for address in (engine, against))
     found = compare(first, second, prompts, **drawn)
@@ -142,7 +142,7 @@ def _compare(
 
 
 def _self_test(**drawn: Any) -> tuple[bool, object]:
-    from cactus_decoding.conformance.self_test import self_test
+    from cactus_decoding.lab.conformance.self_test import self_test
 
     table = []
     for mutant in self_test(**drawn):

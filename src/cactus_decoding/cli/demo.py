@@ -48,9 +48,9 @@ def demo(
     """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget."""
     from cactus_decoding import load_pair, stream
     from cactus_decoding.cli.demo_report import beside_lossless, report
-    from cactus_decoding.evaluation.intervals import check_installed
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import as_json as to_json
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import as_json as to_json
+    from cactus_decoding.lab.evaluation.intervals import check_installed
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
     from cactus_decoding.zoo.word_problems import word_problems
 
@@ -90,8 +90,8 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     way has its best; ``deltas`` are of further rows of Cactus.
     """
     from cactus_decoding import Budget, Cactus, FixedLength, Request
-    from cactus_decoding.arguments.checks import check_integer
-    from cactus_decoding.evaluation.score import Score
+    from cactus_decoding.core.checks import check_integer
+    from cactus_decoding.lab.evaluation.score import Score
 
     default = full_name(BUNDLED)
     lengths = [each["num_speculative_tokens"] for each in (LOSSLESS, RELAXED)] if length is None else [length] * 2

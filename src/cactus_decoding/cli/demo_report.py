@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cactus_decoding.cli.display import number
-from cactus_decoding.evaluation.intervals import (
+from cactus_decoding.core.types import judges_untempered
+from cactus_decoding.lab.evaluation.intervals import (
     TAIL,
     Interval,
     Numbers,
@@ -21,7 +22,6 @@ from cactus_decoding.evaluation.intervals import (
     problems_to_show,
     resampled_sums,
 )
-from cactus_decoding.types import judges_untempered
 
 if TYPE_CHECKING:
     from cactus_decoding import Metrics, SamplingParams

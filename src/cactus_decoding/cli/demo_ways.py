@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cactus_decoding import Metrics, Pair, Request, Response
-    from cactus_decoding.evaluation.score import Score
+    from cactus_decoding.lab.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import WordProblem
 
 

@@ -16,7 +16,7 @@ from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
-    from cactus_decoding.training.diagnosis.diagnosis import Diagnosis
+    from cactus_decoding.lab.training.diagnosis.diagnosis import Diagnosis
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -71,25 +71,25 @@ def diagnose(
     of the problems and tried on the other, says what little training wins at least: much where a draft only words
     things differently. The rule and the protection are those that relaxing is judged by.
     """
-    from cactus_decoding.drafting.registry import check_names, is_drafter
+    from cactus_decoding.core.drafting.registry import check_names, is_drafter
 
     check_names(target, draft)  # first: no torch for a mistyped name
     if draft is not None and is_drafter(draft):
         raise ValueError(f"a draft that can be trained is a model of transformers, but --draft is {draft!r}")
     from cactus_decoding import Request, load_pair
-    from cactus_decoding.evaluation.chat import as_settings
-    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.evaluation.tasks.task import in_chat
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
-    from cactus_decoding.generation.generate import check_prompt
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
-    from cactus_decoding.policy.relaxation import RelaxationPolicy
-    from cactus_decoding.rules import Lossless
-    from cactus_decoding.training.acceptance.material import draft_model
-    from cactus_decoding.training.diagnosis.diagnosis import advice
-    from cactus_decoding.training.diagnosis.diagnosis import diagnose as diagnosed
-    from cactus_decoding.training.diagnosis.probe import FOLDS, Probe, check_request, record
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.core.generate import check_prompt
+    from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+    from cactus_decoding.core.rules import Lossless
+    from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+    from cactus_decoding.lab.evaluation.chat import as_settings
+    from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.lab.evaluation.tasks.task import in_chat
+    from cactus_decoding.lab.training.acceptance.material import draft_model
+    from cactus_decoding.lab.training.diagnosis.diagnosis import advice
+    from cactus_decoding.lab.training.diagnosis.diagnosis import diagnose as diagnosed
+    from cactus_decoding.lab.training.diagnosis.probe import FOLDS, Probe, check_request, record
     from cactus_decoding.zoo import full_name
 
     if draft is not None and parse_gguf(draft) is not None:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cactus_decoding import Fate, Outcome, Response
-    from cactus_decoding.generation.detokenizer import TextPart
-    from cactus_decoding.models.tokenizers import Tokenizer
-    from cactus_decoding.tracing import TracedStep
+    from cactus_decoding.core.detokenizer import TextPart
+    from cactus_decoding.core.models.tokenizers import Tokenizer
+    from cactus_decoding.lab.tracing import TracedStep
 
 _STYLES = {
     "accepted": ("#009e73", "green", ""),
@@ -55,7 +55,7 @@ def legend(console: Console) -> Text:
 
 def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
     """Write a response's steps to stdout as they are taken, styled by fate where stdout is a terminal."""
-    from cactus_decoding.generation.detokenizer import IncrementalDetokenizer
+    from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 
     console = Console(highlight=False, soft_wrap=True)
     if console.is_terminal:

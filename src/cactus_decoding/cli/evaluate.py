@@ -15,11 +15,11 @@ from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.evaluation_files import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import SECONDS, about, counting
-from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
+from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
-    from cactus_decoding.drafting.trees.shape import TreeShape
-    from cactus_decoding.evaluation.run_config import RunConfig
+    from cactus_decoding.core.drafting.trees.shape import TreeShape
+    from cactus_decoding.lab.evaluation.run_config import RunConfig
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -101,7 +101,7 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
-    from cactus_decoding.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_names
 
     if engine != "vllm" and rescore is None:
         check_names(target, *(draft or ()))
@@ -110,17 +110,17 @@ def evaluate(
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
     rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
     from cactus_decoding import Request
-    from cactus_decoding.arguments.knobs import settings_of
-    from cactus_decoding.evaluation.engines.loading import check_reads, load_engine
-    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
-    from cactus_decoding.evaluation.intervals import check_installed
-    from cactus_decoding.evaluation.run_config import grid, proposing, protecting
-    from cactus_decoding.evaluation.runs.results import journal_of, opened
-    from cactus_decoding.evaluation.runs.runner import pending, run
-    from cactus_decoding.evaluation.tasks.sources import file_of
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.policy.protection import Protection
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import check_writable
+    from cactus_decoding.core.knobs import settings_of
+    from cactus_decoding.core.policy.protection import Protection
+    from cactus_decoding.lab.evaluation.engines.loading import check_reads, load_engine
+    from cactus_decoding.lab.evaluation.intervals import check_installed
+    from cactus_decoding.lab.evaluation.run_config import grid, proposing, protecting
+    from cactus_decoding.lab.evaluation.runs.results import journal_of, opened
+    from cactus_decoding.lab.evaluation.runs.runner import pending, run
+    from cactus_decoding.lab.evaluation.tasks.sources import file_of
+    from cactus_decoding.lab.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.zoo import full_name
 
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
@@ -207,7 +207,7 @@ def _integers(option: str, text: str) -> list[int]:
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
     """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
-    from cactus_decoding.drafting.registry import DRAFT_LENGTHS, as_draft_length, as_tree
+    from cactus_decoding.core.drafting.registry import DRAFT_LENGTHS, as_draft_length, as_tree
 
     parts: list[str] = []
     if text is not None or not trees:

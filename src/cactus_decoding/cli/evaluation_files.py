@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.run_config import RunConfig
-    from cactus_decoding.evaluation.runs.results import RunResult
-    from cactus_decoding.evaluation.tasks.task import Task
+    from cactus_decoding.lab.evaluation.run_config import RunConfig
+    from cactus_decoding.lab.evaluation.runs.results import RunResult
+    from cactus_decoding.lab.evaluation.tasks.task import Task
 
 Value = TypeVar("Value")
 
@@ -30,11 +30,11 @@ def parse_tasks(
     chat: bool = False,
 ) -> dict[str, Task]:
     """Return tasks by their names, as they are spelled."""
-    from cactus_decoding.evaluation.tasks.sources import parse_task
+    from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
     made = [parse_task(text, problems, chat=chat) for text in unique(spelled or ([] if lm_eval else ["word_problems"]))]
     if lm_eval is not None:
-        from cactus_decoding.evaluation.tasks.harness import harness_tasks
+        from cactus_decoding.lab.evaluation.tasks.harness import harness_tasks
 
         made += harness_tasks(lm_eval, lm_eval_path, problems)
     tasks = {each.name: each for each in made}
@@ -55,7 +55,7 @@ def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
             "give --allow-code-execution"
         )
     from cactus_decoding.cli.notes import say
-    from cactus_decoding.evaluation.sandbox.sandbox import missing_isolation
+    from cactus_decoding.lab.evaluation.sandbox.sandbox import missing_isolation
 
     if missing := missing_isolation():
         say(f"this system permits no namespaces for: {missing}; programs are kept from these by Python alone")
@@ -71,10 +71,10 @@ def rescored_file(
     allow_code_execution: bool = False,
 ) -> None:
     """Write a result file with the texts of another one scored anew."""
-    from cactus_decoding.evaluation.runs.results import opened, read_results
-    from cactus_decoding.evaluation.runs.runner import rescored
-    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.core.files.writing import check_writable
+    from cactus_decoding.lab.evaluation.runs.results import opened, read_results
+    from cactus_decoding.lab.evaluation.runs.runner import rescored
+    from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
 
     check_writable(out, inputs=[source, *map(file_of, task or [])])
     results = read_results(source)
@@ -101,7 +101,7 @@ def rescored_file(
 def show_results(results: list[RunResult], configs: list[RunConfig], every_metric: bool) -> None:
     """Print what came out of some runs; baselines are looked for in the whole file."""
     from cactus_decoding.cli.evaluation_table import table
-    from cactus_decoding.evaluation.runs.summary import summarise
+    from cactus_decoding.lab.evaluation.runs.summary import summarise
 
     wanted = {config.asking(seed=0) for config in configs}
     shown = [summary for summary in summarise(results) if summary.config in wanted]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.evaluation.reporting.report import mark_of, short
-from cactus_decoding.evaluation.runs.summary import PASS_AT
+from cactus_decoding.lab.evaluation.runs.summary import PASS_AT
+from cactus_decoding.lab.reporting.report import mark_of, short
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.intervals import Interval
-    from cactus_decoding.evaluation.runs.summary import RunSummary
+    from cactus_decoding.lab.evaluation.intervals import Interval
+    from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 
 BRIEF = (
     ("score", "score", 3),

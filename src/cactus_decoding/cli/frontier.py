@@ -18,8 +18,8 @@ from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
-    from cactus_decoding.evaluation.frontier.frontier import Point
-    from cactus_decoding.evaluation.frontier.recorded_rows import RecordedRows
+    from cactus_decoding.lab.frontier.frontier import Point
+    from cactus_decoding.lab.frontier.recorded_rows import RecordedRows
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -84,7 +84,7 @@ def frontier(
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
     --protect, every rule also stands there with these tokens protected.
     """
-    from cactus_decoding.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_names
 
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # it is read, then
@@ -94,20 +94,20 @@ def frontier(
 
     rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
     from cactus_decoding import Request
-    from cactus_decoding.arguments.knobs import settings_of
-    from cactus_decoding.evaluation.chat import as_settings, tokenizer_of
-    from cactus_decoding.evaluation.frontier.families import parse_families
-    from cactus_decoding.evaluation.frontier.frontier import as_result
-    from cactus_decoding.evaluation.frontier.frontier import frontier as compute
-    from cactus_decoding.evaluation.frontier.relaxations import NONE, parse_policies
-    from cactus_decoding.evaluation.intervals import FEWEST
-    from cactus_decoding.evaluation.reporting.charts import frontier_picture
-    from cactus_decoding.evaluation.reporting.pictures import new_figure
-    from cactus_decoding.evaluation.tasks.sources import file_of
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import as_json, check_writable, write_atomically
-    from cactus_decoding.policy.protection import Protection
-    from cactus_decoding.policy.vocabulary import Vocabulary
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
+    from cactus_decoding.core.knobs import settings_of
+    from cactus_decoding.core.policy.protection import Protection
+    from cactus_decoding.core.policy.vocabulary import Vocabulary
+    from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
+    from cactus_decoding.lab.evaluation.intervals import FEWEST
+    from cactus_decoding.lab.evaluation.tasks.sources import file_of
+    from cactus_decoding.lab.frontier.families import parse_families
+    from cactus_decoding.lab.frontier.frontier import as_result
+    from cactus_decoding.lab.frontier.frontier import frontier as compute
+    from cactus_decoding.lab.frontier.relaxations import NONE, parse_policies
+    from cactus_decoding.lab.reporting.charts import frontier_picture
+    from cactus_decoding.lab.reporting.pictures import new_figure
     from cactus_decoding.zoo import full_name
 
     draft = full_name(draft)
@@ -164,10 +164,10 @@ def frontier(
 def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -> RecordedRows:
     """Return the rows of a file, or record and keep them where there is none."""
     from cactus_decoding import load_pair
-    from cactus_decoding.evaluation.frontier.recorded_rows import read_rows
-    from cactus_decoding.evaluation.frontier.recording import record_rows
-    from cactus_decoding.evaluation.tasks.sources import recorded_task
-    from cactus_decoding.files.provenance import provenance
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.lab.evaluation.tasks.sources import recorded_task
+    from cactus_decoding.lab.frontier.recorded_rows import read_rows
+    from cactus_decoding.lab.frontier.recording import record_rows
 
     if path.exists():
         rows = read_rows(path)

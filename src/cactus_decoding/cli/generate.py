@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cactus_decoding import Outcome
-    from cactus_decoding.tracing import TracedStep
+    from cactus_decoding.lab.tracing import TracedStep
 
 QUESTION = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
 ASK = f'cactus generate "{QUESTION}"'
@@ -68,7 +68,7 @@ def generate(
 
     The text goes to stdout; the metrics go to stderr.
     """
-    from cactus_decoding.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_names
 
     if raw and chat:
         raise ValueError("--raw and --chat exclude each other: give one of them")
@@ -78,15 +78,15 @@ def generate(
     check_names(target, draft)
     if settings["tree"] is None:
         settings = settings | {"num_speculative_tokens": proposals}
-    from cactus_decoding.generation.settings import with_default_proposals
+    from cactus_decoding.core.settings import with_default_proposals
     from cactus_decoding.zoo import BUNDLED
 
     # first: mistakes need not wait for transformers
     request = options.as_request(with_default_proposals(settings, automatic=target not in (None, BUNDLED)))
     from cactus_decoding import Rule, load_pair, stream
-    from cactus_decoding.files.writing import as_json as to_json
-    from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.models.tokenizers import as_chat_prompt
+    from cactus_decoding.core.files.writing import as_json as to_json
+    from cactus_decoding.core.files.writing import check_writable
+    from cactus_decoding.core.models.tokenizers import as_chat_prompt
     from cactus_decoding.zoo.word_problems import as_prompt
 
     if request.seed is None:
@@ -101,7 +101,7 @@ def generate(
         )
     check_writable(trace)
     if trace is not None:
-        from cactus_decoding.tracing.positions import check_traced
+        from cactus_decoding.lab.tracing.positions import check_traced
 
         check_traced(request)
     if adapt is not None and trace is not None:
@@ -112,7 +112,7 @@ def generate(
         with errors.status("Loading the models"):
             adaptation = None
             if adapt is not None:
-                from cactus_decoding.training.adaptation import DraftAdaptation
+                from cactus_decoding.lab.training.adaptation import DraftAdaptation
 
                 adaptation = closing.enter_context(DraftAdaptation.load(adapt, target, draft))
             pair = load_pair(target, named) if adaptation is None else adaptation.pair
@@ -128,7 +128,7 @@ def generate(
             response = stream(pair, text, request)
             steps = response if adaptation is None else adaptation.watch(response)
         else:
-            from cactus_decoding.tracing import stream_trace, written
+            from cactus_decoding.lab.tracing import stream_trace, written
 
             traced = stream_trace(pair, text, request, target=target, draft=named)
             response, steps = traced.response, written(traced, trace)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cactus_decoding.generation.settings import SETTINGS
+from cactus_decoding.core.settings import SETTINGS
 
 COMMON = frozenset({
     "rule", "budget_nats", "protect", "num_speculative_tokens", "temperature", "top_k", "top_p", "max_new_tokens",

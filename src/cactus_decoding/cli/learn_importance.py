@@ -11,7 +11,7 @@ from rich.console import Console
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.cli.progress import counting
-from cactus_decoding.generation.settings import NUM_SPECULATIVE_TOKENS
+from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -55,19 +55,19 @@ def learn_importance(
     random numbers with and without it, and fits how likely the answer is then wrong to both models' rows. The same
     command resumes where a kill left off. Needs the extra 'importance'.
     """
-    from cactus_decoding.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_names
 
     check_names(target, draft)  # first: no torch for a mistyped name
     from cactus_decoding import Request
-    from cactus_decoding.evaluation.chat import as_settings
-    from cactus_decoding.evaluation.runs.results import Journal, journal_of
-    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.evaluation.tasks.task import in_chat
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import check_writable
-    from cactus_decoding.generation.generate import check_prompt
-    from cactus_decoding.generation.pair import load_pair
-    from cactus_decoding.training.importance import collecting, fitting
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import check_writable
+    from cactus_decoding.core.generate import check_prompt
+    from cactus_decoding.core.pair import load_pair
+    from cactus_decoding.lab.evaluation.chat import as_settings
+    from cactus_decoding.lab.evaluation.runs.results import Journal, journal_of
+    from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.lab.evaluation.tasks.task import in_chat
+    from cactus_decoding.lab.training.importance import collecting, fitting
     from cactus_decoding.zoo import full_name
 
     asked = collecting.Collection(Request.from_dict(settings | {"seed": seed}), continuations, max_positions)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def default_draft(target: str | None, draft: str | None) -> str | None:
     """Return what drafts: where a target is named alone, look-up in the text; None for the bundled pair's own draft."""
-    from cactus_decoding.drafting.registry import LOOK_UP
+    from cactus_decoding.core.drafting.registry import LOOK_UP
     from cactus_decoding.zoo import BUNDLED
 
     return LOOK_UP if draft is None and target not in (None, BUNDLED) else draft
@@ -22,7 +22,7 @@ def default_draft(target: str | None, draft: str | None) -> str | None:
 
 def say_looked_up(by: str | None = None) -> None:
     """Say what drafts where nobody said it."""
-    from cactus_decoding.drafting.registry import LOOK_UP
+    from cactus_decoding.core.drafting.registry import LOOK_UP
 
     say(
         f"no --draft is given, so proposals are looked up in the text ({by or LOOK_UP}); a small model of the same "

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cactus_decoding.arguments.knobs import Knob, Parameter, settings_of, switch
 from cactus_decoding.cli import notes, raise_when_interrupted
-from cactus_decoding.generation.settings import MAX_SEED, PARTS, SETTINGS
-from cactus_decoding.rules import parse_rule
-from cactus_decoding.verification.declarations import read_scheme
+from cactus_decoding.core.knobs import Knob, Parameter, settings_of, switch
+from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.settings import MAX_SEED, PARTS, SETTINGS
+from cactus_decoding.core.verification.declarations import read_scheme
 from cactus_decoding.zoo import draft_path
 
 if TYPE_CHECKING:
-    from cactus_decoding.evaluation.chat import Chat
-    from cactus_decoding.generation.request import Request
+    from cactus_decoding.core.request import Request
+    from cactus_decoding.lab.evaluation.chat import Chat
 
 SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Running", "Output"
 Settings = dict[str, Any]
@@ -112,7 +112,7 @@ def request_options(
     chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def check(settings: Settings, others: Settings) -> None:
-        from cactus_decoding.drafting.registry import parse_drafter
+        from cactus_decoding.core.drafting.registry import parse_drafter
 
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"] or ())
@@ -125,7 +125,7 @@ def request_options(
         for text in _texts(others.get("draft")):
             parse_drafter(text)
         if settings.get("importance") is not None:
-            from cactus_decoding.policy.importance import read_importance
+            from cactus_decoding.core.policy.importance import read_importance
 
             read_importance(settings["importance"])  # before models are loaded
 
@@ -180,7 +180,7 @@ def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
 
 def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
     """Return how a target is asked, and say so where nobody said it."""
-    from cactus_decoding.evaluation.chat import choose_chat
+    from cactus_decoding.lab.evaluation.chat import choose_chat
 
     _check_text("system", system or "")
     asked = choose_chat(chat, system, target)
@@ -194,7 +194,7 @@ def as_request(settings: Settings) -> Request:
 
     Raises `TypeError`, `ValueError` where the options do not go together, in the words of the command line.
     """
-    from cactus_decoding.generation.request import Request
+    from cactus_decoding.core.request import Request
 
     check_budget(settings, settings["rule"])
     return Request.from_dict(settings)
@@ -215,7 +215,7 @@ def check_budget(settings: Settings, *rules: str) -> None:
 
 def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
-    from cactus_decoding.drafting.registry import as_draft_length, as_tree
+    from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 
     if name == "verification":
         read_scheme(value)
@@ -246,7 +246,7 @@ def flags_of(request: Request) -> str:
     """Return the options that ask for a request, as they are typed; those at their default are left out.
 
     Example:
-        >>> from cactus_decoding.generation.request import Request
+        >>> from cactus_decoding.core.request import Request
         >>> flags_of(Request.from_dict({"rule": "clamped:width=3", "protect": "digits", "temperature": 0.6}))
         '--rule clamped:width=3.0 --protect digits --num-speculative-tokens 6 --temperature 0.6'
     """
@@ -284,10 +284,10 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
     slower).
     """
-    from cactus_decoding.drafting.registry import is_drafter
-    from cactus_decoding.models.llama_cpp.library import library
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
-    from cactus_decoding.models.loading import only_cached
+    from cactus_decoding.core.drafting.registry import is_drafter
+    from cactus_decoding.engines.llama_cpp.models.library import library
+    from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+    from cactus_decoding.engines.transformers.loading import only_cached
 
     for place, name in enumerate(models):
         if name is not None and draft_path(name) is None and not is_drafter(name):
@@ -298,7 +298,7 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     from transformers.utils import logging
 
     raise_when_interrupted()
-    notes.say_what_is_logged("cactus_decoding.models")
+    notes.say_what_is_logged("cactus_decoding.core.models")
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if threads is not None or small:

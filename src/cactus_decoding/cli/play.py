@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cactus_decoding.arguments.extras import needing
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.options import option
+from cactus_decoding.core.extras import needing
 
 if TYPE_CHECKING:
     from socket import socket
@@ -56,22 +56,22 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
-    from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
+    from cactus_decoding.core.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
 
     chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
     target, draft, proposals, threads = chosen
     check_names(target, draft)  # first: no torch for a mistake
     from cactus_decoding import AutoLength, parse_rule, zoo
-    from cactus_decoding.generation.settings import AUTO
+    from cactus_decoding.core.settings import AUTO
 
     if proposals is None and target not in (None, zoo.BUNDLED):
         proposals = AUTO
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
-        from cactus_decoding.playground.form import Limits
-        from cactus_decoding.playground.server import Playground, serve
-        from cactus_decoding.serving.guards import is_loopback
-        from cactus_decoding.serving.starting import listen
+        from cactus_decoding.engines.openai.guards import is_loopback
+        from cactus_decoding.engines.openai.starting import listen
+        from cactus_decoding.lab.playground.form import Limits
+        from cactus_decoding.lab.playground.server import Playground, serve
 
     limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if not (target or draft is None or is_drafter(draft) or zoo.draft_path(draft)):

@@ -26,7 +26,7 @@ def with_profile(path: Path | None, given: Chosen) -> Chosen:
     """Return what is given, and by a profile what is not; raise `ValueError` for a profile of something else."""
     if path is None:
         return given
-    from cactus_decoding.evaluation.tuning.profile import Profile
+    from cactus_decoding.lab.tuning.profile import Profile
 
     profile = Profile.read(path)
     for name, own, tuned in (("target", given.target, profile.target), ("--draft", given.draft, profile.draft)):
@@ -42,7 +42,7 @@ def with_profile(path: Path | None, given: Chosen) -> Chosen:
 
 def _file(name: str) -> str:
     """Return a model's name without settings, and as a whole path where it is a file."""
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+    from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
     file = parse_gguf(name)
     path = Path(name) if file is None else file.path

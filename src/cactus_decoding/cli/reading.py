@@ -16,13 +16,13 @@ from cactus_decoding.cli.generate import ASK
 from cactus_decoding.cli.options import OUTPUT, option
 
 if TYPE_CHECKING:
-    from cactus_decoding.policy.importance import Importance
-    from cactus_decoding.policy.vocabulary import Vocabulary
+    from cactus_decoding.core.policy.importance import Importance
+    from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 
 def rules() -> None:
     """List the acceptance rules, how to spell them, and what each guarantees per position."""
-    from cactus_decoding.rules import RULES
+    from cactus_decoding.core.rules import RULES
 
     *others, last = (name for name, rule in RULES.items() if rule.judges_untempered)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -60,9 +60,9 @@ def report(
 
     Needs the extra 'report', which 'make demo' installs.
     """
-    from cactus_decoding.evaluation.frontier.frontier import read_frontier
-    from cactus_decoding.evaluation.reporting.report import make_report, read_all, to_html, to_markdown
-    from cactus_decoding.files.writing import check_writable, write_atomically
+    from cactus_decoding.core.files.writing import check_writable, write_atomically
+    from cactus_decoding.lab.frontier.frontier import read_frontier
+    from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown
 
     check_writable(output, markdown, inputs=[*results, frontier])
     options.check_suffix("--output", output, ".html", ".htm")
@@ -93,15 +93,15 @@ def trace(
 
     Needs the extra 'playground' or 'report', which 'make demo' installs.
     """
-    from cactus_decoding.files.writing import check_writable, part_of, write_atomically
+    from cactus_decoding.core.files.writing import check_writable, part_of, write_atomically
 
     page = file.with_suffix(".html") if output is None else output
     check_writable(page, inputs=[file])
     options.check_suffix("--output", output, ".html", ".htm")
     if not part_of(file).exists():  # of which reading would tell
         file.stat()  # raises where there is none, before torch is imported
-    from cactus_decoding.tracing import read_trace
-    from cactus_decoding.tracing.page import to_html
+    from cactus_decoding.lab.tracing import read_trace
+    from cactus_decoding.lab.tracing.page import to_html
 
     write_atomically(page, to_html(read_trace(file, rows=False)))
     typer.echo(f"wrote {page}")
@@ -122,8 +122,8 @@ def show(
     as_json: Annotated[bool, option("Write one JSON object to stdout, and nothing else.", flag="--json")] = False,
 ) -> None:  # fmt: skip
     """Show a learned importance: its training, how well it tells positions apart, and the tokens that matter to it."""
-    from cactus_decoding.files.writing import as_json as to_json
-    from cactus_decoding.policy.importance import read_importance
+    from cactus_decoding.core.files.writing import as_json as to_json
+    from cactus_decoding.core.policy.importance import read_importance
 
     importance = read_importance(file)
     vocabulary = _vocabulary(importance, tokenizer)
@@ -149,9 +149,9 @@ def show(
 def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
     """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
     from cactus_decoding import zoo
-    from cactus_decoding.models.loading import load_tokenizer, only_cached
-    from cactus_decoding.models.names import check_model_name
-    from cactus_decoding.policy.vocabulary import Vocabulary
+    from cactus_decoding.core.policy.vocabulary import Vocabulary
+    from cactus_decoding.engines.transformers.loading import load_tokenizer, only_cached
+    from cactus_decoding.engines.transformers.names import check_model_name
 
     name = tokenizer or importance.about.get("target")
     if not isinstance(name, str):
@@ -178,7 +178,7 @@ def _ends(importance: Importance, vocabulary: Vocabulary, side: str, top: int) -
 
 def _lines(about: Any) -> list[str]:
     """Return what the file was trained on, for people, as far as it says."""
-    from cactus_decoding.files.jsonl import number_of
+    from cactus_decoding.core.files.jsonl import number_of
 
     said = [f"[bold]{name}[/bold]: {about[name]}" for name in ("target", "draft", "task") if name in about]
     fit = about.get("fit")

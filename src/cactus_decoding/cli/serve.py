@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import torch
 import typer
 
-from cactus_decoding.arguments.later import torch
 from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
 from cactus_decoding.cli.display import pass_times_text
 from cactus_decoding.cli.options import RUNNING, option
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
-from cactus_decoding.models.names import check_model_name
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.transformers.names import check_model_name
 
 if TYPE_CHECKING:
     from cactus_decoding import Pair
@@ -96,8 +96,8 @@ def serve(
     settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
-    from cactus_decoding.arguments.values import check_choice, check_number
-    from cactus_decoding.rules import parse_rule
+    from cactus_decoding.core.rules import parse_rule
+    from cactus_decoding.core.values import check_choice, check_number
 
     given = list(arguments or ())
     # an unknown option's value looks like an argument too, so the target can only be what comes first
@@ -131,7 +131,7 @@ def serve(
         if given:
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
         if target is not None and parse_gguf(target) is not None:
-            from cactus_decoding.drafting.registry import check_names
+            from cactus_decoding.core.drafting.registry import check_names
 
             check_names(target, draft)  # first: no torch for a mistyped name
         asked = policy | {"rule": rule or "lossless"}
@@ -156,8 +156,8 @@ def serve(
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
     """Return a number, ``auto``, or None where llama.cpp's server is to choose; `ValueError` for anything else."""
-    from cactus_decoding.arguments.values import check_integer, shown
-    from cactus_decoding.generation.settings import AUTO
+    from cactus_decoding.core.settings import AUTO
+    from cactus_decoding.core.values import check_integer, shown
 
     if text is not None and text.strip() == AUTO and engine == "vllm":
         raise ValueError(
@@ -190,8 +190,8 @@ def _serve_vllm(
     engine_arguments: list[str],
 ) -> int:
     from cactus_decoding import zoo
-    from cactus_decoding.integrations.vllm import server
-    from cactus_decoding.integrations.vllm.request import request_of
+    from cactus_decoding.engines.vllm import server
+    from cactus_decoding.engines.vllm.request import request_of
 
     server.check_draft(draft)
     if target is not None and draft is None:
@@ -235,20 +235,20 @@ def _serve_llama_cpp(
     threads: int | None,
     place: Place,
 ) -> int:
-    from cactus_decoding.arguments.extras import needing
-    from cactus_decoding.arguments.sizes import kept_limits
-    from cactus_decoding.models.llama_cpp.ahead import begin_to_load
-    from cactus_decoding.models.llama_cpp.library import library
+    from cactus_decoding.core.extras import needing
+    from cactus_decoding.core.sizes import kept_limits
+    from cactus_decoding.engines.llama_cpp.models.ahead import begin_to_load
+    from cactus_decoding.engines.llama_cpp.models.library import library
 
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
-        from cactus_decoding.serving.guards import is_loopback
-        from cactus_decoding.serving.starting import listen
+        from cactus_decoding.engines.openai.guards import is_loopback
+        from cactus_decoding.engines.openai.starting import listen
     if not is_loopback(place.host) and not place.keys:
         raise ValueError(
             f"whoever reaches {place.host} could use the server: give --api-key, or a key in {KEY}, or listen on "
             "127.0.0.1"
         )
-    from cactus_decoding.drafting.registry import LOOK_UP, check_keeps_nothing, is_drafter
+    from cactus_decoding.core.drafting.registry import LOOK_UP, check_keeps_nothing, is_drafter
 
     library()  # says how to install it
     file = None if target is None else parse_gguf(target)
@@ -260,7 +260,7 @@ def _serve_llama_cpp(
     check_keeps_nothing(draft)
     kept_limits(kept_prompts)
     files = [each for each in (file, parse_gguf(draft)) if each is not None]
-    from cactus_decoding.generation.request import Request
+    from cactus_decoding.core.request import Request
 
     Request.from_dict(asked | {"temperature": 0.0})
     with listen(place.host, place.port) as listening:  # before the models are loaded
@@ -268,11 +268,11 @@ def _serve_llama_cpp(
         try:
             for each in files:
                 begin_to_load(each)  # while others are imported
-            from cactus_decoding.drafting.automatic import AutoLength
-            from cactus_decoding.generation.settings import AUTO
-            from cactus_decoding.integrations.llama_cpp.seats import Seats
-            from cactus_decoding.integrations.llama_cpp.server import LlamaServer
-            from cactus_decoding.integrations.llama_cpp.server import serve as run
+            from cactus_decoding.core.drafting.automatic import AutoLength
+            from cactus_decoding.core.settings import AUTO
+            from cactus_decoding.engines.llama_cpp.server.seats import Seats
+            from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
+            from cactus_decoding.engines.llama_cpp.server.server import serve as run
 
             if len(files) < 2 and not is_drafter(draft):  # else torch is imported when the server answers
                 options.prepare(threads, small=False)
@@ -295,6 +295,6 @@ def _serve_llama_cpp(
                 if times := pair.pass_times(AutoLength()):
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 
-        notes.say_what_is_logged("cactus_decoding.models")
+        notes.say_what_is_logged("cactus_decoding.core.models")
         run(server, place.host, listening, place.keys, announce, prepare)
     return 0

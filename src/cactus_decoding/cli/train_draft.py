@@ -12,8 +12,8 @@ import typer
 
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.progress import Stages
-from cactus_decoding.models.llama_cpp.settings import parse_gguf
-from cactus_decoding.training.acceptance.settings import TrainingSettings, check_installed
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.lab.training.acceptance.settings import TrainingSettings, check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,10 +66,10 @@ def train_draft(
     """
     read = parse_gguf(target) is None  # else it is refused with its reason
     if read:
-        from cactus_decoding.drafting.registry import check_names
+        from cactus_decoding.core.drafting.registry import check_names
 
         check_names(target, settings["draft"])  # first: no torch for a mistyped name
-    from cactus_decoding.training.acceptance.data import read_documents
+    from cactus_decoding.lab.training.acceptance.data import read_documents
 
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     read_documents(data, 1)  # raises for what is no data, before anything heavy is imported
@@ -78,8 +78,8 @@ def train_draft(
         wanted = replace(wanted, chat=asked is not None, system=system)
     options.prepare(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
     check_installed()
-    from cactus_decoding.files.writing import part_of
-    from cactus_decoding.training.acceptance.training import train_draft as train
+    from cactus_decoding.core.files.writing import part_of
+    from cactus_decoding.lab.training.acceptance.training import train_draft as train
 
     try:
         with Stages() as report:

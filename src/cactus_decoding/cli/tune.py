@@ -22,9 +22,9 @@ from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 if TYPE_CHECKING:
     from cactus_decoding import ModelDrafter, Pair, Request
-    from cactus_decoding.evaluation.tuning.forecast import Forecast
-    from cactus_decoding.evaluation.tuning.profile import Profile
-    from cactus_decoding.evaluation.tuning.tuning import Tuned
+    from cactus_decoding.lab.tuning.forecast import Forecast
+    from cactus_decoding.lab.tuning.profile import Profile
+    from cactus_decoding.lab.tuning.tuning import Tuned
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -61,23 +61,23 @@ def tune(
     Times passes of every width with every number of threads, has the target answer prompts, and reads each answer with
     each draft in one pass, which tells how much would be kept for any number of proposals. Ends with the line to type.
     """
-    from cactus_decoding.drafting.registry import LOOK_UPS, check_names
+    from cactus_decoding.core.drafting.registry import LOOK_UPS, check_names
 
     began = time.perf_counter()
     target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
     drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
     check_names(target, *drafts)  # first: no torch for a mistyped name
-    from cactus_decoding.generation.request import Request
-    from cactus_decoding.rules import Lossless
+    from cactus_decoding.core.request import Request
+    from cactus_decoding.core.rules import Lossless
 
     asked = Request.from_dict(settings)  # with the rule, which says what it needs
     rules = list(dict.fromkeys([Lossless(), asked.rule]))
     request = Request.from_dict(settings | {"rule": "lossless", "num_speculative_tokens": 0})
-    from cactus_decoding.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.evaluation.tuning.passes import thread_counts
-    from cactus_decoding.evaluation.tuning.profile import default_place
-    from cactus_decoding.evaluation.tuning.tuning import tune as tuned
-    from cactus_decoding.files.writing import check_writable
+    from cactus_decoding.core.files.writing import check_writable
+    from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
+    from cactus_decoding.lab.tuning.passes import thread_counts
+    from cactus_decoding.lab.tuning.profile import default_place
+    from cactus_decoding.lab.tuning.tuning import tune as tuned
 
     check_writable(output, inputs=[None if task is None else file_of(task)])
     place = output or _kept_place(default_place(target))
@@ -102,7 +102,7 @@ def tune(
 
 def _kept_place(place: Path) -> Path | None:
     """Return where to keep a profile that nobody has named a file for; None, with a note, where that cannot be."""
-    from cactus_decoding.files.writing import check_folder
+    from cactus_decoding.core.files.writing import check_folder
 
     try:
         check_folder(place.parent)
@@ -114,7 +114,7 @@ def _kept_place(place: Path) -> Path | None:
 
 def _load(target: str, drafts: list[str]) -> tuple[Pair, dict[str, ModelDrafter]]:
     from cactus_decoding import ModelDrafter, load_pair
-    from cactus_decoding.drafting.registry import LOOK_UP
+    from cactus_decoding.core.drafting.registry import LOOK_UP
 
     pair, loaded = load_pair(target, LOOK_UP), dict[str, ModelDrafter]()
     for name in drafts:
@@ -128,10 +128,10 @@ def _prompts(
     pair: Pair, drafts: dict[str, ModelDrafter], problems: list[str] | None, chat: bool | None, request: Request
 ) -> list[str]:
     """Return what is asked, which has room in every context window."""
-    from cactus_decoding.evaluation.tuning.prompts import PROMPTS
-    from cactus_decoding.generation.generate import check_prompt
-    from cactus_decoding.models.base import check_fits
-    from cactus_decoding.models.tokenizers import as_chat_prompt
+    from cactus_decoding.core.generate import check_prompt
+    from cactus_decoding.core.models.base import check_fits
+    from cactus_decoding.core.models.tokenizers import as_chat_prompt
+    from cactus_decoding.lab.tuning.prompts import PROMPTS
 
     if chat is None:
         chat = problems is None and bool(getattr(pair.tokenizer, "chat_template", None))
@@ -146,9 +146,9 @@ def _prompts(
 
 def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arguments: dict[str, Any]) -> None:
     """Print what was found, keep it, and end with the line to type."""
-    from cactus_decoding.evaluation.tuning.forecast import best_of, pays, verdict
-    from cactus_decoding.files.provenance import provenance
-    from cactus_decoding.files.writing import as_json, write_atomically
+    from cactus_decoding.core.files.provenance import provenance
+    from cactus_decoding.core.files.writing import as_json, write_atomically
+    from cactus_decoding.lab.tuning.forecast import best_of, pays, verdict
 
     best = best_of(found.found, str(asked.rule))
     profile = _profile(found, target, best if pays(best) else found.found[0])
@@ -171,7 +171,7 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
 
 
 def _profile(found: Tuned, target: str, best: Forecast) -> Profile:
-    from cactus_decoding.evaluation.tuning.profile import Profile
+    from cactus_decoding.lab.tuning.profile import Profile
 
     draft = best.draft
     if draft in found.drafts and found.draft_threads[draft] != found.threads:
@@ -181,8 +181,8 @@ def _profile(found: Tuned, target: str, best: Forecast) -> Profile:
 
 def _on_threads(name: str, threads: int) -> str:
     """Return a GGUF file's name with a number of threads."""
-    from cactus_decoding.arguments.spelling import spell
-    from cactus_decoding.models.llama_cpp.settings import parse_gguf
+    from cactus_decoding.core.spelling import spell
+    from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
     file = parse_gguf(name)
     assert file is not None  # models of PyTorch have no threads of their own
@@ -221,7 +221,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _table(found: Tuned) -> Table:
-    from cactus_decoding.drafting.registry import LOOK_UP
+    from cactus_decoding.core.drafting.registry import LOOK_UP
 
     title = "Tokens a second behind the prompt, and of a step, as the passes' times have it; * best"
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=title)

@@ -63,6 +63,6 @@ def importance_path(draft: str | Path) -> Path | None:
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    from cactus_decoding.arguments.values import check_choice
+    from cactus_decoding.core.values import check_choice
 
     check_choice(name, value, choices)

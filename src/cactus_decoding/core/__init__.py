@@ -1,0 +1,1 @@
+"""What decoding is: requests, sessions, rules, policies, verification and drafting, for any engine."""

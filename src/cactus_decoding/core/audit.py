@@ -1,0 +1,274 @@
+"""What a rule really does: the exact distribution that is emitted, averaged over the drafted token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding.core.checks import check_device, check_probabilities, check_token_ids
+from cactus_decoding.core.divergences.ratio_order import count_up_to, sums_from
+from cactus_decoding.core.divergences.rows import kl_of_rows, normalised, without
+from cactus_decoding.core.rules import as_rule
+from cactus_decoding.core.rules.base import EmittedRows, Rule, followed, relaxed_target_beside
+from cactus_decoding.core.types import AcceptanceRule, Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Exact consequences of a rule for pairs of rows, all in float64.
+
+    Attributes:
+        output_probs: the distribution of the emitted token, ``[..., vocabulary]``.
+        acceptance: probability that the drafted token is accepted, ``[...]``.
+        kl: KL(output || target) in nats, ``[...]``; infinite where a token that the target excludes is emitted.
+        tv: total variation between output and target, in [0, 1], ``[...]``.
+        max_log_ratio: log of the largest output(x) / target(x), in nats, ``[...]``.
+        min_log_ratio: log of the smallest one over the target's support; minus infinity where a token is never emitted.
+    """
+
+    output_probs: Tensor
+    acceptance: Tensor
+    kl: Tensor
+    tv: Tensor
+    max_log_ratio: Tensor
+    min_log_ratio: Tensor
+
+
+def audit(
+    rule: AcceptanceRule | str,
+    target_probs: Tensor,
+    draft_probs: Tensor | None = None,
+    *,
+    draft_token_ids: Tensor | None = None,
+    fixed_token_ids: Tensor | None = None,
+) -> Audit:
+    r"""Return exactly what a rule emits when the draft proposes from ``draft_probs``, in O(V log V) a row.
+
+    .. math:: out(x) = \min(p(x), h_x) + \sum_n (p(n) - h_n)_+ \frac{(s_n q(x) - p(x))_+}{\sum_i (s_n q(i) - p(i))_+}
+
+    Args:
+        rule: an acceptance rule or its spelling.
+        target_probs: q, ``[..., vocabulary]``; what the rows lack of summing to 1 is made good in float64.
+        draft_probs: p, ``[..., vocabulary]``, or None for a deterministic draft, which then needs
+        draft_token_ids: the token it proposes, ``[...]``.
+        fixed_token_ids: in a tree, further tokens that are proposed in any case, ``[..., tokens]``; the drafted one is
+            then drawn from ``draft_probs`` without them, or is the first of them where there are no such rows. The
+            acceptance is the probability that one of all these is kept.
+
+    Raises:
+        TypeError: for an argument that is no tensor of the right kind.
+        ValueError: for NaN, rows that do not sum to 1, shapes that differ, or neither or both of the draft's arguments.
+
+    Source: our derivation; the acceptance test is that of Leviathan et al. (arXiv 2211.17192).
+
+    Example:
+        >>> q = torch.tensor([0.5, 0.5], dtype=torch.float64)
+        >>> p = torch.tensor([0.9, 0.1], dtype=torch.float64)
+        >>> result = audit("lossless", q, p)
+        >>> [round(x, 12) for x in result.output_probs.tolist()], round(result.acceptance.item(), 12)
+        ([0.5, 0.5], 0.6)
+    """
+    rule = as_rule(rule)
+    target_probs = check_probabilities("target_probs", target_probs)
+    if fixed_token_ids is not None:
+        return _audit_beside(rule, target_probs, draft_probs, draft_token_ids, fixed_token_ids)
+    if (draft_probs is None) == (draft_token_ids is None):
+        raise ValueError("give either draft_probs or, for a deterministic draft, draft_token_ids")
+    if draft_token_ids is not None:
+        check_token_ids("draft_token_ids", draft_token_ids, target_probs.shape[-1])
+        if draft_token_ids.shape != target_probs.shape[:-1]:
+            given = list(draft_token_ids.shape)
+            raise ValueError(f"draft_token_ids must be {list(target_probs.shape[:-1])}, but its shape is {given}")
+        check_device("draft_token_ids", draft_token_ids, target_probs.device)
+        draft_probs = functional.one_hot(draft_token_ids.long(), target_probs.shape[-1]).double()
+    assert draft_probs is not None
+    draft_probs = check_probabilities("draft_probs", draft_probs)
+    check_device("draft_probs", draft_probs, target_probs.device)
+    if draft_probs.shape != target_probs.shape:
+        given = list(draft_probs.shape)
+        raise ValueError(f"draft_probs must be {list(target_probs.shape)} as target_probs is, but its shape is {given}")
+
+    return audit_rows(rule, normalised(target_probs), normalised(draft_probs))
+
+
+def _audit_beside(
+    rule: AcceptanceRule,
+    target_probs: Tensor,
+    draft_probs: Tensor | None,
+    draft_token_ids: Tensor | None,
+    fixed_token_ids: Tensor,
+) -> Audit:
+    """Check the rest of what `audit` is given, and audit positions where some tokens are proposed in any case."""
+    check_token_ids("fixed_token_ids", fixed_token_ids, target_probs.shape[-1])
+    check_device("fixed_token_ids", fixed_token_ids, target_probs.device)
+    if draft_token_ids is not None:
+        raise ValueError("give either draft_token_ids or fixed_token_ids, of which the first is then the drafted one")
+    if fixed_token_ids.shape[:-1] != target_probs.shape[:-1]:
+        wanted = [*target_probs.shape[:-1], "tokens"]
+        raise ValueError(f"fixed_token_ids must be {wanted}, but its shape is {list(fixed_token_ids.shape)}")
+    fixed, target = fixed_token_ids.long(), normalised(target_probs)
+    if draft_probs is not None:
+        draft_probs = check_probabilities("draft_probs", draft_probs)
+        if draft_probs.shape != target.shape:
+            raise ValueError(f"draft_probs must be {list(target.shape)}, but its shape is {list(draft_probs.shape)}")
+        draft_probs = normalised(draft_probs)
+    elif not fixed.shape[-1]:
+        raise ValueError("give draft_probs, or at least one token that is proposed in any case")
+    drawn = torch.zeros_like(target) if draft_probs is None else without(draft_probs, fixed)
+    if fixed.shape[-1]:  # where nothing is left to draw, the first is the drafted one
+        none_left = drawn.sum(-1, keepdim=True) == 0
+        drawn = torch.where(none_left, torch.zeros_like(drawn).scatter(-1, fixed[..., :1], 1.0), drawn)
+    return audit_beside(rule, target, draft_probs, drawn, fixed)
+
+
+def audit_beside(
+    rule: AcceptanceRule, target: Tensor, draft: Tensor | None, drawn: Tensor, fixed_token_ids: Tensor
+) -> Audit:
+    """Return what `audit` does beside tokens that are proposed in any case, for float64 rows that are distributions.
+
+    The token that is judged has the law ``drawn``: the draft's without the fixed tokens, or all on the first of these.
+
+    Example:
+        >>> target, drawn = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.0, 0.0, 1.0]).double()
+        >>> round(audit_beside(as_rule("lossless"), target, None, drawn, torch.tensor([0])).acceptance.item(), 6)
+        0.7
+    """
+    relaxed = relaxed_target_beside(rule, target, draft, drawn, fixed_token_ids)
+    result = audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, drawn)
+    # a drafted token counts already where it is accepted; other children are kept where they are recovered
+    others = torch.zeros_like(target).scatter(-1, fixed_token_ids, 1.0) * (drawn == 0)
+    return replace(result, acceptance=result.acceptance + (others * result.output_probs).sum(-1))
+
+
+def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
+    """Return what `audit` does for float64 rows that are distributions; only NaN is refused, with `ValueError`.
+
+    Example:
+        >>> rows = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+        >>> audit_rows(as_rule("lossless"), rows, rows).kl
+        tensor([0.], dtype=torch.float64)
+    """
+    for name, rows in (("target_probs", target), ("draft_probs", draft)):
+        if rows.numel() and bool(rows.amin().isnan()):
+            raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
+    rule = followed(rule, target, draft)
+    columns = _columns_in_doubt(rule, target, draft)
+    relaxed_prob, residual_scale = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
+    whole = len(columns) == draft.shape[-1]  # then there is nothing to pick out
+    drafted = draft if whole else draft.index_select(-1, columns)
+    accepted = torch.minimum(drafted, relaxed_prob)
+    kept = accepted if whole else draft.index_copy(-1, columns, accepted)
+    acceptance = kept.sum(-1)
+    output = _recovered(rule.recovery_target(target), draft, residual_scale, drafted - accepted).add_(kept)
+    return _summarise(output, acceptance, target)
+
+
+def acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
+    r"""Return how likely a drafted token is accepted, ``[...]``: that of `audit_rows`, without the law that is emitted.
+
+    .. math:: \sum_x \min(p(x), h_x(x))
+
+    Example:
+        >>> rows = torch.tensor([[0.9, 0.1], [0.5, 0.5]], dtype=torch.float64)
+        >>> acceptance(as_rule("lossless"), rows[0], rows[1])
+        tensor(0.6000, dtype=torch.float64)
+    """
+    columns = _columns_in_doubt(rule, target, draft)
+    relaxed_prob, _ = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
+    drafted = draft.index_select(-1, columns)
+    return draft.sum(-1) - (drafted - relaxed_prob).clamp_min(0).sum(-1)
+
+
+def _columns_in_doubt(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
+    """Return the tokens that may be rejected in some row; the rule need not be asked about the others."""
+    least = rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
+    return (draft > least).reshape(-1, draft.shape[-1]).any(0).nonzero().squeeze(1)
+
+
+def judge_every_token(rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor) -> Verdict:
+    """Return the rule's numbers for each token of the vocabulary as the drafted one, ``[..., vocabulary]``."""
+    every = torch.arange(target_probs.shape[-1], device=target_probs.device).expand(target_probs.shape)
+    return rule.judge(target_probs, draft_probs, every)
+
+
+def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> Tensor:
+    """Return the probability that each token is emitted by recovery, ``[..., vocabulary]``.
+
+    The scales s are those of some tokens as the drafted one, ``[..., tokens]``; ``rejected`` is the probability that
+    each of them is drafted and rejected, which is 0 for all others.
+    """
+    count = target.shape[:-1].numel()
+    rows = [part.reshape(count, part.shape[-1]) for part in (target, draft, scale, rejected)]
+    # only the scales of tokens that can be rejected matter
+    columns = (rows[3] > 0).any(0).nonzero().squeeze(1)
+    scale, rejected = (part.index_select(1, columns) for part in rows[2:])
+    by_scale = _by_one_scale if bool((scale == scale[:, :1]).all()) else _by_many_scales
+    recovered, left = by_scale(rows[0], rows[1], scale, rejected)
+    if bool(left.any()):  # no residual: drawn from q itself
+        recovered = recovered + left.unsqueeze(1) * rows[0] / rows[0].sum(-1, keepdim=True)
+    return recovered.reshape(target.shape)
+
+
+def _by_one_scale(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is recovered from the residual and what is left over, where s is the same for a row's tokens."""
+    if scale.shape[1] == 0:
+        return torch.zeros_like(target), target.new_zeros(len(target))
+    # for s > 1 the weights are divided by s: their law is the same, and an infinite s is no special case
+    on_target, on_draft = scale[:, :1].clamp(max=1.0), 1 / scale[:, :1].clamp(min=1.0)
+    weights = (target * on_target).sub_(draft * on_draft).clamp_(min=0)
+    total, mass = weights.sum(-1, keepdim=True), rejected.sum(-1, keepdim=True)
+    found = total > 0
+    return weights.mul_(torch.where(found, mass / total, 0.0)), torch.where(found, 0.0, mass).squeeze(1)
+
+
+def _by_many_scales(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same where s depends on the drafted token.
+
+    Token x receives from the drafted tokens whose scale exceeds its ratio p / q, and these are the last of the scales
+    in ascending order; a drafted token gives to those x that are counted at or before its own place.
+    """
+    scales, by_scale = scale.sort(-1)
+    rejected = rejected.gather(1, by_scale)
+    on_target, on_draft = scales.clamp(max=1.0), 1 / scales.clamp(min=1.0)
+    place = count_up_to(scales.contiguous(), draft / target.clamp(min=_MIN_POSITIVE))
+    target_within, draft_within = (
+        torch.zeros(len(rows), scales.shape[1] + 1, dtype=rows.dtype, device=rows.device)
+        .scatter_add_(1, place, rows)
+        .cumsum(1)[:, :-1]
+        for rows in (target, draft)
+    )
+    total = on_target * target_within - on_draft * draft_within
+    share = torch.where(total > 0, rejected / total, 0.0)
+    left = torch.where(total > 0, 0.0, rejected).sum(-1)
+    gained, lost = sums_from(share * on_target), sums_from(share * on_draft)
+    gain, loss = gained.gather(1, place).mul_(target), lost.gather(1, place).mul_(draft)
+    return gain.sub_(loss).clamp_(min=0), left
+
+
+_MIN_POSITIVE = 5e-324
+"""The least positive float64: dividing by it instead of 0 gives infinity, and 0 for 0."""
+
+
+def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:
+    difference = output - target
+    slack = -difference.sum(-1)
+    tv = difference.abs_().sum(-1) / 2
+    quotient = output / target
+    least, most = quotient.amin(-1), quotient.amax(-1)
+    if bool((least > 0).all() & most.isfinite().all()):  # nothing is excluded: one logarithm a row will do
+        kl = (quotient.log_().mul_(output).sum(-1) + slack).clamp(min=0)  # as `kl_of_rows`
+        return Audit(output, acceptance, kl, tv, most.log(), least.log())
+    inside = target > 0
+    # a difference of logs, because the quotient overflows where the target's probability is subnormal
+    log_ratio = torch.where(inside, output.log() - target.log(), torch.inf)
+    return Audit(
+        output_probs=output,
+        acceptance=acceptance,
+        kl=kl_of_rows(output, target),
+        tv=tv,
+        max_log_ratio=torch.where(inside | (output > 0), log_ratio, -torch.inf).amax(-1),
+        min_log_ratio=torch.where(inside, log_ratio, torch.inf).amin(-1),
+    )

@@ -1,0 +1,186 @@
+"""Decides in each step whether to propose nothing, to copy, or to draft, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from cactus_decoding.core.drafting.automatic.chances import CopyChances, DraftChances
+from cactus_decoding.core.drafting.automatic.times import PassTimes
+from cactus_decoding.core.drafting.lengths.base import LearnsNothing
+from cactus_decoding.core.drafting.lengths.confidence import confidence
+from cactus_decoding.core.drafting.suffix_index import Match
+
+Way = Literal["nothing", "copy", "draft"]
+
+STAKE = 12.0
+"""Tokens' time that may be lost before anything was gained; gains beyond it are not put at risk again."""
+SHARE = 0.01
+"""Of the time that plain sampling would have taken, what may be lost besides."""
+_RATE_MEMORY = 0.98
+_HORIZON = 128
+"""Tokens within which the time of reading a prompt with the draft should come back."""
+_FIRST = 3
+"""How many a draft may propose of which nothing is known yet."""
+_CHOOSING, _MOST_RESTS = 5e-5, 7
+"""Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a step is to propose.
+
+    Attributes:
+        way: where from.
+        count: of tokens.
+        tokens: that the step is expected to bring, the recovered or bonus token included.
+        seconds: that it takes.
+    """
+
+    way: Way
+    count: int
+    tokens: float
+    seconds: float
+
+
+class Chooser(LearnsNothing):
+    r"""Chooses the proposals of each step of one response so that the most tokens come per second, by given pass times.
+
+    With r the tokens per second so far, a step of T expected tokens and C seconds is worth :math:`T - r C`, and the
+    best one is taken (Dinkelbach, 1967). Nothing is timed while it runs: the same times and the same tokens make the
+    same choices. By these times, a response never takes longer than
+
+    .. math:: (1 + \mathtt{SHARE}) \, t + \mathtt{STAKE} \, V(1),
+
+    t being what plain sampling takes for as many tokens and V(1) a pass over one, beside what the draft needs to read
+    the prompt: only a step that cannot lose more than the account holds is taken.
+
+    Within ``num_tokens``, which the response may have, and within 128, the time in which a draft reads the prompt is to
+    come back; ``drafts`` says whether there is anything to draft with, beside copying.
+    """
+
+    fixed: ClassVar[bool] = False
+
+    def __init__(self, times: PassTimes, max_draft_tokens: int, *, drafts: bool, num_tokens: int = _HORIZON) -> None:
+        self._horizon = max(1, min(_HORIZON, num_tokens))
+        self.times, self.max_draft_tokens, self._drafts = times, max_draft_tokens, drafts
+        self._plain_rate = 1 / times.of(1)
+        self._counts = [width - 1 for width in times.widths if 1 < width <= max_draft_tokens + 1]
+        # by how many proposals; the longest draft step of up to so many, as one may stop early without a shorter pass
+        self._passes = [times.of(count + 1) for count in range(max_draft_tokens + 1)]
+        drafting = [seconds + max(count, 1) * times.draft for count, seconds in enumerate(self._passes)]
+        self._longest = [*accumulate(drafting, max)]
+        self._copies, self._kept = CopyChances(), DraftChances()
+        self._account, self._tried = STAKE, False
+        self._tokens = self._seconds = 0.0
+        self._plain = Choice("nothing", 0, 1.0, times.of(1))
+        self._take(self._plain, 0.0)
+        self._rests, self._resting = min(int(_CHOOSING / (SHARE * self._plain.seconds)), _MOST_RESTS), 0
+
+    def begin_step(self) -> int:
+        """Return how many tokens may be proposed at most; none in short steps that follow one without proposals."""
+        self._take(self._plain, 0.0)
+        self._resting -= 1
+        return 0 if self._resting >= 0 else self.max_draft_tokens
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of late, by the given times; that of plain sampling at least."""
+        return max(self._plain_rate, self._tokens / self._seconds if self._seconds else 0.0)
+
+    def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> Choice:
+        """Return what is worth most.
+
+        The context window of the draft has room for ``room`` proposals; it has ``unread`` tokens before the last one to
+        read, and where these are the whole text (``first``), that is an outlay for the rest of the response.
+        """
+        rate, reading = self.rate, self.times.catching_up(unread)
+        catching_up = 0.0 if first else reading
+        best, most = self._plain, (1.0 - rate * self._plain.seconds, 0)
+        for each in self._options(match, limit, room, reading, first):
+            worth = each.tokens - rate * each.seconds, -each.count
+            if worth > most and self._worst(each, catching_up) <= self._account:
+                best, most = each, worth
+        self._take(best, catching_up if best.way == "draft" else 0.0)
+        self._resting = self._rests if best is self._plain else 0
+        return best
+
+    def _options(self, match: Match, limit: int, room: int, reading: float, first: bool) -> Iterator[Choice]:
+        """Yield what may be proposed; ``reading`` is what the draft takes longer to begin."""
+        found = min(limit, len(match.token_ids))
+        if found and self._counts:
+            expected = self._copies.tokens(match)
+            for count in {*(count for count in self._counts if count <= found), found}:
+                yield Choice("copy", count, expected[count], self._passes[count])
+        room = room if self._tried else min(room, _FIRST)
+        for count in self._counts if self._drafts else ():
+            if count <= room:
+                tokens = _geometric(self._kept.next, count)
+                share = min(1.0, tokens / self._horizon) if first else 1.0
+                yield Choice("draft", count, tokens, self._seconds_of("draft", count) + share * reading)
+
+    def _take(self, choice: Choice, catching_up: float) -> None:
+        self._choice, self._catching_up = choice, catching_up
+        self._confidences: list[float] = []
+        self._chance, self._num_drafted = 1.0, 0
+
+    def _worst(self, choice: Choice, catching_up: float) -> float:
+        """Return how many tokens a choice may lose: a draft may also stop early."""
+        seconds = choice.seconds if choice.way == "copy" else self._longest[choice.count] + catching_up
+        return self._loss(seconds, 1)
+
+    def _seconds_of(self, way: Way, count: int) -> float:
+        """Return the seconds of a step of so many proposals; a draft that proposes nothing has been asked in vain."""
+        drafting = max(count, 1) * self.times.draft if way == "draft" else 0.0
+        return self._passes[count] + drafting
+
+    def should_continue(self, logits: Tensor) -> bool:
+        """Say, after a token drawn from a row of the draft, whether any number of further ones is worth its time."""
+        sure = confidence(logits)
+        self._confidences.append(sure)
+        self._chance *= self._kept.of(sure)
+        drafted, rate, following = len(self._confidences), self.rate, self._kept.next
+        for count in (count for count in self._counts if drafted < count <= self._choice.count):
+            more = count - drafted
+            tokens = self._chance * (_geometric(following, more) - 1)
+            seconds = self._passes[count] - self._passes[drafted] + more * self.times.draft
+            if tokens > rate * seconds:
+                return True
+        return False
+
+    def end_draft(self, num_drafted: int) -> None:
+        """Hear how many tokens were proposed; proposals without a row are as sure as can be."""
+        self._num_drafted = num_drafted
+        if self._choice.way == "draft":
+            self._confidences += [1.0] * (num_drafted - len(self._confidences))
+
+    def end_step(self, num_accepted: int) -> None:
+        """Enter the step into the account, and learn from it."""
+        emitted = num_accepted + 1
+        seconds = self._seconds_of(self._choice.way, self._num_drafted) + self._catching_up
+        if self._choice.way == "draft":
+            self._tried = True
+            self._kept.learn(self._confidences or [0.0], num_accepted)
+        elif self._drafts:
+            self._kept.fade(emitted)
+        self._tokens = _RATE_MEMORY * self._tokens + emitted
+        self._seconds = _RATE_MEMORY * self._seconds + seconds
+        lost = self._loss(seconds, emitted) if self._choice.way != "nothing" else 0.0
+        self._account = min(STAKE, self._account - lost + SHARE * emitted)
+
+    def learn_copies(self, match: Match, token_ids: list[int]) -> None:
+        """Hear what came where a match was followed by other tokens, or the same."""
+        self._copies.learn(match, token_ids)
+
+    def _loss(self, seconds: float, num_tokens: float) -> float:
+        """Return how many tokens plain sampling would have brought besides."""
+        return seconds * self._plain_rate - num_tokens
+
+
+def _geometric(rate: float, count: int) -> float:
+    """Return 1 + rate + rate^2 + ... up to ``count`` powers: the tokens of a step whose proposals are kept alike."""
+    return count + 1.0 if rate == 1 else (1 - rate ** (count + 1)) / (1 - rate)

@@ -1,0 +1,347 @@
+"""What forward passes cost on this machine: measured once, and kept in a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from cactus_decoding.core.drafting.lengths.base import FixedLength, StepSeconds
+from cactus_decoding.core.drafting.lookup import LookUpDrafter
+from cactus_decoding.core.files.jsonl import read_json
+from cactus_decoding.core.files.provenance import processor
+from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.types import Drafter
+
+WIDTHS = (1, 2, 3, 4, 8, 12, 16)
+"""Tokens of the passes that are measured: kernels work on blocks, so that what lies between is not on a line."""
+_CONTEXT = 16
+_DRAFTED = 4
+_REPEATS, _LEAST = 2, 4
+_SHORT = 8
+"""As many repeats cost nothing where passes are short, and threads that wait for each other disturb most of those."""
+_SLICE, _ALIKE = 0.005, 1.25
+"""Seconds for which a thread usually keeps its core, and how much longer a pass may take that was not disturbed."""
+_BUSY = "measured now on a busy machine, and not kept"
+_SINGLY = 8
+_Clock = Callable[[], float]
+_ENGINES = ("torch", "transformers", "llama-cpp-python")
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """Seconds of forward passes, of which only the ratios matter.
+
+    Attributes:
+        target: of the target over so many tokens, by ascending widths, the first of which is 1; with what a step takes
+            beside where passes are short.
+        draft: of one proposal by the drafter; 0 for one that copies.
+        reading: of a token that the drafter has not read yet, in a longer pass.
+        source: where they are from.
+        pair: of a proposal behind a token that the drafter has not read yet; 0 where that is not known.
+
+    Raises:
+        ValueError: for seconds that are not positive, or widths that do not ascend from 1.
+
+    Example:
+        >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
+        >>> times.of(1), times.of(3), times.of(8)
+        (0.1, 0.26, 0.52)
+        >>> PassTimes(((1, 0.1),), draft=0.022, reading=0.01, pair=0.067).singly
+        2
+    """
+
+    target: tuple[tuple[int, float], ...]
+    draft: float = 0.0
+    reading: float = 0.0
+    source: str = "given"
+    pair: float = 0.0
+
+    def __post_init__(self) -> None:
+        widths = [width for width, _ in self.target]
+        if widths[:1] != [1] or widths != sorted(set(widths)):
+            raise ValueError(f"widths of passes must ascend from 1, but are {widths}")
+        seconds = [seconds for _, seconds in self.target]
+        drafts = self.draft, self.reading, self.pair
+        if not all(map(math.isfinite, (*seconds, *drafts))) or min(seconds) <= 0 or min(drafts) < 0:
+            raise ValueError(f"seconds of passes must be positive, but are {self.target}, {drafts}")
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths that were measured."""
+        return [width for width, _ in self.target]
+
+    def of(self, width: int) -> float:
+        """Return the seconds of the target's pass over so many tokens: those of the next width that was measured."""
+        for known, seconds in self.target:
+            if known >= width:
+                return seconds
+        known, seconds = self.target[-1]
+        return seconds * width / known
+
+    def catching_up(self, unread: int) -> float:
+        """Return what it takes longer to draft where so many tokens stand unread before the last one."""
+        return unread * self.draft if unread <= self.singly else self._together(unread)
+
+    @cached_property
+    def singly(self) -> int:
+        """Up to how many such tokens are faster read one by one: kernels may take long for two or three rows."""
+        return sum(1 for _ in takewhile(lambda count: count * self.draft < self._together(count), range(1, _SINGLY)))
+
+    def _together(self, unread: int) -> float:
+        second = max(self.pair - self.draft, 0.0) if self.pair else self.reading
+        return second + (unread - 1) * self.reading if unread else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {name: value for name, value in asdict(self).items() if name != "source"}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str) -> PassTimes:
+        """Return the times of a file; raise `ValueError` for one that holds none."""
+        try:
+            target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
+            pair = float(values.get("pair", 0.0))
+            return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"{source} holds no times of passes: {error}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> PassTimes:
+        """Return the times of a file; raise `ValueError` for one that holds none, or cannot be read."""
+        try:
+            values = read_json(path)
+        except OSError as error:
+            raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
+        if not isinstance(values, dict) or not isinstance(values.get("times"), dict):
+            raise ValueError(f"{str(path)!r} is no profile: it has no times")
+        return cls.from_dict(values["times"], str(path))
+
+
+def measure(
+    target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None, steps: StepSeconds | None = None
+) -> PassTimes:
+    """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
+
+    See `as_steps` for ``steps``.
+
+    Where all is computed on the CPU the clock is that of the processor, which other work on the machine hardly
+    disturbs: what is decided by these times depends on their ratios only. But threads that wait for one that has no
+    core count as at work: where two runs differ much there is a third, and its ``source`` says so if none agree.
+    """
+    clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
+    runs = [time_passes(target, WIDTHS, clock, repeats=1) for _ in range(_REPEATS)]
+    repeats = _SHORT if min(run[1] for run in runs) < _SLICE else _REPEATS
+    while len(runs) < repeats or (len(runs) == _REPEATS and not _agree(runs)):
+        runs.append(time_passes(target, WIDTHS, clock, repeats=1))
+    best = {width: min(run[width] for run in runs) for width in runs[0]}
+    draft, reading, pair = time_drafter(target, drafter, clock, repeats=repeats)
+    taken = as_steps(best, clock, steps)
+    return PassTimes(tuple(taken.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
+
+
+def as_steps(passes: Mapping[int, float], clock: _Clock, steps: StepSeconds | None) -> Mapping[int, float]:
+    """Return the seconds of steps from those of passes, by width: longer ones only where passes are short.
+
+    ``steps`` finds the seconds of a step without proposals and with one, and is asked only there.
+
+    Example:
+        >>> as_steps({1: 0.001, 2: 0.0015, 4: 0.002}, time.process_time, lambda clock: (0.00125, 0.0025))
+        {1: 0.00125, 2: 0.0025, 4: 0.003}
+    """
+    if steps is None or passes[1] >= _SLICE:
+        return passes
+    plain, proposing = steps(clock)
+    beside = max(plain - passes[1], 0.0)
+    more = max(proposing - passes.get(2, passes[1]), beside)
+    return {width: seconds + (more if width > 1 else beside) for width, seconds in passes.items()}
+
+
+def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
+    """Say whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
+    nearest = [sorted(run[width] for run in runs)[:2] for width in runs[0]]
+    return nearest[0][0] < _SLICE or all(second <= _ALIKE * first for first, second in nearest)
+
+
+def time_passes(
+    model: BaseCachedModel, widths: Sequence[int], clock: _Clock, repeats: int = _REPEATS, until: float = math.inf
+) -> dict[int, float]:
+    """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
+
+    The model forgets what it had read. The most important widths come first; a context window leaves out those without
+    room. No further pass is begun after ``until``, by `time.perf_counter`; the first four are always timed once.
+    """
+    text, context = _text(model, max(widths))
+    best: dict[int, float] = {}
+    fitting = [width for width in widths if context + width <= len(text)]
+    try:
+        model.reset()
+        model.append(text[:context], rows=1)
+        for width in fitting * repeats:
+            if len(best) >= min(_LEAST, len(fitting)) and time.perf_counter() > until:
+                break
+            began = clock()
+            model.append(text[context : context + width], rows=width)
+            _wait(model.device)
+            smallest = 1e-9  # of a clock that has not moved
+            best[width] = min(best.get(width, math.inf), max(clock() - began, smallest))
+            model.rollback(context)
+    finally:
+        model.reset()
+    return dict(sorted(best.items()))
+
+
+def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
+    """Return tokens to read, as many as there is room for, and how many of them stand before what is timed."""
+    text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + longest + _DRAFTED)]
+    room = len(text) if model.max_length is None else model.max_length - 1
+    return text[:room], min(_CONTEXT, room // 2)
+
+
+def time_drafter(
+    target: BaseCachedModel,
+    drafter: Drafter,
+    clock: _Clock,
+    sampling: SamplingParams | None = None,
+    repeats: int = _REPEATS,
+) -> tuple[float, float, float]:
+    """Return draft, reading and pair of `PassTimes`; nothing of what only copies."""
+    if isinstance(drafter, LookUpDrafter):
+        return 0.0, 0.0, 0.0
+    text, context = _text(target, max(WIDTHS))
+    to_probs = as_logits_to_probs(sampling or SamplingParams())
+    generator = torch.Generator(target.device).manual_seed(0)
+    drafts: list[float] = []
+    reads: list[float] = []
+    pairs: list[float] = []
+
+    def seconds(length: int, limit: int) -> tuple[float, int]:
+        began = clock()
+        proposal = drafter.propose(text[:length], limit, to_probs, generator)
+        _wait(target.device)
+        return clock() - began, len(proposal.token_ids)
+
+    try:
+        for _ in range(repeats):
+            drafter.reset()
+            drafter.begin_response(target, FixedLength(_DRAFTED))
+            seconds(context, 1)
+            taken, drafted = seconds(context + 1, _DRAFTED)
+            drafts.append(taken / max(drafted, 1))
+            pairs.append(seconds(context + 3, 1)[0])
+            behind = min(context + 3 + max(WIDTHS), len(text))
+            taken, _ = seconds(behind, 1)
+            reads.append(max(taken - drafts[-1], 0.0) / max(behind - context - 3, 1))
+    finally:
+        drafter.reset()
+    return min(drafts), min(reads), min(pairs)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()
+
+
+def cache_folder() -> Path:
+    """Return where profiles are kept; it may be deleted at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cactus-decoding" / "pass_times"
+
+
+_KNOWN: dict[str, PassTimes] = {}
+"""What this process has measured or read, by the profile's file: a folder may be read-only."""
+
+
+def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
+    """Return the times of a pair on this machine, with these threads: of this process, of the cache, or measured now.
+
+    Where the cache cannot be written, they are measured by each process anew. See `as_steps` for ``steps``.
+    """
+    return known_times(target, drafter) or keep_times(measure(target, drafter, steps=steps), target, drafter)
+
+
+def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
+    """Return the times that `pass_times` returns without measuring; None where it would measure."""
+    path = _place(target, drafter)[0]
+    if str(path) not in _KNOWN:
+        with suppress(ValueError):  # there is none yet, or one that was damaged
+            _KNOWN[str(path)] = PassTimes.read(path)
+    return _KNOWN.get(str(path))
+
+
+def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
+    """Have `pass_times` return these from now on, in further processes too where the cache can be written.
+
+    Those of a busy machine are this process's alone.
+    """
+    path, about = _place(target, drafter)
+    if times.source != _BUSY:
+        source = f"kept in {path}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, as_json({"about": about, "times": times.as_dict()}, indent=2) + "\n")
+        except (OSError, ValueError) as error:  # it cannot be written, or another process does that
+            source = f"not kept in {path.parent}: {getattr(error, 'strerror', None) or error}"
+        times = replace(times, source=f"measured now, {source}")
+    _KNOWN[str(path)] = times
+    return times
+
+
+def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
+    """Return where the times of a pair on this machine, with these threads, are kept, and what they depend on."""
+    about = {
+        "target": _identity(target),
+        "draft": "copies"
+        if isinstance(drafter, LookUpDrafter)
+        else _identity(getattr(drafter, "model_cache", drafter)),
+        "device": device_name(target.device),
+        "threads": torch.get_num_threads() if target.threads is None else target.threads,
+        "versions": _versions(),
+    }
+    return cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
+
+
+@cache
+def _versions() -> list[str]:
+    """Return those of the engines that are installed, whichever of them have been imported so far."""
+    found = []
+    for name in _ENGINES:
+        with suppress(PackageNotFoundError):
+            found.append(version(name))
+    return found
+
+
+_SIZES: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Weights of models, which take longer to count than a short pass takes."""
+
+
+def _identity(model: Any) -> list[Any]:
+    """Return what tells a model from another, and how it is run, as far as its speed goes."""
+    name, own = str(getattr(model, "name", type(model).__name__)), getattr(model, "model", None)
+    settings = str(getattr(model, "settings", ""))
+    with suppress(OSError):
+        if (path := Path(name)).is_file():
+            return [str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, settings]
+    size = 0
+    if own is not None and hasattr(own, "num_parameters"):
+        size = _SIZES[own] = _SIZES.get(own) or own.num_parameters()
+    return [name, str(getattr(own, "dtype", "")), size, settings]
+
+
+@cache
+def device_name(device: torch.device) -> str:
+    """Return what computes, as far as its speed goes."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} {processor()}"

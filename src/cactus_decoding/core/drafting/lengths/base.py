@@ -1,0 +1,87 @@
+"""What draft lengths have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from cactus_decoding.core.types import Drafter, DraftLength
+from cactus_decoding.core.values import check_integer
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.models.base import BaseCachedModel
+
+StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]
+"""Returns what a step without proposals takes by a clock, and one with one."""
+
+
+class LearnsNothing:
+    """Hears of the steps of responses, and goes on as before."""
+
+    def begin_response(self) -> None:
+        """Nothing to learn."""
+
+    def should_continue(self, logits: Tensor) -> bool:
+        """Go on, whatever the row."""
+        return True
+
+    def end_draft(self, num_drafted: int) -> None:
+        """Nothing to learn."""
+
+    def end_step(self, num_accepted: int) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(frozen=True)
+class FixedLength(LearnsNothing):
+    """Proposes ``max_draft_tokens`` tokens in every step; 0 is plain sampling from the target.
+
+    Raises:
+        ValueError: for a negative number.
+
+    Example:
+        >>> FixedLength(6).begin_step()
+        6
+    """
+
+    max_draft_tokens: int
+
+    fixed: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        """Return the number."""
+        return str(self.max_draft_tokens)
+
+    def __post_init__(self) -> None:
+        checked = check_integer("num_speculative_tokens", self.max_draft_tokens, 0)
+        object.__setattr__(self, "max_draft_tokens", checked)
+
+    def begin_step(self) -> int:
+        """Return the number."""
+        return self.max_draft_tokens
+
+
+class PerResponse(LearnsNothing, ABC):
+    """Says how proposals are to be chosen, and leaves the choice to an object that each response has for itself.
+
+    Its drafter must be one that may be left out of steps.
+    """
+
+    @abstractmethod
+    def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
+        """Find out what responses on these models need to know, where that takes time; both are left empty.
+
+        ``steps`` times a step without proposals and one with one, by a clock.
+        """
+
+    @abstractmethod
+    def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
+        """Return what responses on these models are decided by, as plain values; None where that is not known yet."""
+
+    @abstractmethod
+    def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
+        """Return what chooses and what proposes in a response of up to so many tokens that begins on these models."""

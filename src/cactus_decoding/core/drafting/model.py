@@ -1,0 +1,180 @@
+"""Proposals from a small language model."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.suffix_index import SuffixIndex
+from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, grow
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
+from cactus_decoding.core.sampling.params import is_greedy
+from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
+from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.core.types.proposals import path_places, tree_inputs
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class ModelDrafter(Drafter):
+    """Samples proposals one after another from a draft model, with the request's own sampling parameters.
+
+    Args:
+        model: a causal language model with the target's tokens: one of transformers, or any with a cache.
+        vocabulary: width of the target's logits; the draft's are cut or padded to it where the two models pad their
+            vocabularies differently. The draft's own width, if None.
+
+    Attributes:
+        singly: up to how many unread tokens before the last one to read one by one in this response.
+    """
+
+    fixed_blocks: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
+    may_be_left_out: ClassVar[bool] = True
+
+    def __init__(self, model: PreTrainedModel | BaseCachedModel, vocabulary: int | None = None) -> None:
+        self._model = model if isinstance(model, BaseCachedModel) else CachedModel(model)
+        self._vocabulary = vocabulary
+        self.max_length = self._model.max_length
+        self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
+        self._begins = False  # a response
+        self.singly = 0
+        self._tree: tuple[int, Proposal] | None = None  # what the cache holds behind its first tokens, if not a chain
+        self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
+
+    def twin(self) -> ModelDrafter:
+        """Return a drafter with the same weights and a cache of its own."""
+        return ModelDrafter(self._model.twin(), self._vocabulary)
+
+    @property
+    def model(self) -> Any:
+        """The draft model, without its cache."""
+        return self._model.model
+
+    @property
+    def model_cache(self) -> BaseCachedModel:
+        """The draft model with its cache."""
+        return self._model
+
+    @property
+    def name(self) -> str:
+        """The path or the name of the draft model."""
+        return self._model.name
+
+    @property
+    def vocabulary(self) -> int:
+        """Width of the proposed rows."""
+        return self._model.vocabulary_size if self._vocabulary is None else self._vocabulary
+
+    def begin_response(self, target: Any, length: DraftLength) -> None:
+        """Ask a draft length after each row whether to go on."""
+        self._model.forget_if_changed()
+        self._length, self._tree, self._begins, self.singly = length, None, True, 0
+
+    def reset(self) -> None:
+        """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
+        self._tree = None
+        self._model.reset()
+
+    @without_gradients
+    def read(self, token_ids: list[int], rows: int) -> Tensor:
+        """Return the logits after each of the last ``rows`` tokens of a text, as wide as proposed rows."""
+        self.reset()
+        return self._fit(self._model.append(token_ids, rows))
+
+    @without_gradients
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
+
+        Where the draft length is a tree's shape, this is how many levels the tree may have.
+        There are none after a token that the draft lacks. Of greedy sampling there are tokens without rows.
+        """
+        if self.max_length is not None:
+            limit = min(limit, self.max_length - len(token_ids))
+        known = self._follow(token_ids)
+        if limit <= 0 or max(token_ids[known:]) >= self._model.vocabulary_size:
+            return Proposal([], None)
+        if isinstance(self._length, TreeShape) and self._length.branches:
+            return self._grow(self._length, token_ids, limit, to_probs, generator)
+        uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
+        sequence, rows = list(token_ids), list[Tensor]()
+        greedy, on_cpu = is_greedy(to_probs), self._model.device.type == "cpu"
+        if len(token_ids) - 1 - known <= self.singly:
+            for token in token_ids[known:-1]:
+                self._model.append([token], rows=1)
+        for i in range(limit):
+            logits = self._fit(self._model.append(sequence[self._model.length :], rows=1))
+            goes_on = self._length.should_continue(logits[0])
+            if not goes_on and getattr(self._length, "unsure", None) == "discard":
+                break
+            if greedy:
+                token = int(logits.argmax(-1))
+                if not math.isfinite(logits[0, token].item()):  # NaN counts as the greatest
+                    token = self.vocabulary
+            else:
+                rows.append(to_probs(logits, sequence))
+                token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
+            check_drawn("draft", token, logits, len(sequence))
+            sequence.append(token)
+            if not goes_on:
+                break
+        return Proposal(sequence[len(token_ids) :], torch.cat(rows) if rows else None)
+
+    def _grow(
+        self,
+        shape: TreeShape,
+        token_ids: list[int],
+        limit: int,
+        to_probs: LogitsToProbs,
+        generator: torch.Generator | None,
+    ) -> Proposal:
+        """Grow a tree of up to ``limit`` levels, of each of which those tokens are read that may get children."""
+        start = len(token_ids)
+
+        def read(tree: GrowingTree, nodes: list[int]) -> tuple[Tensor, Tensor]:
+            if nodes == [ROOT]:
+                logits = self._model.append(token_ids[self._model.length :], rows=1)
+            else:
+                first, new = len(tree.read), tree.begin_reading(nodes)
+                inputs = {} if tree.reads_chain else tree_inputs(start, tree.read_parents, first)
+                logits = self._model.append(new, len(new), **inputs)
+            logits = self._fit(logits)
+            texts = ([*token_ids, *tree.tokens_to(node)] for node in nodes)
+            probs = [to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)]
+            return logits, probs[0] if len(probs) == 1 else torch.cat(probs)
+
+        def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, taken: Tensor) -> tuple[Tensor, Tensor]:
+            return choose_children(logits, probs, count, num_drawn, generator, taken)
+
+        if shape.num_looked_up:
+            self._index.follow(token_ids)
+        branches = self._index.continuations(limit) if shape.num_looked_up else []
+        tree = grow(shape, branches, limit, read, choose)
+        if not tree.reads_chain:
+            self._tree = start, Proposal(tree.read_tokens, None, tree.read_parents)
+        return tree.proposal()
+
+    def _follow(self, token_ids: list[int]) -> int:
+        """Keep of the cache what it shares with the sequence and return how much; the last token is fed again."""
+        if self._tree is not None:
+            (start, tree), self._tree = self._tree, None
+            self._model.keep(path_places(start, tree.path_along(token_ids[start:-1])))
+        if self._begins:
+            self._model.recall(token_ids)
+            self._begins = False
+        return self._model.read_on(token_ids)
+
+    def _fit(self, logits: Tensor) -> Tensor:
+        if self._vocabulary is None or logits.shape[-1] == self._vocabulary:
+            return logits
+        return functional.pad(logits, (0, self._vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts

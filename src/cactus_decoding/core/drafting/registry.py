@@ -1,0 +1,170 @@
+"""Drafters, draft lengths and trees by name, and their text spellings."""
+
+from __future__ import annotations
+
+import re
+from numbers import Integral
+from pathlib import Path
+
+from cactus_decoding import zoo
+from cactus_decoding.core.drafting.automatic import AutoLength
+from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength
+from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.lengths.confidence import ConfidenceStop
+from cactus_decoding.core.drafting.lookup import LookUpDrafter
+from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.suffix import SuffixDrafter
+from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
+from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.spelling import parse
+from cactus_decoding.core.types import DraftLength
+from cactus_decoding.core.values import shown, suggestion
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.engines.transformers.names import check_model_name
+from cactus_decoding.zoo import BUNDLED
+
+DRAFTERS: dict[str, type[LookUpDrafter | EarlyExit]] = {
+    "suffix": SuffixDrafter,
+    "ngram": NgramDrafter,
+    "early_exit": EarlyExit,
+}
+"""Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target."""
+LOOK_UPS = ("suffix", "ngram")
+"""Those that copy from the text, which go with any target."""
+LOOK_UP = LOOK_UPS[0]
+"""What drafts for a target that is named alone."""
+
+DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
+    "fixed": FixedLength,
+    "confidence": ConfidenceStop,
+    "adaptive": AdaptiveLength,
+    "auto": AutoLength,
+}
+"""Every draft length by its name."""
+TREE_SHAPES: dict[str, type[TreeShape]] = {
+    "static": StaticTree,
+    "best_first": BestFirstTree,
+    "adaptive": AdaptiveTree,
+}
+"""Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
+
+
+def is_drafter(text: str) -> bool:
+    """Say whether a text spells a drafter, rightly or not; if not it names a model."""
+    return text.strip().partition(":")[0] in DRAFTERS
+
+
+def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
+    """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model.
+
+    Raises `ValueError` for an unknown parameter, one that is missing, or a value out of range.
+
+    Example:
+        >>> parse_drafter("early_exit:layers=3"), parse_drafter("path/to/model")
+        (EarlyExit(layers=3), None)
+    """
+    return parse("draft", text, DRAFTERS) if is_drafter(text) else None
+
+
+def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
+    """Raise `ValueError` for a target or a draft that can be no model; reads no weights and asks no hub.
+
+    It does without torch, so that commands can ask it before all else.
+    """
+    if isinstance(target, str) and target.partition(":")[0] in DRAFTERS:
+        raise ValueError(f"cannot load the target: {target!r} is a draft; give --draft {target}, and a model as target")
+    if target is not None and target != BUNDLED:
+        check_model_name("target", target, [BUNDLED, *DRAFTERS])
+    for draft in drafts:
+        if draft is None:
+            continue
+        if zoo.draft_path(draft) is not None:
+            if target not in (None, BUNDLED):
+                raise ValueError(f"a bundled draft goes with the bundled target, but not with {str(target)!r}")
+        elif isinstance(draft, str) and is_drafter(draft):
+            parse_drafter(draft)
+        else:
+            check_model_name("draft", draft, [BUNDLED, *DRAFTERS])
+
+
+def check_keeps_nothing(text: str) -> None:
+    """Raise `ValueError` for a drafter that would show a user of a server what others were answered.
+
+    Example:
+        >>> check_keeps_nothing("suffix:earlier=1000")
+        Traceback (most recent call last):
+        ValueError: earlier shows users each other's answers, so no server takes it: give 'suffix' without it
+    """
+    if getattr(parse_drafter(text), "earlier", 0):
+        raise ValueError("earlier shows users each other's answers, so no server takes it: give 'suffix' without it")
+
+
+def as_draft_length(length: DraftLength | int | str) -> DraftLength:
+    """Return a draft length from itself, from a number of proposals, or from its spelling.
+
+    Raises `TypeError` for anything else, `ValueError` for a negative number or a spelling that is none.
+
+    Example:
+        >>> as_draft_length(6), as_draft_length("6")
+        (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
+        >>> as_draft_length("confidence:treshold=0.3")
+        Traceback (most recent call last):
+        ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, ...
+    """
+    if not isinstance(length, str):
+        if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
+            raise TypeError(
+                f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
+            )
+        return FixedLength(int(length)) if isinstance(length, Integral) else length
+    text = length.strip()
+    if _NUMBER.fullmatch(text):  # a number is what most people mean
+        return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
+    if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
+        raise ValueError(
+            f"unknown draft length {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
+            f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
+        )
+    return parse("draft length", text, DRAFT_LENGTHS)
+
+
+def as_tree(tree: TreeShape | str) -> TreeShape:
+    """Return a tree's shape from itself or from its spelling.
+
+    Raises `TypeError` for anything else, `ValueError` for a spelling that is none.
+
+    Example:
+        >>> as_tree("static=4.2.2.1"), str(as_tree("best_first,nodes=16"))
+        (StaticTree(static='4.2.2.1', drawn=1, lookup=0), 'best_first')
+    """
+    if isinstance(tree, TreeShape):
+        return tree
+    if not isinstance(tree, str):
+        raise TypeError(f"tree must be a tree's shape or its spelling, but is {shown(tree)}")
+    text = tree.strip()
+    name, _, rest = (part.strip() for part in text.partition(","))
+    if name in TREE_SHAPES and name != "static":
+        return parse("tree", f"{name}:{rest}", TREE_SHAPES)
+    key = name.partition("=")[0].strip()
+    if key not in ("static", "drawn", "lookup") or name == "static":
+        close = "" if name == "static" else suggestion(key, TREE_SHAPES)
+        raise ValueError(f"unknown tree {shown(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
+    return parse("tree", f"static:{text}", TREE_SHAPES)
+
+
+def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
+    """Return what chooses a step's proposals: a tree's shape or how long chains are; None where nothing is said."""
+    if isinstance(length, TreeShape):
+        raise ValueError(f"num_speculative_tokens is a tree's shape: give tree={str(length)!r}")
+    chain = None if length is None else as_draft_length(length)
+    if tree is None:
+        return chain
+    shape = as_tree(tree)
+    if chain is not None and chain != FixedLength(shape.max_draft_tokens):
+        raise ValueError(
+            f"tree and num_speculative_tokens exclude each other: give one of them, but they are {shape} and {chain}"
+        )
+    return shape

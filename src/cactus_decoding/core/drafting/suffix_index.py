@@ -1,0 +1,162 @@
+"""An index of a growing text: where its end stood before, and what followed there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cactus_decoding.core.models.base import num_shared
+
+END = -1
+"""Stands behind each of several texts in one index: no token, so no match reaches over it."""
+_VOTING = 5
+"""Of the places where so many tokens of the end stood, or else the most, all have a voice."""
+_VOICES = 32
+"""Places beyond so many have none: the latest have."""
+_LONGEST = 64
+"""Matches longer than this are as good as one of this length."""
+
+
+class Match(NamedTuple):
+    """What followed where a text's end stood before.
+
+    Attributes:
+        size: how many tokens of the end stood there; 0 where nothing was found.
+        token_ids: what followed, by majority.
+        support: what speaks for each of them: how many tokens before it stood there too, times the share of those
+            places that agree on it. A place by itself, two tokens of whose end match, supports what follows by 2.
+    """
+
+    size: int
+    token_ids: list[int]
+    support: list[float]
+
+
+class SuffixIndex:
+    """Finds where a text's end stood before by going from each token to where it stood last.
+
+    A token is added, or taken back, in constant time; a search looks at the places where the text's last token stood.
+    It is deterministic in the text, so what it proposes has the law of a single token. Sources: Saxena (2023); Oliaro
+    et al. (arXiv 2411.04975), who keep whole suffix trees.
+
+    Example:
+        >>> SuffixIndex([5, 6, 7, 8, 9, 5, 6, 7]).longest(2)
+        Match(size=3, token_ids=[8, 9], support=[3.0, 4.0])
+    """
+
+    def __init__(self, token_ids: Sequence[int] = ()) -> None:
+        self.token_ids: list[int] = []
+        self._last: dict[int, int] = {}  # of each token the last place
+        self._before: list[int] = []  # of each place the one before it with the same token, or -1
+        self.add(token_ids)
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        """Let the text go on."""
+        self._mend()
+        for place, token in enumerate(token_ids, len(self.token_ids)):
+            self._before.append(self._last.get(token, -1))
+            self._last[token] = place
+        self.token_ids += token_ids
+
+    def follow(self, token_ids: list[int]) -> None:
+        """Take another text in the place of this one, which it usually goes on from: their beginning is kept."""
+        self._mend()
+        known = num_shared(self.token_ids, token_ids)
+        for token in reversed(self.token_ids[known:]):
+            self._last[token] = self._before.pop()
+        del self.token_ids[known:]
+        self.add(token_ids[known:])
+
+    def _mend(self) -> None:
+        """Begin anew where the last change was interrupted: then text and links differ in length."""
+        if len(self._before) != len(self.token_ids):
+            self.__init__(self.token_ids)  # type: ignore[misc]  # as if it were new
+
+    def places(self, text: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+        """Yield the places behind earlier ones of a text's last token, latest first, and how much of its end precedes.
+
+        The text may be the index's own, or another; up to ``most`` tokens are compared.
+        """
+        own = self.token_ids
+        place = self._last.get(text[-1], -1) if text else -1
+        if text is own and place >= 0:
+            place = self._before[place]
+        while place >= 0:
+            size, limit = 1, min(most, place + 1, len(text))
+            while size < limit and own[place - size] == text[-1 - size]:
+                size += 1
+            yield size, place + 1
+            place = self._before[place]
+
+    def continuations(self, limit: int, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Iterator[list[int]]:
+        """Yield up to ``limit`` tokens behind each earlier place of the end, the longest and latest match first.
+
+        Of matches longer than ``max_ngram_size`` none is better than another; shorter ones than ``min_ngram_size`` do
+        not count.
+
+        Example:
+            >>> [*SuffixIndex([5, 6, 9, 7, 6, 8, 5, 6]).continuations(2)]
+            [[9, 7], [8, 5]]
+        """
+        text, shorter = self.token_ids, []
+        for size, end in self.places(text, max_ngram_size):
+            if size == max_ngram_size:  # nothing better is to come
+                yield text[end : end + limit]
+            elif size >= min_ngram_size:
+                shorter.append((-size, -end))
+        for _, end in sorted(shorter):
+            yield text[-end : -end + limit]
+
+    def longest(self, limit: int, *others: SuffixIndex) -> Match:
+        """Return up to ``limit`` tokens that followed where the most of the end stood, by majority.
+
+        Places with five tokens or more all have a voice, of equal numbers the latest wins, and from its own end the
+        text is taken to go on alike.
+        """
+        text, best = self.token_ids, 0
+        found: list[tuple[list[int], int]] = []
+        for index in (self, *others):
+            for size, end in index.places(text, _VOTING):
+                if size > best:
+                    best, found = size, []
+                if size == best:
+                    found.append((index.token_ids, end))
+                    if size == _VOTING and len(found) >= _VOICES:
+                        break
+        size = max((_common_end(text, *place) for place in found), default=0)
+        token_ids, shares = _agreed(found, limit)
+        return Match(size, token_ids, [share * (size + i) for i, share in enumerate(shares)])
+
+
+def _agreed(places: list[tuple[list[int], int]], limit: int) -> tuple[list[int], list[float]]:
+    """Return the tokens on which most of those places agree that agreed before, and their shares."""
+    agreed: list[int] = []
+    shares: list[float] = []
+    while places and len(agreed) < limit:
+        text, place = places[0]
+        if len(places) == 1 and place < len(text):  # as is usual: what follows there needs no count
+            copied = text[place : place + limit - len(agreed)]
+            known = copied[: copied.index(END)] if END in copied else copied
+            agreed += known
+            shares += [1.0] * len(known)
+            if len(known) < len(copied):
+                break
+            places = [(text, place + len(copied))]
+            continue
+        ahead = [text[place] if place < len(text) else agreed[place - len(text)] for text, place in places]
+        token, votes = Counter(ahead).most_common(1)[0]  # of equal numbers the first
+        if token == END:
+            break
+        agreed.append(token)
+        shares.append(votes / len(ahead))
+        places = [(text, place + 1) for (text, place), each in zip(places, ahead, strict=True) if each == token]
+    return agreed, shares
+
+
+def _common_end(text: list[int], other: list[int], end: int) -> int:
+    """Return how many tokens at the end of a text stand before a place of another too, up to 64."""
+    size, limit = 0, min(_LONGEST, end, len(text))
+    while size < limit and other[end - 1 - size] == text[-1 - size]:
+        size += 1
+    return size

@@ -1,0 +1,101 @@
+"""A tree that grows where the draft is likely to be right, and what it shares with others that grow by price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, PricedGrowth
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.spelling import spell
+
+
+class PricedTree(TreeShape):
+    """A tree whose levels get the children that are worth more than a price; see `PricedGrowth`."""
+
+    name: ClassVar[str]
+    nodes: int
+    depth: int
+    width: int
+    drawn: int
+    lookup: int
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        if not self.width and not self.drawn:
+            raise ValueError("a tree needs children: width and drawn must not both be 0")
+
+    def __str__(self) -> str:
+        """Return the text that `as_tree` turns into one that has learnt nothing yet."""
+        return spell(self.name, self).replace(":", ",")
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """How deep it may be."""
+        return min(self.depth, self.nodes)
+
+    @property
+    def max_nodes(self) -> int:
+        """How many tokens it may have."""
+        return self.nodes
+
+    @property
+    def max_drawn(self) -> int:
+        """How many children of a token may be drawn."""
+        return self.drawn
+
+    @property
+    def num_looked_up(self) -> int:
+        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
+        return min(self.lookup, self.nodes)
+
+    def max_children(self, depth: int) -> int:
+        """Return how many children a token may have."""
+        return self.width + self.drawn
+
+
+@dataclass(frozen=True)
+class BestFirstTree(PricedTree):
+    r"""Proposes the tokens that are likeliest to be reached and kept, ``nodes`` in all.
+
+    A token is reached and kept with the product of the chances on the way to it. That of a fixed child is its
+    probability in the draft's row, before temperature and cuts; that of the drawn one beside the fixed children S is
+    ``acceptance`` times what the row holds outside S. Each level gets the children that are worth more than a price,
+    which is the lowest at which they and what is expected to follow them are no more tokens than are left.
+
+    A drawn child counts as what it is expected to be: whatever is drawn, its siblings and its place stay. What grows
+    behind it does look at its row. With the whole tree's tokens ranked in the end, as EAGLE-2 (arXiv 2406.16858) does
+    where nothing is drawn, siblings would be dropped for what was drawn, and lossless would no longer be lossless.
+
+    Raises:
+        TypeError, ValueError: for a parameter of the wrong type, or out of range.
+
+    Example:
+        >>> import torch
+        >>> growth = BestFirstTree(nodes=4).grow(8)
+        >>> growth.split(torch.tensor([[0.97, 0.02, 0.01]]).log(), [[]])  # the draft is sure: further levels gain more
+        [ChildCounts(fixed=1, drawn=0)]
+        >>> growth.promising()
+        [0]
+    """
+
+    nodes: Annotated[int, Knob("in all at most", "tokens", ge=1, le=1024)] = 16
+    depth: Annotated[int, Knob("levels at most", ge=1, le=100)] = 8
+    width: Annotated[int, Knob("of the likeliest tokens that may follow one", "tokens", ge=0, le=64)] = 4
+    drawn: Annotated[int, Knob("of the others", "tokens", ge=0, le=1)] = 1
+    acceptance: Annotated[float, Knob("how likely a drawn token is thought to be kept", gt=0, lt=1)] = 0.9
+    lookup: Annotated[int, Knob("copied from where the text repeats itself", "tokens", ge=0, le=64)] = 0
+
+    name = "best_first"
+
+    def grow(self, limit: int) -> PricedGrowth:
+        """Begin the tree of a step, of up to ``limit`` levels."""
+        judge = KeepChances(
+            self.width,
+            self.drawn,
+            of_fixed=lambda probability: probability,
+            of_drawn=lambda _: self.acceptance,
+            of_looked_up=lambda probability: (1 + probability) / 2,  # which the text has repeated too
+        )
+        return PricedGrowth(judge, self.nodes, min(limit, self.max_draft_tokens), self.acceptance)

@@ -1,0 +1,214 @@
+"""Grows a tree of proposals level by level from a draft model's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.divergences.rows import without
+from cactus_decoding.core.drafting.trees.shape import ChildCounts, LookupTree, TreeShape
+from cactus_decoding.core.sampling.rows import check_drawn, draw
+from cactus_decoding.core.types import ROOT, Proposal
+
+Chooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]
+"""Chooses children; `choose_children` without its generator."""
+
+
+@dataclass
+class GrowingTree:
+    """A tree to which children are added level by level, behind tokens that the draft has read.
+
+    Attributes:
+        token_ids: so far, level by level.
+        parents: of each the place of the one that it follows, -1 for the text.
+        drawn: of each whether it was drawn.
+        rows: of the draft behind the text and each token with children, by their places, ``[1, vocabulary]`` each.
+        read: the places of those that the draft has read, in the order in which it has.
+        read_parents: of each the place in ``read`` of the one that it follows, -1 for the text.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    drawn: list[bool] = field(default_factory=list)
+    rows: dict[int, Tensor] = field(default_factory=dict)
+    read: list[int] = field(default_factory=list)
+    read_parents: list[int] = field(default_factory=list)
+
+    def begin_reading(self, nodes: Sequence[int]) -> list[int]:
+        """Take note that the draft reads some nodes, ascending, and return their tokens."""
+        places = {node: place for place, node in enumerate(self.read)}
+        self.read += nodes
+        self.read_parents += [places.get(self.parents[node], ROOT) for node in nodes]
+        return [self.token_ids[node] for node in nodes]
+
+    @property
+    def reads_chain(self) -> bool:
+        """Whether each token that the draft has read follows the one that it read before."""
+        return self.read_parents == [*range(ROOT, len(self.read) - 1)]
+
+    @property
+    def read_tokens(self) -> list[int]:
+        """The tokens that the draft has read, in that order."""
+        return [self.token_ids[node] for node in self.read]
+
+    def tokens_to(self, node: int) -> list[int]:
+        """Return the tokens from the text to one of the tree's, itself included; none for -1."""
+        return Proposal(self.token_ids, None, self.parents).tokens_to(node)
+
+    def add_level(
+        self,
+        nodes: Sequence[int],
+        logits: Tensor,
+        probs: Tensor,
+        splits: Sequence[ChildCounts],
+        looked_up: Sequence[Sequence[int]],
+        choose: Chooser,
+    ) -> list[int]:
+        """Give some nodes children and return their places; how many, and which are drawn, is settled before any is.
+
+        Nodes ascend, logits and probs are ``[nodes, vocabulary]``, and splits say how many children each gets beside
+        those that were looked up, which it has in any case.
+        """
+        kinds = [(split, len(tokens)) for split, tokens in zip(splits, looked_up, strict=True)]
+        chosen: dict[int, tuple[list[int], list[bool]]] = {}
+        for kind in dict.fromkeys(kind for kind in kinds if any((*kind[0], kind[1]))):
+            places = [place for place, each in enumerate(kinds) if each == kind]
+            first = torch.tensor([looked_up[place] for place in places], dtype=torch.long, device=logits.device)
+            rows = (logits, probs) if len(places) == len(nodes) else (logits[places], probs[places])
+            token_ids, drawn = choose(*rows, sum(kind[0]), kind[0].drawn, first)
+            check_drawn("draft", int(token_ids.max()), probs, len(self.token_ids))
+            chosen |= zip(places, zip(token_ids.tolist(), drawn.tolist(), strict=True), strict=True)
+        new: list[int] = []
+        for place in sorted(chosen):
+            self.rows[nodes[place]] = probs[place : place + 1]
+            new += self._add(nodes[place], *chosen[place])
+        return new
+
+    def add_looked_up(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
+        """Give a node that the draft has not read children all the same, and return their places."""
+        row = torch.zeros_like(like[:1])
+        row[0, token_ids[0]] = 1.0  # what a draft that is sure of one of them would say
+        self.rows[node] = row
+        return self._add(node, token_ids, [False] * len(token_ids))
+
+    def _add(self, node: int, token_ids: list[int], drawn: list[bool]) -> list[int]:
+        places = [*range(len(self.token_ids), len(self.token_ids) + len(token_ids))]
+        self.token_ids += token_ids
+        self.drawn += drawn
+        self.parents += [node] * len(token_ids)
+        return places
+
+    def proposal(self) -> Proposal:
+        """Return what has grown."""
+        if not self.token_ids:
+            return Proposal([], None)
+        rows = torch.cat([row for _, row in sorted(self.rows.items())])
+        return Proposal(self.token_ids, rows, self.parents, self.drawn)
+
+
+def grow(
+    shape: TreeShape,
+    branches: Iterable[list[int]],
+    limit: int,
+    read: Callable[[GrowingTree, list[int]], tuple[Tensor, Tensor]],
+    choose: Chooser,
+) -> GrowingTree:
+    """Grow a tree of up to ``limit`` levels; of each those tokens are read that may get children of the draft.
+
+    Tokens that are looked up in the text are children in any case, and so stand beside what the draft adds. ``read``
+    gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
+    """
+    tree, growth, nodes = GrowingTree(), shape.grow(limit), [ROOT]
+    found = LookupTree.of(branches, shape.num_looked_up, shape.max_children)
+    growth.reserve(len(found.token_ids))
+    looked_up = {ROOT: ROOT} if found.token_ids else {}  # of nodes that continue a match, where it is found
+    while nodes:
+        logits, probs = read(tree, nodes)
+        behind = [found.behind(looked_up.get(node)) for node in nodes]
+        tokens = [[found.token_ids[i] for i in each] for each in behind]
+        level = tree.add_level(nodes, logits, probs, growth.split(*_beside(logits, tokens)), tokens, choose)
+        if any(behind):
+            places = {(tree.parents[node], tree.token_ids[node]): node for node in level}
+            for node, each in zip(nodes, behind, strict=True):
+                looked_up |= {places[node, found.token_ids[i]]: i for i in each}
+        nodes = [level[i] for i in growth.promising()]
+    for node, place in [*looked_up.items()]:
+        if node not in tree.rows:
+            _add_rest(tree, node, place, found, probs)
+    return tree
+
+
+def _add_rest(tree: GrowingTree, node: int, place: int, found: LookupTree, probs: Tensor) -> None:
+    """Add what was found behind a node that the draft has not read."""
+    if behind := found.behind(place):
+        tokens = [found.token_ids[i] for i in behind]
+        new = tree.add_looked_up(node, tokens, probs)
+        for child, i in zip(new, behind, strict=True):
+            _add_rest(tree, child, i, found, probs)
+
+
+def _beside(logits: Tensor, looked_up: list[list[int]]) -> tuple[Tensor, list[list[float]]]:
+    """Return rows without tokens that were looked up, and how likely the draft takes these to be."""
+    if not any(looked_up):
+        return logits, [[] for _ in looked_up]
+    rest, likely = logits.to(torch.float32, copy=True), []
+    for row, tokens in zip(rest, looked_up, strict=True):
+        likely.append((row[tokens] - row.logsumexp(-1)).exp().tolist())
+        row[tokens] = torch.finfo(rest.dtype).min  # not minus infinity: there may be no others
+    return rest, likely
+
+
+def choose_children(
+    logits: Tensor,
+    probs: Tensor,
+    count: int,
+    num_drawn: int,
+    generator: torch.Generator | None,
+    looked_up: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return children for some rows of a draft, and which of them are drawn, ``[rows, count]`` each.
+
+    The first are the likeliest tokens by the logits. The others are drawn one after another from what the row holds
+    besides; where that is used up, the next likeliest tokens take their place. How many are drawn, and which tokens are
+    not, follows from the row alone.
+
+    Args:
+        logits: ``[rows, vocabulary]``.
+        probs: the law, after temperature and truncation, ``[rows, vocabulary]``.
+        count: how many children.
+        num_drawn: how many of them are drawn at most.
+        generator: source of the random numbers: one a row and a drawn child.
+        looked_up: tokens that are children in any case, and come first, ``[rows, looked_up]``.
+
+    Where the law is NaN, as where logits give none, the size of the vocabulary is returned instead of tokens.
+
+    Example:
+        >>> row = torch.tensor([[0.5, 0.3, 0.2]])
+        >>> choose_children(row.log(), torch.tensor([[1.0, 0.0, 0.0]]), 2, 1, None)[0]  # nothing is left to draw
+        tensor([[0, 1]])
+        >>> choose_children(row.log(), row, 1, 0, None, looked_up=torch.tensor([[0]]))[0]
+        tensor([[0, 1]])
+    """
+    taken = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device) if looked_up is None else looked_up
+    count = min(count, logits.shape[-1] - taken.shape[-1])
+    num_drawn = min(num_drawn, count)
+    uniforms = torch.rand(len(logits), num_drawn, dtype=torch.float64, generator=generator, device=logits.device)
+    others = _beside_all(logits, taken) if taken.numel() else logits
+    taken = torch.cat([taken, others.topk(count - num_drawn, dim=-1).indices], -1)
+    drawn = torch.zeros_like(taken, dtype=torch.bool)
+    for i in range(num_drawn):
+        law = without(probs, taken)
+        some_left = (law > 0).any(-1, keepdim=True)
+        tokens = draw(law, uniforms[:, i]).unsqueeze(-1)
+        if not bool(some_left.all()):
+            tokens = torch.where(some_left, tokens, _beside_all(logits, taken).argmax(-1, keepdim=True))
+        taken, drawn = torch.cat([taken, tokens], -1), torch.cat([drawn, some_left], -1)
+    return torch.where(probs[:, :1].isnan(), probs.shape[-1], taken), drawn
+
+
+def _beside_all(logits: Tensor, taken: Tensor) -> Tensor:
+    """Return logits in which tokens that are taken come last, behind those that the draft excludes too."""
+    return logits.clamp(min=torch.finfo(logits.dtype).min).scatter(-1, taken, -torch.inf)

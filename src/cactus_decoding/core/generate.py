@@ -1,0 +1,175 @@
+"""Generate text with a pair of models: the entry that most users want."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Unpack
+
+import torch
+
+from cactus_decoding.core.checks import shown
+from cactus_decoding.core.loop import StoppingCriteria, decode
+from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.core.request import Request, Settings
+from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.settings import with_default_proposals
+from cactus_decoding.core.types import Fate, Outcome
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.pair import Pair
+
+
+class Response(Iterator[Outcome]):
+    """A response that grows as its steps are taken.
+
+    From its first step until it is finished, closed, or no longer referred to, no other response runs on its pair.
+
+    Attributes:
+        request: what was asked for.
+        prompt_token_ids: of the prompt.
+        token_ids: tokens so far, a stop token included.
+        fates: how each of them came about.
+        finish_reason: ``stop`` or ``length`` once it is finished, else None.
+        metrics: counts and seconds so far.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        request: Request,
+        prompt_token_ids: list[int],
+        outcomes: Generator[Outcome],
+        stopping_criteria: StoppingCriteria,
+    ) -> None:
+        self.request, self.prompt_token_ids = request, prompt_token_ids
+        self.token_ids: list[int] = []
+        self.fates: list[Fate] = []
+        self.finish_reason: str | None = None
+        self.metrics = Metrics()
+        self._pair, self._outcomes, self._stopping_criteria = pair, outcomes, stopping_criteria
+
+    def __next__(self) -> Outcome:
+        """Take one step; one that fails, or is interrupted, ends the response.
+
+        Raises:
+            RuntimeError: for the first step while another response runs on the pair.
+        """
+        start = time.perf_counter()
+        outcome = next(self._outcomes)
+        self.token_ids += outcome.token_ids
+        self.fates += outcome.fates
+        self.finish_reason = outcome.finish_reason
+        self.metrics += Metrics.of(outcome)
+        self.metrics.seconds += time.perf_counter() - start
+        return outcome
+
+    def close(self) -> None:
+        """Take no further step, and leave the pair to other responses; what there is stays as it is."""
+        self._outcomes.close()
+
+    @property
+    def budget_left(self) -> float | None:
+        """Nats of the budget that are left; None without a budget."""
+        budget = self.request.budget
+        return None if budget is None else max(budget.limit - self.metrics.nats, 0.0)
+
+    @property
+    def pass_times(self) -> dict[str, Any] | None:
+        """Seconds of passes by which proposals are chosen, and their ``source``: with ``auto``, from its first step on.
+
+        None for other draft lengths.
+        """
+        return self._pair.pass_times(self.request.draft_length)
+
+    @property
+    def text(self) -> str:
+        """The text so far, without special tokens, cut before a stop string."""
+        return self._stopping_criteria.trim(self._pair.tokenizer.decode(self.token_ids, skip_special_tokens=True))
+
+
+def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[Settings]) -> Response:
+    r"""Return a response to iterate over step by step; its arguments and errors are those of `generate`.
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> response = stream(load_pair(), EXAMPLES[0].prompt, seed=0)
+        >>> sum(len(outcome.token_ids) for outcome in response) == len(response.token_ids)
+        True
+    """
+    given = settings if request is not None else with_default_proposals(settings, automatic=pair.chooses)
+    request = Request.of(request, given)
+    pair.check(request)
+    prompt_ids = check_prompt(pair, prompt, request)
+    pair.prepare(request.draft_length)
+    to_probs = as_logits_to_probs(request.sampling)
+    policy = request.policy.fit(pair.tokenizer, pair.target.vocabulary_size)
+    max_length = len(prompt_ids) + request.max_new_tokens
+    if pair.target.max_length is not None:
+        max_length = min(max_length, pair.target.max_length)
+    generator = torch.Generator(pair.target.device)
+    if request.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(request.seed)
+    stopping_criteria = StoppingCriteria(pair.stop_token_ids, request.stop, pair.tokenizer, len(prompt_ids))
+    outcomes = decode(
+        pair.target,
+        pair.drafter,
+        prompt_ids,
+        request.verifier(to_probs, as_logits_to_probs(SamplingParams()), request.sampling, policy),
+        to_probs,
+        length=request.draft_length,
+        max_length=max_length,
+        stopping_criteria=stopping_criteria,
+        generator=generator,
+    )
+    return Response(pair, request, prompt_ids, _alone(pair, outcomes), stopping_criteria)
+
+
+def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:
+    """Yield the outcomes of a response that has the pair for itself."""
+    with pair.reserve():
+        yield from outcomes
+
+
+def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
+    """Return a prompt's tokens; raise for what is no text, is empty, or leaves no room in a context window."""
+    if not isinstance(prompt, str):
+        raise TypeError(f"prompt must be a string, but is {shown(prompt)}")
+    prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
+    if not prompt_ids:
+        raise ValueError("prompt must have at least one token, but has none")
+    request.check_room(pair.target.max_length, pair.drafter.max_length, len(prompt_ids))
+    return prompt_ids
+
+
+def generate(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[Settings]) -> Response:
+    r"""Generate a whole response by drafting and verifying.
+
+    Args:
+        pair: models from `load_pair`.
+        prompt: the text to continue.
+        request: what is asked for, as one object; or else
+        settings: its parts, by the names of `Request`'s attributes, but those of `SamplingParams` in the place of
+            ``sampling``. Where they do not say how many tokens to propose, it is `AutoLength` that does; for the
+            bundled pair, and in a `Request`, it is 6.
+
+    Raises:
+        TypeError: for an argument of the wrong type or an unknown name.
+        ValueError: for one out of range, an empty prompt, or a prompt that leaves no room in a context window.
+
+    Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
+        >>> prompt = EXAMPLES[0].prompt  # a question to the bundled pair
+        >>> generate(load_pair(), prompt, rule="cactus:delta=0.5", seed=0).finish_reason
+        'stop'
+    """
+    response = stream(pair, prompt, request, **settings)
+    for _ in response:
+        pass
+    return response

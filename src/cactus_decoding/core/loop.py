@@ -1,0 +1,156 @@
+"""The draft-verify loop: a generator of outcomes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from cactus_decoding.core.drafting.lengths.base import PerResponse
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
+from cactus_decoding.core.sampling.rows import check_drawn
+from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
+from cactus_decoding.core.verification.walk import Verifier
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.models.tokenizers import Tokenizer
+
+StopCheck = Callable[[list[int]], bool]
+"""Says, given all the tokens so far, whether the last one ends the response."""
+
+
+class StoppingCriteria:
+    """Ends a response at a stop token, or as soon as its text holds a stop string.
+
+    Nothing is looked for in the prompt.
+    """
+
+    def __init__(
+        self, token_ids: Sequence[int], strings: Sequence[str], tokenizer: Tokenizer, prompt_length: int
+    ) -> None:
+        self._token_ids = frozenset(token_ids)
+        self._strings = tuple(strings)
+        self._tokenizer = tokenizer
+        self._prompt_length = prompt_length
+        # a stop string cannot span more tokens than it has bytes, but text is decoded from a token boundary: one spare
+        self._window = max((len(s.encode()) for s in strings), default=0) + 1
+
+    def __call__(self, token_ids: list[int]) -> bool:
+        """Say whether the last token ends the response."""
+        if token_ids[-1] in self._token_ids:
+            return True
+        if not self._strings:
+            return False
+        start = max(self._prompt_length, len(token_ids) - self._window)
+        text = self._tokenizer.decode(token_ids[start:], skip_special_tokens=True)
+        return any(s in text for s in self._strings)
+
+    def trim(self, text: str) -> str:
+        """Cut a response's text before the first stop string in it."""
+        ends = [text.index(s) for s in self._strings if s in text]
+        return text[: min(ends)] if ends else text
+
+
+def decode(
+    target: BaseCachedModel,
+    drafter: Drafter,
+    prompt_ids: list[int],
+    verifier: Verifier,
+    to_probs: LogitsToProbs,
+    *,
+    length: DraftLength,
+    max_length: int,
+    stopping_criteria: StopCheck,
+    generator: torch.Generator | None,
+    first_alone: bool = False,
+) -> Iterator[Outcome]:
+    """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
+
+    Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``to_probs`` is what the
+    draft samples with; ``generator`` must be on the target's device; with ``first_alone`` the first step proposes
+    nothing, so that a token is there before the draft has read the prompt.
+    """
+    ids, vocabulary = list(prompt_ids), target.vocabulary_size
+    with torch.inference_mode():
+        if isinstance(length, PerResponse):
+            length, drafter = length.start(target, drafter, max_length - len(ids))
+        target.forget_if_changed()
+        target.recall(ids)
+        target.read_on(ids)
+        length.begin_response()
+        drafter.begin_response(target, length)
+        state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
+    while finish_reason is None:
+        try:
+            with torch.inference_mode():  # of a step: a response that is left alone must have none to leave at exit
+                began = clock()
+                limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
+                limit, first_alone = 0 if first_alone else limit, False
+                proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+                check_proposal(proposal, limit, vocabulary)
+                length.end_draft(len(proposal.token_ids))
+                block, drafted = ids + proposal.token_ids, clock()
+                logits = append_proposal(target, ids, proposal)
+                read = clock()
+                state, outcome = verifier(state, logits, block, proposal, generator)
+                check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
+                keep_path(target, len(ids), proposal, outcome.path)
+                if isinstance(length, TreeShape):
+                    length.end_walk(outcome.path)
+                length.end_step(outcome.num_accepted)
+                verified, num_emitted = clock(), 0
+                for token in outcome.all_token_ids:
+                    ids.append(token)
+                    num_emitted += 1
+                    if stopping_criteria(ids):
+                        finish_reason = "stop"
+                    elif len(ids) >= max_length:
+                        finish_reason = "length"
+                    if finish_reason is not None:
+                        break
+        except Exception:  # such as rows that are no numbers, which come of keys and values that are none
+            target.reset()
+            drafter.reset()
+            raise
+        yield replace(
+            outcome,
+            num_emitted=num_emitted,
+            finish_reason=finish_reason,
+            draft_seconds=drafted - began,
+            target_seconds=read - drafted,
+            verify_seconds=verified - read,
+        )
+
+
+def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
+    """Raise `ValueError` for what a drafter must not propose: the models would fail on it without saying so."""
+    token_ids, probs = proposal.token_ids, proposal.probs
+    check_tree(proposal)
+    if proposal.depth > max(limit, 0):
+        raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {proposal.depth}")
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocabulary):
+        given = f"{min(token_ids)} to {max(token_ids)}"
+        raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")
+    expected = [len(set(proposal.parents)), vocabulary]
+    if token_ids and probs is not None and list(probs.shape) != expected:
+        raise ValueError(
+            f"a drafter's probs must be {expected}, a row for each token that has children, and for the text, but the "
+            f"shape is {list(probs.shape)}"
+        )
+
+
+def check_tree(proposal: Proposal) -> None:
+    """Raise `ValueError` for a tree that is none, or whose law could not be known."""
+    token_ids, parents, drawn = proposal.token_ids, proposal.parents, proposal.drawn
+    if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
+        raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")
+    if len(drawn) != len(token_ids):
+        raise ValueError(f"a drafter must say of each token of a tree whether it was drawn, but says {drawn}")
+    if any(drawn) and proposal.probs is None:
+        raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
+    if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
+        raise ValueError(f"a drafter's tokens behind the same one must differ, but are {token_ids} behind {parents}")

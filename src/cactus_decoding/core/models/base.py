@@ -1,0 +1,329 @@
+"""What the loop and drafters need of a model, whatever computes it: tokens in, logits out, rejected ones forgotten."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
+from itertools import pairwise, takewhile
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.models.saved import SavedRoom, SavedText
+from cactus_decoding.core.types import Proposal
+from cactus_decoding.core.types.proposals import path_places, tree_inputs
+
+ForwardName = Literal["auto", "lean", "transformers"]
+"""Which forward pass reads a model: see `CachedModel`."""
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Return a function that runs under `torch.inference_mode`."""
+
+    @wraps(function)
+    def run(*args: Given.args, **options: Given.kwargs) -> Made:
+        with torch.inference_mode():
+            return function(*args, **options)
+
+    return run
+
+
+class Forward(Protocol):
+    """Reads tokens into a cache of its own and gives logits."""
+
+    def append(
+        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Feed tokens ``[n]`` behind those in the cache; return the last logits, ``[rows, vocabulary]``.
+
+        By default the tokens are a chain: each sees all before it, and its position is its place in the cache.
+
+        Args:
+            token_ids: on the model's device, as are the others.
+            start: how many tokens the cache holds before the call.
+            rows: how many rows to return.
+            positions: ``[n]``, each below ``start + n``.
+            mask: ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
+        """
+        ...
+
+    def keep(self, length: int, prefix: int, path: list[int]) -> int:
+        """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
+
+        Return how many are left: fewer of a prefix where some of it are lost, 0 where all are.
+        """
+        ...
+
+    def save(self, length: int) -> Any:
+        """Return a copy of what is cached, ``length`` tokens."""
+        ...
+
+    def restore(self, saved: Any) -> None:
+        """Take a copy into an empty cache."""
+        ...
+
+
+class BaseCachedModel(ABC):
+    """Feeds a model token by token or in blocks, and forgets what was rejected.
+
+    Attributes:
+        model: what computes, whose weights several caches may share.
+        device: of the tokens that are fed and of the logits that come back.
+        threads: of the CPU, where the model has a number of its own.
+        max_saved: how many further texts to keep, as copies of the cache; those used last are.
+        room: that these have, where their memory is limited.
+        saved: these copies; the one that was used last comes last.
+    """
+
+    model: Any
+    device: torch.device
+    threads: int | None = None
+    max_saved: int = 0
+    room: SavedRoom | None = None
+
+    def __init__(self) -> None:
+        self.saved: list[SavedText] = []
+        # in the cache's order; those of a tree stand as their complements, which no text has, until `keep` takes a path
+        self._token_ids: list[int] = []
+        self._forward: Forward | None = None  # the first `append` chooses
+
+    @property
+    def length(self) -> int:
+        """How many tokens the cache holds."""
+        return len(self._token_ids)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether all of it is computed on the CPU."""
+        return self.device.type == "cpu"
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads of the CPU from now on; models of PyTorch share one number."""
+        torch.set_num_threads(count)
+
+    def check_reads_trees(self) -> None:
+        """Raise `ValueError` for a kind of model that reads chains only; others say it when they read a tree."""
+        return None
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The path or the name of the model."""
+
+    @property
+    @abstractmethod
+    def vocabulary_size(self) -> int:
+        """The width of the logits."""
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int | None:
+        """Tokens that the model's context window holds, where that is known."""
+
+    @property
+    @abstractmethod
+    def stop_token_ids(self) -> list[int] | None:
+        """Tokens that end a response, where the model itself names them."""
+
+    @abstractmethod
+    def twin(self) -> Self:
+        """Return the same weights with a cache of its own."""
+
+    @abstractmethod
+    def _choose_forward(self) -> Forward:
+        """Return an empty forward pass."""
+
+    def reset(self) -> None:
+        """Forget everything, saved texts too."""
+        self.saved = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._token_ids, self._forward = [], None
+
+    def forget_if_changed(self) -> None:
+        """Hear that a response begins: forget everything where the model would read it otherwise by now."""
+        return None
+
+    def recall(self, text: list[int]) -> None:
+        """Swap what the cache holds for a saved text that shares more with this one, and save it if most would be lost.
+
+        An interruption may lose either; the cache holds what it says.
+        """
+        shared, found = num_shared(self._token_ids, text), None
+        if self.saved:
+            found = max(self.saved, key=lambda each: num_shared(each.token_ids, text))
+            if num_shared(found.token_ids, text) <= shared:
+                found = None
+        saved = [each for each in self.saved if each is not found]
+        chain = [*takewhile(lambda token: token >= 0, self._token_ids)]
+        if len(chain) > 2 * shared and self.max_saved and self._forward is not None:
+            self.rollback(len(chain))
+            if self.length:
+                saved.append(SavedText([*self._token_ids], self._forward.save(self.length)))
+        self.saved = saved[max(len(saved) - self.max_saved, 0) :]
+        if self.room is not None:
+            self.room.trim()
+        if found is None:
+            return
+        self._clear()
+        self._forward = self._choose_forward()
+        self._forward.restore(found.state)
+        self._token_ids = found.token_ids
+
+    def num_kept(self, text: list[int]) -> int:
+        """Return how much of a text's beginning need not be read again."""
+        return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self.saved)))
+
+    def read_on(self, text: list[int]) -> int:
+        """Keep what the cache shares with a text's beginning, at most all but its last token; return how much is left.
+
+        That token is read again, as nobody keeps the logits behind it. A window or a state may have lost some more.
+        """
+        shared = min(num_shared(self._token_ids, text), len(text) - 1)
+        if shared > 0:
+            self.rollback(shared)
+        else:
+            self._clear()
+        return self.length
+
+    @without_gradients
+    def append(
+        self,
+        token_ids: list[int] | Tensor,
+        rows: int,
+        positions: list[int] | Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Feed tokens behind the cached ones; return the logits after each of the last ``rows`` of them.
+
+        Whatever ends it early, an interruption too, leaves the cache empty.
+
+        They are a chain, each of which sees all before it, unless positions and a mask make a tree of them:
+        then each token sees itself and what leads to it.
+
+        Args:
+            token_ids: at least ``rows`` tokens, as a list or a tensor ``[n]`` on the model's device.
+            rows: how many rows to return.
+            positions: of each token in the text that leads to it, ``[n]``; their places in the cache, if None.
+            mask: boolean, ``[n, length + n]``, true where a token sees a cached or a new one.
+
+        Returns:
+            Logits in the model's dtype, ``[rows, vocabulary]``.
+
+        Raises `ValueError` for positions or a mask that do not fit, or of a model that cannot take them.
+        """
+        if self._forward is None or not self.length:  # what ended early may have left one that is not empty
+            self._forward = self._choose_forward()
+        block = torch.as_tensor(token_ids, device=self.device)
+        read: list[int] = block.tolist() if isinstance(token_ids, torch.Tensor) else token_ids
+        tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
+        try:
+            logits = self._forward.append(block, self.length, rows, *tree)
+            self._token_ids.extend([~token for token in read] if tree else read)
+        except BaseException as error:
+            self._forget_after(error, tree=bool(tree))
+            raise
+        return logits
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens, or more where a window or a state has lost some of those."""
+        self._keep(length, [])
+
+    @without_gradients
+    def keep(self, indices: Sequence[int]) -> None:
+        """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
+
+        The places stay as they are up to the first that is left out: ``keep(range(n))`` is ``rollback(n)``.
+        Raises `ValueError` for places that do not ascend or hold no token, or of a model that cannot read trees.
+        """
+        prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
+        path = list(indices[prefix:])
+        if any(before >= after for before, after in pairwise([prefix - 1, *path, self.length])):
+            raise ValueError(f"indices must ascend from 0 to at most {self.length - 1}, but are {list(indices)}")
+        self._keep(prefix, path)
+
+    def _keep(self, prefix: int, path: list[int]) -> None:
+        try:
+            kept = 0 if self._forward is None else self._forward.keep(self.length, prefix, path)
+            ids = self._token_ids
+            self._token_ids = [*ids[: min(prefix, kept)], *(max(ids[i], ~ids[i]) for i in path)] if kept else []
+        except BaseException as error:
+            self._forget_after(error, tree=bool(path))
+            raise
+        if not self.length:
+            self._forward = None
+
+    def _forget_after(self, error: BaseException, *, tree: bool) -> None:
+        """Empty the cache: its layers may hold different numbers of tokens. A tree is refused before anything is."""
+        if not (tree and isinstance(error, ValueError)):
+            self._clear()
+
+    def _checked(
+        self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return positions and a mask for ``count`` tokens on the model's device."""
+        end = self.length + count
+        if positions is not None:
+            positions = torch.as_tensor(positions)
+            if positions.shape != (count,) or not bool(((positions >= 0) & (positions < end)).all()):
+                raise ValueError(f"positions must be {count} numbers from 0 to {end - 1}, but are {positions.tolist()}")
+            positions = positions.to(self.device)
+        if mask is not None:
+            if mask.shape != (count, end) or mask.dtype != torch.bool:
+                raise ValueError(f"mask must be boolean, [{count}, {end}], but is {mask.dtype}, {list(mask.shape)}")
+            mask = mask.to(self.device)
+        return positions, mask
+
+
+def num_shared(some: Sequence[object], others: Sequence[object]) -> int:
+    """Return with how many equal items two sequences of one type begin; slices are compared, which takes no loop.
+
+    Example:
+        >>> num_shared([1, 2, 3, 4], [1, 2, 5]), num_shared([1, 2], [1, 2, 3]), num_shared([], [1])
+        (2, 2, 0)
+    """
+    low, high = 0, min(len(some), len(others))
+    if some[:high] == others[:high]:
+        return high
+    while high - low > 1:  # they are equal before the one and differ before the other
+        middle = (low + high) // 2
+        low, high = (middle, high) if some[low:middle] == others[low:middle] else (low, middle)
+    return low
+
+
+def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:
+    """Raise `ValueError` where a context window has no room for a prompt, the proposals of a step, and a next token."""
+    if window is None:
+        return
+    if num_speculative_tokens >= window:
+        raise ValueError(
+            f"num_speculative_tokens must be below the {role}'s {window} positions, but is {num_speculative_tokens}"
+        )
+    if prompt_length >= window:
+        raise ValueError(
+            f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
+        )
+
+
+def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
+    """Read what is unread of a text, and a proposal behind it; return the logits behind the text and each proposal."""
+    token_ids = proposal.token_ids
+    if not proposal.branches:  # a chain needs no mask, which for a prompt would grow with its square
+        return model.append([*text[model.length :], *token_ids], rows=len(token_ids) + 1)
+    if len(text) - model.length > 1:
+        model.append(text[model.length : -1], rows=1)
+    behind = [-1, *(1 + parent for parent in proposal.parents)]  # the last token of the text is the root
+    return model.append([text[-1], *token_ids], len(behind), **tree_inputs(len(text) - 1, behind))
+
+
+def keep_path(model: BaseCachedModel, length: int, proposal: Proposal, path: Sequence[int]) -> None:
+    """Keep a text and a path through a proposal behind it in a model's cache, and nothing else."""
+    if proposal.branches:
+        model.keep(path_places(length, path))
+    else:
+        model.rollback(length + len(path))

@@ -1,0 +1,116 @@
+"""Where models run and in which type of numbers, by what was asked for and what reads them."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from cactus_decoding.core.checks import shown
+from cactus_decoding.core.models.base import ForwardName
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+
+SMALL = 2**25
+"""Weights up to which a processor's caches hold a model, so that half as many bytes bring nothing: a pair of 4 million
+made 590 tokens a second in float32 and 350 in bfloat16, on a processor with instructions for it."""
+MEMORY_SHARE = 0.5
+"""Of the memory that is free, what float32 weights may take where 16 bits were asked for by nobody but the file."""
+_INSTRUCTIONS = {
+    "torch.bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
+    "torch.float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
+}
+"""Any of which multiplies matrices of that type without turning them into float32 first."""
+
+
+def device_beside_files(
+    target: str | Path,
+    draft: str | Path | None,
+    dtype: str | torch.dtype,
+    device: str | torch.device | None,
+    forward: ForwardName,
+) -> str | torch.device | None:
+    """Return the device to use, the CPU where a GGUF file takes part; refuse what llama.cpp does not do.
+
+    Raises:
+        ValueError: for another device, a forward pass of a target, or a dtype of weights, that is llama.cpp's to say.
+    """
+    files = [name for name in (target, draft) if name is not None and parse_gguf(name) is not None]
+    if not files:
+        return device
+    name = str(files[0])
+    if device is not None and str(device) != "cpu":
+        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(device)}")
+    if forward != "auto" and parse_gguf(target) is not None:
+        raise ValueError(f"forward must be 'auto' for {name!r}, which llama.cpp reads, but is {forward!r}")
+    if dtype != "auto" and all(each is None or parse_gguf(each) is not None for each in (target, draft)):
+        raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
+    return "cpu"
+
+
+def checked_device(given: str | torch.device | None) -> torch.device:
+    """Return a device that is there: a GPU, if there is one and none is given; raise `ValueError` for another."""
+    if given is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"device must be one that this machine has, but is {shown(given)}: {why}") from None
+    return device
+
+
+def checked_dtype(given: str | torch.dtype) -> str | torch.dtype:
+    """Return a type of weights, or ``auto``; raise `ValueError` for what is neither."""
+    dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
+    if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
+    return dtype
+
+
+def fastest_dtype(
+    stored: torch.dtype, num_weights: int, device: torch.device, memory: float | None = None
+) -> torch.dtype:
+    """Return what a model runs fastest in: float32 instead of 16 bits, on a CPU that would have to convert all of them.
+
+    One without instructions for 16 bits reads blocks of tokens five times slower in them than in float32, and a small
+    model is slower in them everywhere. It depends on the machine alone: the same one gives the same tokens, unless
+    memory runs out: of its bytes, those that are free if None, float32 weights may take `MEMORY_SHARE`.
+
+    Example:
+        >>> fastest_dtype(torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e9)
+        torch.float32
+        >>> fastest_dtype(torch.bfloat16, 5_000_000, torch.device("cuda")), fastest_dtype(
+        ...     torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e7)
+        (torch.bfloat16, torch.bfloat16)
+    """
+    if device.type != "cpu" or str(stored) not in _INSTRUCTIONS:
+        return stored
+    slower = num_weights <= SMALL or not _INSTRUCTIONS[str(stored)] & instructions()
+    room = MEMORY_SHARE * (free_memory() if memory is None else memory)
+    return torch.float32 if slower and 4 * num_weights <= room else stored
+
+
+@cache
+def instructions() -> frozenset[str]:
+    """Return what the processor can do, by the names of Linux; nothing, where that is not known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(word for line in lines if line.startswith(("flags", "Features")) for word in line.split())
+
+
+def free_memory() -> float:
+    """Return the bytes that are free, or would be at once; 0 where that is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(float(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass
+    try:  # half of all
+        return 0.5 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0.0

@@ -1,0 +1,79 @@
+"""Models with a recurrent state, which forgets no single token: copies of the state to go back to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from cactus_decoding.core.models.base import Forward
+
+_PROMPT = 32
+"""Tokens from which on what is read before the last rows is a prompt, whose end others may read on behind."""
+
+
+class StatefulForward(Forward, Protocol):
+    """A pass that keeps a state beside keys and values, or instead of them."""
+
+    def can_undo(self, count: int) -> bool:
+        """Say whether `undo` will be able to take back the last tokens of a block that long."""
+        return False
+
+    def undo(self, length: int, prefix: int) -> bool:
+        """Take the last tokens back without a copy, or change nothing; say which."""
+        return False
+
+    def copy_state(self) -> Any:
+        """Return a copy of what is kept beside keys and values."""
+        ...
+
+    def restore_state(self, state: Any, length: int) -> None:
+        """Go back to a copy that was made behind so many tokens."""
+        ...
+
+
+class RecurrentForward:
+    """Takes tokens back by what its pass can undo, else by a copy of the state from before they were read.
+
+    A copy is made before each block of tokens whose rows are asked for; what is still wanted behind it is read again
+    with the next block, so `keep` may keep fewer tokens than it is told to.
+    """
+
+    def __init__(self, forward: StatefulForward) -> None:
+        self._forward, self._copies = forward, list[tuple[int, Any]]()  # ascending
+
+    def append(
+        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Feed tokens; see `Forward.append`. Raise `ValueError` for a tree."""
+        if positions is not None or mask is not None:
+            raise ValueError("models with a recurrent state read chains, and no trees")
+        before = len(token_ids) - rows
+        if before < _PROMPT and self._forward.can_undo(rows):
+            return self._forward.append(token_ids, start, rows)
+        if before > 0:
+            self._forward.append(token_ids[:before], start, 1)
+            start += before
+        if start and start not in (place for place, _ in self._copies):
+            self._copies.append((start, self._forward.copy_state()))
+        return self._forward.append(token_ids[before:], start, rows)
+
+    def keep(self, length: int, prefix: int, path: list[int]) -> int:
+        """Keep a prefix, or less of it: what the nearest copy was made behind; nothing where there is none."""
+        self._copies = [(place, state) for place, state in self._copies if place <= prefix]
+        if length > prefix and not self._forward.undo(length, prefix):
+            if not self._copies:
+                return 0
+            prefix, state = self._copies[-1]
+            self._forward.restore_state(state, prefix)
+        self._copies = [*self._copies[:1], *self._copies[1:][-1:]]  # a prompt's end, and where this step began
+        return prefix
+
+    def save(self, length: int) -> tuple[Any, list[tuple[int, Any]]]:
+        """Return copies of all that is kept, those to go back to too."""
+        return self._forward.save(length), [*self._copies]
+
+    def restore(self, saved: tuple[Any, list[tuple[int, Any]]]) -> None:
+        """Take them."""
+        state, self._copies = saved
+        self._forward.restore(state)

@@ -1,0 +1,274 @@
+"""A target and what drafts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, takewhile
+from pathlib import Path
+from statistics import median
+from typing import Any, get_args
+from weakref import ref
+
+import torch
+
+from cactus_decoding import zoo
+from cactus_decoding.core.checks import check_choice
+from cactus_decoding.core.drafting.lengths.base import FixedLength, PerResponse
+from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
+from cactus_decoding.core.loop import decode
+from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
+from cactus_decoding.core.models.saved import SavedRoom
+from cactus_decoding.core.models.tokenizers import Tokenizer, check_same_vocabulary
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.sizes import kept_limits
+from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.core.types.drafting import check_drafter
+from cactus_decoding.engines.transformers.loading import load_cached, load_tokenizer, only_cached
+from cactus_decoding.zoo import BUNDLED
+
+_TIMED_STEPS = 24
+
+
+class _Repeats(Drafter):
+    """Proposes the last token again."""
+
+    def propose(
+        self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
+    ) -> Proposal:
+        return Proposal(token_ids[-1:][:limit], None)
+
+
+@dataclass(eq=False)
+class Reservation(AbstractContextManager["Reservation"]):
+    """What the response that runs on a pair holds, ``active`` until it is left; the pair only refers to it weakly."""
+
+    active: bool = True
+
+    def __exit__(self, *_: object) -> None:
+        """Give the pair up."""
+        self.active = False
+
+
+@dataclass(eq=False)
+class Pair:
+    """Models loaded and fitted to each other; one response at a time runs on it.
+
+    Attributes:
+        target: the verifying model.
+        drafter: where proposals come from.
+        tokenizer: of the target.
+        bundled: whether the target is the bundled one, which knows word problems only.
+        kept_prompts: how many texts stay read, so that a response reads on behind what its prompt shares with one of
+            them: one in the caches, others, those used last, as copies of them; 0, if each reads its whole prompt. Rows
+            of a prompt that was read in parts may differ in their last bits. A size such as ``2GiB`` limits the memory
+            of these copies instead of their number.
+
+    Raises:
+        TypeError: for a drafter that is none, such as a model, or ``kept_prompts`` that is no integer or text.
+        ValueError: for ``kept_prompts`` out of range or no size.
+    """
+
+    target: BaseCachedModel
+    drafter: Drafter
+    tokenizer: Tokenizer
+    bundled: bool = False
+    kept_prompts: int | str = 1
+    _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_drafter(self.drafter)
+        number, room = kept_limits(self.kept_prompts)
+        self.kept_prompts = number if room is None else self.kept_prompts
+        caches = [each for each in (self.target, getattr(self.drafter, "model_cache", None)) if each is not None]
+        for cache in caches:
+            cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, caches)
+
+    def reserve(self) -> Reservation:
+        """Have the pair for one response, whose tokens are in both models' caches, until it is given up or lost.
+
+        They are emptied first where prompts are not kept.
+
+        Raises:
+            RuntimeError: while another response has it.
+        """
+        held = Reservation()
+        # no lock, which an interruption could leave locked: threads agree on who was the first to append
+        self._reservations.append(ref(held, self._reservations.remove))
+        earlier = takewhile(lambda each: each is not held, [each() for each in self._reservations[:]])
+        if any(each.active for each in earlier if each is not None):
+            held.active = False
+            raise RuntimeError(
+                "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
+                "first, or run this one on pair.twin(), which has the same models with caches of their own"
+            )
+        if not self.kept_prompts:
+            try:
+                self._empty()
+            except BaseException:
+                held.active = False
+                raise
+        return held
+
+    def forget(self) -> None:
+        """Forget all texts: the next response reads its whole prompt.
+
+        Raises:
+            RuntimeError: while a response runs on the pair.
+        """
+        with self.reserve():
+            self._empty()
+
+    def _empty(self) -> None:
+        self.target.reset()
+        self.drafter.reset()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether proposals are what pays, where nobody says how many there are to be."""
+        return not self.bundled and self.drafter.may_be_left_out
+
+    def prepare(self, length: DraftLength) -> None:
+        """Have a draft length find out what takes time, such as what passes cost, before a response is timed.
+
+        While another response runs on the pair that is left to the first step.
+        """
+        if not isinstance(length, PerResponse):
+            return
+        try:
+            held = self.reserve()
+        except RuntimeError:
+            return
+        with held:
+            length.prepare(self.target, self.drafter, self.step_seconds)
+
+    def step_seconds(self, clock: Callable[[], float]) -> tuple[float, float]:
+        """Return what a step takes by a clock: without proposals and with one, the medians of some."""
+        request, to_probs, usual = Request(), as_logits_to_probs(SamplingParams()), list[float]()
+        generator, text = torch.Generator(self.target.device).manual_seed(0), [0] * _TIMED_STEPS
+        verifier = request.verifier(to_probs, to_probs, request.sampling, None)
+        try:
+            for count in (0, 1):
+                steps = decode(
+                    self.target, _Repeats(), text, verifier, to_probs, length=FixedLength(count),
+                    max_length=4 * len(text), stopping_criteria=lambda ids: len(ids) >= 2 * len(text),
+                    generator=generator,
+                )  # fmt: skip
+                taken = [clock() for _ in steps]
+                usual.append(median(after - before for before, after in pairwise(taken)))
+        finally:
+            self.target.reset()
+        return usual[0], usual[1]
+
+    def check(self, request: Request) -> None:
+        """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""
+        request.check_drafter(self.drafter)
+        if request.tree is not None:
+            self.target.check_reads_trees()
+
+    def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
+        """Return the pass times by which a draft length chooses how much is proposed, and their ``source``, as values.
+
+        None for one that does not look at any, or has not measured them yet.
+        """
+        return length.decided_by(self.target, self.drafter) if isinstance(length, PerResponse) else None
+
+    def twin(self) -> Pair:
+        """Return a pair with the same weights and caches of its own, so that two responses can take turns.
+
+        Raises:
+            TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
+        """
+        return replace(self, target=self.target.twin(), drafter=self.drafter.twin())
+
+    def with_draft(self, draft: str | Path) -> Pair:
+        """Return the same target with another draft, by its name; raises what `load_pair` does.
+
+        Example:
+            >>> load_pair().with_draft("ngram").drafter
+            NgramDrafter(max_ngram_size=3, min_ngram_size=1)
+        """
+        named = parse_drafter(draft) if isinstance(draft, str) else None
+        if named is not None:
+            return replace(self, drafter=named.drafter(self.target.model))
+        name = zoo.draft_path(draft) or draft
+        local = only_cached("draft", name)
+        check_same_vocabulary(self.tokenizer, load_tokenizer("draft", name, local=local), self.target.name, str(draft))
+        dtype = torch.float32 if self.bundled else "auto"
+        model = load_cached("draft", name, dtype, self.target.device, local=local)
+        return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size))
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """The target's end-of-sequence tokens."""
+        given, theirs = self.target.stop_token_ids, self.tokenizer.eos_token_id
+        return given if given is not None else [] if theirs is None else [int(theirs)]
+
+
+def load_pair(
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    forward: ForwardName = "auto",
+    kept_prompts: int | str = 1,
+) -> Pair:
+    """Load a target and a draft that share a tokenizer: the bundled pair, or any local path, GGUF file or hub name.
+
+    Code that comes with a model is never run.
+
+    Args:
+        target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
+            ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
+        draft: path or name of the proposing model, ``suffix``, which None takes, or ``ngram`` to look proposals up in
+            the text, ``early_exit:layers=3`` for the target's own first layers; ``bundled:worded`` or ``bundled:draft``
+            for one that only goes with the bundled target, for which None or ``bundled`` takes the first.
+        dtype: of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU and
+            fits into half of the free memory, and for the bundled pair. GGUF files have their own.
+        device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,
+            and its ``gpu_layers`` says what a GPU holds.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
+            whatever its rows are, proposals are drawn from them.
+        kept_prompts: see `Pair`.
+
+    Raises:
+        ValueError: if a model cannot be loaded, or the vocabularies differ; for an unknown ``forward``, and for
+            ``lean`` where that is not the target's pass.
+
+    Example:
+        >>> pair = load_pair()
+        >>> pair.tokenizer.eos_token
+        '<eos>'
+    """
+    check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
+    kept_limits(kept_prompts)
+    bundled = target is None or target == BUNDLED
+    if bundled:
+        dtype = torch.float32 if dtype == "auto" else dtype
+        draft = BUNDLED if draft is None else draft
+        target, draft = zoo.path("target"), zoo.draft_path(draft) or draft
+    elif draft is None:
+        draft = LOOK_UP
+    assert target is not None
+    assert draft is not None
+    named = parse_drafter(draft) if isinstance(draft, str) else None
+    check_names(target, draft)
+    dtype = checked_dtype(dtype)
+    device = checked_device(device_beside_files(target, None if named else draft, dtype, device, forward))
+    local = only_cached("target", target)
+    tokenizer = load_tokenizer("target", target, local=local)
+    draft_local = named is None and only_cached("draft", draft)
+    if named is None:  # compared first: weights may be large
+        theirs = load_tokenizer("draft", draft, local=draft_local)
+        check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
+    verifier = load_cached("target", target, dtype, device, forward, local=local)
+    if named is not None:
+        return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled, kept_prompts)
+    drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)
+    return Pair(verifier, drafter, tokenizer, bundled, kept_prompts)

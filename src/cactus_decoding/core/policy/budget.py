@@ -1,0 +1,98 @@
+"""How far a response's distribution may move from the target's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Annotated
+
+from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.values import check_number, shown
+
+
+@dataclass(frozen=True)
+class Budget:
+    r"""How far the distribution of a whole response may move from the target's.
+
+    A response that is decoded with a budget of B nats has KL(law of the response || the target's law) <= B, whatever
+    the rule, the draft and the prompt. So no event (a right answer, a refusal, a broken format) has its probability
+    moved by more than
+
+    .. math:: \min(\sqrt{B / 2},\ \sqrt{1 - e^{-B}})
+
+    which are the bounds of Pinsker and of Bretagnolle and Huber. ``max_shift`` states that consequence instead of the
+    cause. The meter charges each verified position with its exact cost and falls back to the lossless rule, which costs
+    nothing, wherever the next position would overspend. Proofs are in the documentation on guarantees.
+
+    Attributes:
+        nats: the budget per response, 0 or more; infinity only measures. Give either this or ``max_shift``.
+        max_shift: largest change of any event's probability, in [0, 1].
+        expected_tokens: if given, the length over which the budget is spread, 1 or more: the clamped ratio's width is
+            then moved so that the budget lasts. Only for rules ``clamped:width=...``, whose width is the first one.
+        max_relaxed: at temperature 0, most tokens of a step that are kept though they are not the likeliest.
+
+    Raises:
+        TypeError: for a value that is no number.
+        ValueError: if both or neither of ``nats`` and ``max_shift`` are given, or one is out of range.
+
+    Sources: design of this project; Bretagnolle and Huber (1979) for the second bound.
+
+    Example:
+        >>> Budget(max_shift=0.1).limit
+        0.020000000000000004
+        >>> round(Budget(nats=0.02).shift, 12)
+        0.1
+    """
+
+    nats: Annotated[float | None, Knob(
+        "Limit on how far the distribution of a whole answer may move from the target's; infinity only measures. With "
+        "relaxed_greedy: on the log-probability given up.", "nats", ge=0, flat="budget_nats",
+        metavar="NATS")] = None  # fmt: skip
+    max_shift: Annotated[float | None, Knob(
+        "The same by its consequence: no event's probability moves by more.", ge=0, le=1,
+        metavar="P")] = None  # fmt: skip
+    expected_tokens: Annotated[int | None, Knob(
+        "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens",
+        ge=1)] = None  # fmt: skip
+    max_relaxed: Annotated[int | None, Knob(
+        "At temperature 0: most relaxed tokens of a step.", "tokens", ge=0)] = None  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if (self.nats is None) == (self.max_shift is None):
+            given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
+            raise ValueError(f"give either nats or max_shift, but {given}")
+        check_knobs(self)
+        for name in ("expected_tokens", "max_relaxed"):  # no integer that floats cannot hold
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, 0, math.inf, high_open=True)
+        if self.expected_tokens is not None and math.isinf(self.limit):
+            raise ValueError("expected_tokens spreads a finite budget, but the budget is infinite")
+
+    @property
+    def limit(self) -> float:
+        """The budget in nats: for ``max_shift`` s the larger of 2 s^2 and -log(1 - s^2), as either bound suffices."""
+        if self.nats is not None:
+            return float(self.nats)
+        assert self.max_shift is not None
+        square = float(self.max_shift) ** 2
+        return max(2 * square, -math.log1p(-square) if square < 1 else math.inf)
+
+    @property
+    def shift(self) -> float:
+        """Largest change of any event's probability that the budget allows, in [0, 1]."""
+        return min(math.sqrt(self.limit / 2), math.sqrt(-math.expm1(-self.limit)))
+
+
+def as_budget(budget: Budget | float | None) -> Budget | None:
+    """Return a budget from itself or from its nats.
+
+    Example:
+        >>> as_budget(0.5)
+        Budget(nats=0.5, max_shift=None, expected_tokens=None, max_relaxed=None)
+    """
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, bool) or not isinstance(budget, Real):
+        raise TypeError(f"budget must be a Budget or a number of nats, but is {shown(budget)}")
+    return Budget(nats=check_number("budget", budget, 0, math.inf))

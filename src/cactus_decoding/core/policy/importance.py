@@ -1,0 +1,194 @@
+"""Learned importance: how likely an answer gets worse where a position is relaxed, read from both models' rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding import zoo
+from cactus_decoding.core.checks import check_floats, check_number, shown
+from cactus_decoding.core.files.tensors import Format, read_tensors, write_tensors
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+
+FORMAT = Format("cactus_importance", schema=1, described="that 'cactus learn-importance' writes")
+LIMIT = 1e30
+"""Of the size of a weight."""
+_TENSORS = ("target_weights", "draft_weights", "intercept")
+
+
+class ImportanceWeights(NamedTuple):
+    """The numbers of an `Importance`, on one device and in one dtype.
+
+    Attributes:
+        target: a, ``[vocabulary]``.
+        draft: b, likewise.
+        intercept: c.
+    """
+
+    target: Tensor
+    draft: Tensor
+    intercept: float
+
+    def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
+        """Return the importance of positions; see `Importance`."""
+        if draft_probs is None:
+            of_draft = self.draft[torch.as_tensor(draft_token_ids, dtype=torch.long, device=self.draft.device)]
+        else:
+            of_draft = draft_probs.to(self.draft) @ self.draft
+        return (target_probs @ self.target + of_draft + self.intercept).sigmoid()
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    r"""How likely an answer gets worse if the drafted token is kept where the lossless test rejects it.
+
+    With q the target's row and p the draft's, both as they are sampled from,
+
+    .. math:: \text{importance} = \sigma\Big(\sum_x q(x)\, a(x) + \sum_x p(x)\, b(x) + c\Big)
+
+    A deterministic draft's row is all on the token that it proposes.
+
+    Attributes:
+        target_weights: a, ``[vocabulary]``.
+        draft_weights: b, ``[vocabulary]``.
+        intercept: c.
+        vocabulary: fingerprint of the tokens that the weights belong to.
+        about: what it was trained on, and how well it tells positions apart; for JSON.
+        path: the file that it was read from.
+
+    Raises `TypeError` for weights that are no tensors of floating-point numbers; `ValueError` for weights of different
+    lengths, or numbers that are not finite or beyond ±1e30.
+
+    Sources: AutoJudge (arXiv 2504.20039), which trains on hidden states; design of this project.
+
+    Example:
+        >>> weights = torch.tensor([0.0, 2.0])
+        >>> importance = Importance(weights, torch.zeros(2), -1.0, "")
+        >>> importance(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), None, [0, 1])
+        tensor([0.2689, 0.5000])
+    """
+
+    target_weights: Tensor
+    draft_weights: Tensor
+    intercept: float
+    vocabulary: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("target_weights", "draft_weights"):
+            weights = check_floats(name, getattr(self, name), "weights").float().cpu()
+            # the sum over a row must be finite too; NaN is not below the limit either
+            if weights.ndim != 1 or not bool((weights.abs() <= LIMIT).all()):
+                shape = list(weights.shape)
+                raise ValueError(
+                    f"{name} must be finite numbers up to ±{LIMIT:g}, one a token, but its shape is {shape}"
+                )
+            object.__setattr__(self, name, weights)
+        if len(self.target_weights) != len(self.draft_weights):
+            lengths = f"{len(self.target_weights)} and {len(self.draft_weights)}"
+            raise ValueError(f"target_weights and draft_weights must have the same length, but have {lengths}")
+        check_number("intercept", self.intercept, -LIMIT, LIMIT)
+
+    def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
+        """Return the importance of positions, ``[k]``.
+
+        Args:
+            target_probs: the target's rows, ``[k, vocabulary]``.
+            draft_probs: the draft's likewise; None for a deterministic draft.
+            draft_token_ids: drafted tokens, ``[k]``; looked at where the draft is deterministic.
+        """
+        return self.weights(target_probs.device, target_probs.dtype)(target_probs, draft_probs, draft_token_ids)
+
+    def weights(self, device: torch.device, dtype: torch.dtype) -> ImportanceWeights:
+        """Return the numbers for rows of a dtype on a device."""
+        return _weights(self, device, dtype)
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether the other gives the same numbers to the same tokens."""
+        return isinstance(other, Importance) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        """Return the same for what is equal."""
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the numbers and of the vocabulary."""
+        parts = [self.target_weights.numpy().tobytes(), self.draft_weights.numpy().tobytes()]
+        parts += [repr(float(self.intercept)).encode(), self.vocabulary.encode()]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    def fit(self, vocabulary: Vocabulary) -> Importance:
+        """Return it with a weight for each of a model's rows, 0 for no token; raise `ValueError` for other tokens."""
+        if vocabulary.fingerprint != self.vocabulary:
+            where = "the importance" if self.path is None else self.path
+            trained = self.about.get("target", "another model")
+            raise ValueError(
+                f"{where} was trained on the vocabulary of {trained} ({len(self.target_weights)} tokens, fingerprint "
+                f"{self.vocabulary[:12]}), but the target's has {len(vocabulary.texts)} tokens and the fingerprint "
+                f"{vocabulary.fingerprint[:12]}"
+            )
+        missing = len(vocabulary.texts) - len(self.target_weights)
+        if missing == 0:
+            return self
+        a, b = (functional.pad(weights, (0, missing)) for weights in (self.target_weights, self.draft_weights))
+        return replace(self, target_weights=a, draft_weights=b)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, all or nothing: safetensors, with all but the weights in its header."""
+        tensors = {
+            "target_weights": self.target_weights,
+            "draft_weights": self.draft_weights,
+            "intercept": torch.tensor([self.intercept], dtype=torch.float64),
+        }
+        about = {"vocabulary": self.vocabulary, "about": dict(self.about)}
+        write_tensors(Path(path).expanduser(), FORMAT, tensors, about)
+
+
+@lru_cache(maxsize=8)  # they are as long as a vocabulary, and asked for at every visited position
+def _weights(importance: Importance, device: torch.device, dtype: torch.dtype) -> ImportanceWeights:
+    a, b = (each.to(device, dtype) for each in (importance.target_weights, importance.draft_weights))
+    return ImportanceWeights(a, b, importance.intercept)
+
+
+def read_importance(path: str | Path) -> Importance:
+    """Return what a file holds; ``bundled:worded`` is the one that was learned with that draft.
+
+    Raises `OSError` if it cannot be read; `ValueError` if it is no file of `Importance.save`, is damaged, or has
+    another schema.
+    """
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")
+    file = zoo.importance_path(path) or Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(2, "there is no such file", str(path))
+    found = os.stat(file)
+    return _read(str(path), str(file), found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(name: str, path: str, _changed: int, _size: int) -> Importance:
+    tensors, about = read_tensors(path, FORMAT, name)
+    wrong = f"{name}: this is not a file {FORMAT.described}"
+    if missing := [key for key in _TENSORS if key not in tensors]:
+        raise ValueError(f"{wrong}: it lacks {', '.join(missing)}")
+    if not isinstance(about.get("vocabulary"), str) or not isinstance(about.get("about"), dict):
+        raise ValueError(f"{wrong}: its header lacks the vocabulary, or what it was trained on")
+    intercept = tensors["intercept"]
+    if intercept.numel() != 1:
+        raise ValueError(f"{wrong}: the intercept must be one number, but its shape is {list(intercept.shape)}")
+    a, b = tensors["target_weights"], tensors["draft_weights"]
+    try:
+        return Importance(a, b, float(intercept), about["vocabulary"], about["about"], name)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{wrong}: {error}") from None

@@ -1,0 +1,154 @@
+"""Phases of a response: what the tokens before a position say about whether it may be relaxed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.values import shown
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.policy.vocabulary import Vocabulary
+
+Mark = str | tuple[int, ...]
+"""A text, or the ids of tokens that follow each other."""
+
+
+class PhaseState(NamedTuple):
+    """What a position needs to know of the tokens before it.
+
+    Attributes:
+        num_emitted: tokens of the response so far.
+        inside: whether a span is open.
+        tail: the end of the text behind the last mark, spelled as `as_text` spells marks, in which the next may begin.
+    """
+
+    num_emitted: int = 0
+    inside: bool = False
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Where in a response a rule may relax; elsewhere positions are judged losslessly.
+
+    Attributes:
+        lossless_tokens: this many tokens at the beginning of a response are lossless, 0 or more.
+        relax_within: an opening and a closing mark, such as ``("<think>", "</think>")``: only what stands between them
+            is relaxed, from left to right: from the first opening mark to the first closing one behind it, and so on.
+            The prompt counts, as chat templates may open a span there. Texts are found in the bytes of the text,
+            however tokens share these out, parts of characters included; token ids are found among the tokens, so that
+            a text that quotes the mark opens nothing. None relaxes everywhere.
+
+    Raises `TypeError` for a value of the wrong type; `ValueError` for a negative number, or marks of which one has the
+    other in it.
+
+    Example:
+        >>> from cactus_decoding.core.policy.vocabulary import Vocabulary
+        >>> words = Vocabulary(("<", "t>", "</", "x"))
+        >>> phases = Phases(relax_within=("<t>", "</t>"))
+        >>> phases.relaxable(phases.begin([], words), [0, 1, 3, 2, 1, 3], words)
+        [False, False, True, True, True, False]
+    """
+
+    lossless_tokens: Annotated[int, Knob("The first N tokens of an answer are lossless.", "tokens", ge=0)] = 0
+    relax_within: Annotated[tuple[Mark, Mark] | None, Knob(
+        "Relax only between these marks, such as '<think>' '</think>'.", metavar="OPEN CLOSE")] = None  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        if self.relax_within is not None:
+            object.__setattr__(self, "relax_within", _marks(self.relax_within))
+
+    @property
+    def plain_marks(self) -> list[str | int | list[int]] | None:
+        """The marks as they are written."""
+        return None if self.relax_within is None else [_plain(mark) for mark in self.relax_within]
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it matters what the tokens say."""
+        return self.relax_within is not None and isinstance(self.relax_within[0], str)
+
+    def begin(self, prompt_ids: Sequence[int], vocabulary: Vocabulary) -> PhaseState:
+        """Return the state behind a prompt."""
+        return self.after(PhaseState(), prompt_ids, vocabulary)._replace(num_emitted=0)
+
+    def after(self, state: PhaseState, token_ids: Sequence[int], vocabulary: Vocabulary) -> PhaseState:
+        """Return the state behind further tokens."""
+        num_emitted, inside, tail = state
+        num_emitted += len(token_ids)
+        if self.relax_within is not None:
+            marks = [as_text(mark) for mark in self.relax_within]
+            if self.reads_text:
+                tail += b"".join(map(vocabulary.bytes_of, token_ids)).decode("latin-1")
+            else:
+                tail += as_text(tuple(token_ids))
+            while (found := tail.find(marks[inside])) >= 0:
+                tail, inside = tail[found + len(marks[inside]) :], not inside
+            tail = tail[max(0, len(tail) + 1 - len(marks[inside])) :]
+        return PhaseState(num_emitted, inside, tail)
+
+    def relaxable(self, state: PhaseState, token_ids: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
+        """Say of each of some tokens that follow a state whether the position it stands at may be relaxed."""
+        allowed = []
+        for token in token_ids:
+            allowed.append(self.relaxes(state))
+            state = self.after(state, [token], vocabulary)
+        return allowed
+
+    def relaxes(self, state: PhaseState) -> bool:
+        """Say whether the position behind a state may be relaxed."""
+        return state.num_emitted >= self.lossless_tokens and (self.relax_within is None or state.inside)
+
+
+def as_text(mark: Mark) -> str:
+    """Return a mark as a text to look for, with a letter for each byte or token, and none for an unknown token.
+
+    Example:
+        >>> as_text("«"), as_text((97, -1, 98))
+        ('Â«', 'ab')
+    """
+    if isinstance(mark, str):
+        return mark.encode(errors="surrogatepass").decode("latin-1")
+    return "".join(chr(token) for token in mark if token >= 0)
+
+
+def _marks(given: object) -> tuple[Mark, Mark]:
+    wrong = (
+        "relax_within must be two different texts, an opening and a closing mark, or two token ids or lists of these, "
+        f"but is {shown(given)}"
+    )
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(wrong)
+    marks = [mark if isinstance(mark, str) else _token_ids(mark, wrong) for mark in given]
+    if len({isinstance(mark, str) for mark in marks}) > 1:
+        raise TypeError(wrong)
+    if len(marks) != 2 or not all(marks) or marks[0] == marks[1]:
+        raise ValueError(wrong)
+    opening, closing = map(as_text, marks)
+    if opening in closing or closing in opening:
+        raise ValueError(
+            f"relax_within must be two marks of which neither has the other in it, but is {shown(given)}: a span would "
+            "open or close at the wrong one"
+        )
+    return marks[0], marks[1]
+
+
+def _token_ids(given: object, wrong: str) -> tuple[int, ...]:
+    ids = (given,) if isinstance(given, int) else given
+    if not isinstance(ids, Sequence) or any(not isinstance(token, int) or isinstance(token, bool) for token in ids):
+        raise TypeError(wrong)
+    if not all(0 <= token <= sys.maxunicode for token in ids):
+        raise ValueError(wrong)
+    return tuple(ids)
+
+
+def _plain(mark: Mark) -> str | int | list[int]:
+    """Return a mark as it is written: a text, a token id or several."""
+    if isinstance(mark, str):
+        return mark
+    return mark[0] if len(mark) == 1 else list(mark)

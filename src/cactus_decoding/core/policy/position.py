@@ -1,0 +1,294 @@
+"""One position of a step at which tokens are proposed, as a policy, a rule and a way to verify see it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding.core.divergences.rows import kl_of_rows, total
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.rules.base import EmittedRows, JudgedOn, relaxed_target_beside
+from cactus_decoding.core.sampling.rows import LazyRows, SparseProbs
+from cactus_decoding.core.types import AcceptanceRule, StepRows, judges_untempered
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.audit import Audit
+
+
+class Distribution:
+    """A distribution over tokens: weights divided by their sum, which is all that a single probability needs.
+
+    Weights are not negative, ``[vocabulary]`` on the CPU; if all are 0, so are the probabilities.
+
+    Example:
+        >>> row = Distribution(torch.tensor([2.0, 1.0, 1.0]))
+        >>> row[0], row.without([0])[1], row.without([0]).probs.tolist()
+        (0.5, 0.5, [0.0, 0.5, 0.5])
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        self._weights = weights
+        self._without: dict[tuple[int, ...], Distribution] = {}
+
+    @property
+    def weights(self) -> Tensor:
+        """What the probabilities are proportional to, ``[vocabulary]``."""
+        return self._weights
+
+    @cached_property
+    def total(self) -> float:
+        """What the weights are divided by: NaN or infinite where they are no weights."""
+        return total(self.weights).item() or 1.0
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """The whole row in float64, ``[vocabulary]``."""
+        return self.weights.to(torch.float64, copy=True).div_(self.total)
+
+    def __getitem__(self, token_id: int) -> float:
+        """Return the probability of a token, the same as in `probs`."""
+        return self.weights[token_id].item() / self.total
+
+    def without(self, token_ids: list[int]) -> Distribution:
+        """Return the distribution of a token that is drawn beside others which are proposed in any case."""
+        if not token_ids:
+            return self
+        key = tuple(token_ids)
+        if key not in self._without:
+            weights = self.weights.clone()
+            weights[token_ids] = 0.0
+            self._without[key] = Distribution(weights)
+        return self._without[key]
+
+
+class OneHotDistribution(Distribution):
+    """The distribution of a token that is proposed in any case.
+
+    Example:
+        >>> OneHotDistribution(1, 3)[1], OneHotDistribution(1, 3).probs.tolist()
+        (1.0, [0.0, 1.0, 0.0])
+    """
+
+    def __init__(self, token_id: int, vocabulary: int) -> None:
+        self._token_id, self._vocabulary = token_id, vocabulary
+        self._without = {}
+
+    @property
+    def weights(self) -> Tensor:
+        """The probabilities."""
+        return self.probs
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """The whole row in float64, ``[vocabulary]``."""
+        return functional.one_hot(torch.tensor(self._token_id), self._vocabulary).double()
+
+    def __getitem__(self, token_id: int) -> float:
+        """Return 1 for the token."""
+        return float(token_id == self._token_id)
+
+
+class Position:
+    """A token of a proposal, or the text itself, that has children: some *fixed* ones, then some that are drawn.
+
+    Nothing is worked out before it is asked for: the target's rows may be known in part (``lazy``).
+
+    Attributes:
+        node: the token, as a node of the proposal.
+        nodes: its children, the fixed ones first, in the order in which they are tested; at least one.
+        token_ids: their tokens, which all differ.
+        num_fixed: how many are functions of the text alone.
+        vocabulary: how many tokens the rows have.
+        listed: which tokens these are, but for a last one that stands for all others; None where they are all.
+    """
+
+    def __init__(self, rows: StepRows, node: int, lazy: LazyRows | None = None) -> None:
+        proposal = rows.proposal
+        self._rows, self._lazy, self.node = rows, lazy, node
+        self.nodes = proposal.children[node]
+        self.token_ids = [proposal.token_ids[each] for each in self.nodes]
+        self.num_fixed = sum(not proposal.drawn[each] for each in self.nodes)
+        self.vocabulary = rows.logits.shape[-1]
+        self.listed: SparseProbs | None = None
+        self._distributions: dict[int, Distribution] = {}
+        self._relaxed: tuple[AcceptanceRule, Tensor | None] | None = None
+
+    @property
+    def drafted(self) -> int:
+        """Which child a rule judges: the first that is drawn, or else the first, of which the draft is then sure."""
+        return self.num_fixed if self.num_fixed < len(self.nodes) else 0
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the child that a rule judges was drawn."""
+        return self.num_fixed < len(self.nodes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its one child is all that the draft says: drawn from the draft's row, or all that it proposes."""
+        return len(self.nodes) == 1 and (self.is_drawn or self.draft_row is None)
+
+    @property
+    def remaining(self) -> int:
+        """How many proposals may still be kept, this one included: on a chain K - i behind i of K."""
+        return self._rows.proposal.depth - len(self._rows.proposal.tokens_to(self.node))
+
+    @property
+    def greatest_logit(self) -> float:
+        """The largest of the target's logits, as the model gave them."""
+        return self._rows.logits[self.node + 1].max().item()
+
+    @property
+    def fixed_token_ids(self) -> Tensor:
+        """The fixed tokens, ``[num_fixed]``."""
+        return torch.tensor(self.token_ids[: self.num_fixed], dtype=torch.long)
+
+    @cached_property
+    def row(self) -> SparseProbs:
+        """The target's row as it is sampled from, in its own precision."""
+        return target_row(self._rows, self.node, self._lazy)
+
+    @cached_property
+    def target(self) -> Distribution:
+        """The target's distribution as it is sampled from; `ValueError` for NaN."""
+        return self._checked(Distribution(self.row.dense()), "target")
+
+    @cached_property
+    def untempered(self) -> Tensor:
+        """The target's row before temperature and truncation, in the precision that it has, ``[vocabulary]``."""
+        return self._rows.untempered_behind(self.node).cpu()
+
+    @cached_property
+    def draft_row(self) -> Tensor | None:
+        """The draft's whole row, as it is, ``[vocabulary]``; None where it has none."""
+        row = self._rows.proposal.row_behind(self.node)
+        return None if row is None else row.cpu()
+
+    @cached_property
+    def draft(self) -> Distribution | None:
+        """The same as a distribution; `ValueError` for NaN."""
+        return None if self.draft_row is None else self._checked(Distribution(self.draft_row), "draft")
+
+    def distribution(self, index: int) -> Distribution:
+        """Return the distribution that a child has given the text and the children drawn before it."""
+        if index not in self._distributions:
+            if index < self.num_fixed:
+                self._distributions[index] = OneHotDistribution(self.token_ids[index], self.vocabulary)
+            else:
+                assert self.draft is not None
+                self._distributions[index] = self.draft.without(self.token_ids[:index])
+        return self._distributions[index]
+
+    def child_with(self, token_id: int, *, other_than: int) -> int | None:
+        """Return the child that is a token, if there is one and it is another than a given one."""
+        child = self.nodes[self.token_ids.index(token_id)] if token_id in self.token_ids else other_than
+        return None if child == other_than else child
+
+    def relaxed_target(self, rule: AcceptanceRule) -> Tensor | None:
+        """Return a rule's h, ``[vocabulary]`` in float64, where it does not depend on the drafted child; else None."""
+        if self._relaxed is None or self._relaxed[0] is not rule:
+            row = None
+            if not judges_untempered(rule):
+                whole = None if self.draft is None else self.draft.probs
+                drafted = self.distribution(self.drafted).probs
+                row = relaxed_target_beside(rule, self.target.probs, whole, drafted, self.fixed_token_ids)
+            self._relaxed = rule, row
+        return self._relaxed[1]
+
+    def effective_rule(self, rule: AcceptanceRule) -> AcceptanceRule:
+        """Return what judges the drafted child for a rule, given the law of the target."""
+        if judges_untempered(rule):
+            return JudgedOn(rule, self.untempered)
+        relaxed = self.relaxed_target(rule)
+        return rule if relaxed is None else EmittedRows(relaxed)
+
+    def audit(self, rule: AcceptanceRule) -> Audit:
+        """Return exactly what a rule emits here, by `match` or `recursive`; the acceptance is its drafted child's."""
+        from cactus_decoding.core.audit import audit_rows
+
+        return audit_rows(self.effective_rule(rule), self.target.probs, self.distribution(self.drafted).probs)
+
+    def on_support(self, rule: AcceptanceRule) -> Position:
+        """Return the position without what the target excludes, where a rule needs no more and that saves something."""
+        if judges_untempered(rule) or not getattr(rule, "needs_support_only", False) or self.row.token_ids is None:
+            return self
+        return self._on_support
+
+    @cached_property
+    def _on_support(self) -> Position:
+        return _OnSupport(self)
+
+    def cost(self, rule: AcceptanceRule) -> float:
+        """Return KL(emitted || target) here in nats; for temperature 0, the log-probability that a rule gives up.
+
+        At temperature 0 it is 0 exactly where the rule keeps nothing that the lossless test rejects.
+        """
+        if isinstance(rule, Lossless):
+            return 0.0
+        if (position := self.on_support(rule)) is not self:
+            return position.cost(rule)
+        if judges_untempered(rule):
+            from cactus_decoding.core.rules.relaxed_greedy import given_up
+
+            token_id = self.token_ids[self.drafted]
+            if self.row.probability(token_id) > 0:  # the lossless test keeps it too
+                return 0.0
+            token = torch.tensor([token_id])
+            kept = rule.judge(self.untempered, None, token).relaxed_prob.item() > 0
+            # never 0: what costs nothing counts as not relaxed
+            return max(given_up(self.untempered, token).item(), sys.float_info.min) if kept else 0.0
+        relaxed = self.relaxed_target(rule)
+        return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()
+
+    def mass(self, token_ids: Tensor, *, untempered: bool = False) -> float:
+        """Return what the target gives some tokens together, also before temperature and truncation.
+
+        The tokens ascend, int64, ``[tokens]``; there is at least one.
+        """
+        row = SparseProbs(len(self.untempered), self.untempered) if untempered else self.row
+        return row.mass(token_ids)
+
+    def _checked(self, distribution: Distribution, role: str) -> Distribution:
+        if not math.isfinite(distribution.total):
+            length = len(self._rows.text(self.node))
+            raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
+        return distribution
+
+
+class _OnSupport(Position):
+    """A position whose tokens are those that the target may emit, and the proposed ones.
+
+    One more, the last, stands for all that is left out: the target gives it nothing, the draft what it gives them
+    together. Rules that need the support only say the same of it as of each of them.
+    """
+
+    def __init__(self, whole: Position) -> None:
+        row = whole.row
+        for token in whole.token_ids:
+            row = row.including(token)[0]
+        assert row.token_ids is not None
+        self._rows, self._lazy, self.node = whole._rows, None, whole.node
+        self.nodes, self.num_fixed = whole.nodes, whole.num_fixed
+        self.token_ids = [int((row.token_ids == token).nonzero()) for token in whole.token_ids]
+        self.listed, self.vocabulary = row, len(row.probs) + 1
+        self._distributions, self._relaxed = {}, None
+        self.row = SparseProbs(self.vocabulary, torch.cat([row.probs, row.probs.new_zeros(1)]))
+        self.draft_row = None
+        if whole.draft_row is not None:
+            kept = row.restrict(whole.draft_row).double()
+            rest = whole.draft_row.sum(dtype=torch.float64) - kept.sum()
+            self.draft_row = torch.cat([kept, rest.clamp(min=0)[None]])
+
+
+def target_row(rows: StepRows, node: int, lazy: LazyRows | None) -> SparseProbs:
+    """Return the target's row behind a proposal, or with -1 behind the text, on the CPU."""
+    if lazy is not None:
+        return lazy.at(node + 1)
+    row = rows.target_behind(node).cpu()
+    return SparseProbs(len(row), row)

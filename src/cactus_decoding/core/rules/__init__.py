@@ -1,0 +1,133 @@
+"""Acceptance rules: one a file, one registry, their text spelling, and a way in for rules from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.big_little import BigLittle
+from cactus_decoding.core.rules.cactus import Cactus
+from cactus_decoding.core.rules.cascade import Cascade
+from cactus_decoding.core.rules.clamped import ClampedRatio
+from cactus_decoding.core.rules.ensemble import Ensemble
+from cactus_decoding.core.rules.fuzzy import Fuzzy
+from cactus_decoding.core.rules.kl_gate import KLGate
+from cactus_decoding.core.rules.lenience import Lenience
+from cactus_decoding.core.rules.lossless import Lossless
+from cactus_decoding.core.rules.mars import Mars
+from cactus_decoding.core.rules.names import WAYS_TO_VERIFY, registered_rules
+from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
+from cactus_decoding.core.rules.token_cascade import TokenCascade
+from cactus_decoding.core.rules.top_k import TopK
+from cactus_decoding.core.rules.typical import Typical
+from cactus_decoding.core.spelling import parse
+from cactus_decoding.core.types import AcceptanceRule
+from cactus_decoding.core.values import shown
+
+__all__ = [
+    "RULES",
+    "BigLittle",
+    "Cactus",
+    "Cascade",
+    "ClampedRatio",
+    "Ensemble",
+    "Fuzzy",
+    "KLGate",
+    "Lenience",
+    "Lossless",
+    "Mars",
+    "RelaxedGreedy",
+    "Rule",
+    "TokenCascade",
+    "TopK",
+    "Typical",
+    "parse_rule",
+]
+
+RULES: dict[str, type[Rule]] = {
+    "lossless": Lossless,
+    "cactus": Cactus,
+    "clamped": ClampedRatio,
+    "ensemble": Ensemble,
+    "lenience": Lenience,
+    "typical": Typical,
+    "top_k": TopK,
+    "relaxed_greedy": RelaxedGreedy,
+    "cascade": Cascade,
+    "token_cascade": TokenCascade,
+    "fuzzy": Fuzzy,
+    "kl_gate": KLGate,
+    "big_little": BigLittle,
+    "mars": Mars,
+}
+"""Every rule by its name."""
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
+
+
+def parse_rule(text: str, *, importing: bool = True) -> Rule:
+    """Return the rule that a text spells: a name, then ``:`` and comma-separated ``parameter=value`` pairs.
+
+    The name is one of the package's or of the entry-point group ``cactus_decoding.rules``, or the importable path of a
+    class, which a comma follows: ``my_module:MyRule,ratio=0.5``.
+
+    Args:
+        text: the spelling.
+        importing: whether a path may be imported, which runs code. Where others send spellings it may not: they name
+            the package's rules, those of entry points, and paths that this process has parsed before.
+
+    Raises:
+        TypeError: if ``text`` is no string.
+        ValueError: for an unknown rule or parameter, one that is missing or given twice, a value out of range, or a
+            class that cannot be imported, is no rule, or does not judge.
+
+    Example:
+        >>> parse_rule("cactus:delta=1.0")
+        Cactus(delta=1.0, solver='taylor', divergence='kl', max_ratio=inf)
+        >>> str(parse_rule("top_k:k=20,residual=mask"))
+        'top_k:k=20,residual=mask'
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"a rule's spelling must be a string such as 'cactus:delta=1.0', but is {shown(text)}")
+    text = text.strip()
+    name, _, rest = text.partition(":")
+    if name in RULES:
+        return parse("rule", text, RULES)
+    registered = [each.name for each in registered_rules()]
+    if name not in registered:
+        if name in WAYS_TO_VERIFY:
+            raise ValueError(f"{name!r} is no rule, but a way to verify: --verification {text}, verification={text!r}")
+        if (path := _PATH.match(text)) is None:
+            known = dict.fromkeys([*RULES, *registered], cast("type[Rule]", None))
+            return parse("rule", text, known)  # says what there is
+        name, rest = path[0], text[path.end() :].lstrip(" ,:")
+    from cactus_decoding.core.rules.outside import outside_rule  # here: it imports this module
+
+    rule: Rule = outside_rule(text, name, rest, importing=importing)
+    return rule
+
+
+def recorded_rule(text: str) -> Rule:
+    """Return the rule of a file. No path is imported: a rule that this process does not know judges nothing."""
+    try:
+        return parse_rule(text, importing=False)
+    except ValueError:
+        if text.partition(":")[0].strip() in RULES or _PATH.match(text.strip()) is None:
+            raise
+    from cactus_decoding.core.rules.outside import RecordedRule
+
+    return RecordedRule(text)
+
+
+def as_rule(rule: AcceptanceRule | str) -> AcceptanceRule:
+    """Return a rule from itself or from its spelling.
+
+    Example:
+        >>> as_rule("lossless")
+        Lossless()
+    """
+    if isinstance(rule, str):
+        return parse_rule(rule)
+    if isinstance(rule, type) or not isinstance(rule, AcceptanceRule):  # a class has the methods too
+        raise TypeError(f"rule must be an acceptance rule or its spelling, but is {shown(rule)}")
+    return rule

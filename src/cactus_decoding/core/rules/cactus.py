@@ -1,0 +1,112 @@
+"""Cactus: lift the drafted token as far as a divergence budget allows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.types import Verdict
+
+
+@dataclass(frozen=True)
+class Cactus(Rule):
+    r"""Constrained acceptance: h maximises h(n) subject to D_f(h || q) <= delta, given the drafted token n.
+
+    h(n) = g and h(i) = s q(i) elsewhere, with s = (1 - g) / (1 - q(n)). The paper's closed form for KL is
+
+    .. math:: g = \min(q(n) + \sqrt{2 \delta q(n) (1 - q(n))},\ 1)
+
+    which keeps KL(h || q) <= delta while g <= 1/2 and can overspend above: up to log(1 + 2 delta) where g is clipped
+    to 1. ``solver="exact"`` never overspends. Either way the bound holds *given n*: the emitted distribution, averaged
+    over the draft, can be further away (see `cactus_decoding.audit`). Without top-k or top-p truncation, tokens that
+    the target finds absurd are lifted too.
+
+    Source: Hao and Mou, "Cactus", ICLR 2026 (arXiv 2604.04987).
+
+    Attributes:
+        delta: budget in nats, 0 or more; 0 is lossless.
+        solver: ``taylor`` (the paper's second-order closed form) or ``exact``.
+        divergence: ``kl``, ``reverse_kl``, ``chi_square``, ``squared_hellinger``, ``total_variation`` or
+            ``jensen_shannon``.
+        max_ratio: g is never above ``max_ratio * q(n)``; 1 or more, infinite by default.
+
+    Raises:
+        ValueError: for a parameter out of range, or the expansion of a divergence that has none.
+
+    Example:
+        >>> rule = Cactus(delta=0.02)
+        >>> rule.judge(torch.tensor([0.5, 0.5]), None, torch.tensor([0])).relaxed_prob.item()
+        0.6
+    """
+
+    delta: Annotated[float, Knob("budget, given the drafted token; 0 is lossless", "nats", ge=0, lt=math.inf)]
+    solver: Annotated[
+        Literal["taylor", "exact"], Knob("the paper's second-order closed form, or the root, which never overspends")
+    ] = "taylor"
+    divergence: Annotated[
+        Literal["kl", "reverse_kl", "chi_square", "squared_hellinger", "total_variation", "jensen_shannon"],
+        Knob("what delta bounds; ``total_variation`` needs ``solver=exact``"),
+    ] = "kl"
+    max_ratio: Annotated[float, Knob("no token is lifted to more than this times its probability", ge=1)] = math.inf
+
+    name = "cactus"
+    title = "Cactus"
+    summary = "Lift the drafted token as far as a divergence budget allows."
+    presets = (
+        Preset(
+            "cactus:delta=0.5",
+            "Given the drafted token, KL(h‖target) ≤ delta while its lifted probability g ≤ 1/2; above that it can "
+            "overspend, up to log(1 + 2·delta). Not a bound on what is emitted on average.",
+            "to reproduce the paper; with deterministic drafts",
+        ),
+        Preset(
+            "cactus:delta=0.5,solver=exact",
+            "Given the drafted token, KL(h‖target) ≤ delta, never overspent. "
+            "Not a bound on what is emitted on average.",
+            "with deterministic drafts, where delta then bounds what is emitted",
+        ),
+    )
+    families = (
+        Family("cactus", "Cactus, closed form", lambda x: f"cactus:delta={x!r}", 1e-4, 1e3),
+        Family("cactus_exact", "Cactus, exact solver", lambda x: f"cactus:delta={x!r},solver=exact", 1e-4, 30.0),
+    )
+    never_stricter_than_lossless = True
+    needs_support_only = True
+    recovers_from_relaxed_target = True
+    scalable = ("delta",)
+    lifts_one_token = True
+
+    def __post_init__(self) -> None:
+        """Check the parameters, and that the divergence has the expansion that the closed form takes."""
+        super().__post_init__()
+        if self.solver == "taylor" and DIVERGENCES[self.divergence].curvature is None:
+            raise ValueError(f"divergence {self.divergence!r} has no second-order expansion: solver must be 'exact'")
+
+    @property
+    def lifts_absurd_tokens(self) -> bool:
+        """Whether a budget is set and no cap on the factor of a lift."""
+        return self.delta > 0 and math.isinf(self.max_ratio)
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return g and s = (1 - g) / (1 - q(n))."""
+        q = probability_of(target_probs, token_ids)
+        lift = lift_exactly if self.solver == "exact" else lift_by_expansion
+        g = lift(self.divergence, q, self.delta)
+        if self.max_ratio < math.inf:
+            g = torch.minimum(g, self.max_ratio * q)
+        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
+
+    def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
+        """Return a lower bound of g: the closed form, which keeps the budget while it is at most 1/2."""
+        if self.solver != "exact" or self.divergence != "kl" or self.max_ratio < math.inf:
+            return target_probs
+        closed = lift_by_expansion("kl", target_probs, self.delta).clamp(max=0.5)
+        return torch.maximum(target_probs, closed * (1 - 1e-9))  # the root is found to a part in 10^11

@@ -1,0 +1,97 @@
+"""Fuzzy speculative decoding: leave a position to the draft where both rows are close."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.gate import BEFORE, Gated, jensen_shannon, kl, lumped, outside, total_variation
+
+
+@dataclass(frozen=True)
+class Fuzzy(Gated):
+    r"""Emit the draft's row p where its divergence from the target's is below a threshold, and q elsewhere.
+
+    .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
+
+    A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` its KL.
+    Elsewhere the published code draws from q outright, ``closed=draw``. The lossless test emits the same q, but accepts
+    more, gives the tokens of lossless sampling at a threshold of 0, and works in vLLM.
+
+    Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
+    and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
+    from before temperature, which is to give it as ``temperature``: D then bounds nothing. Its ``top_k_*`` is
+    ``top=50``: D can only be smaller, and no longer bounds what is emitted.
+
+    Attributes:
+        threshold: 0 or more; 0 is lossless.
+        divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
+        top: D is that of the target's so many likeliest tokens (ties count as equally high) and of all others as one;
+            0 for each by itself.
+        temperature: that of the request, to compare rows from before it; of what truncation left.
+        closed: whether tokens are verified losslessly where D is not below the threshold, or drawn from q.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
+        >>> Fuzzy(threshold=0.3, divergence="tv").relaxed_target(*rows).tolist()
+        [0.5, 0.5]
+        >>> round(Fuzzy(threshold=0.5, divergence="tv").relaxed_target(*rows)[0].item(), 6)
+        0.9
+    """
+
+    threshold: Annotated[
+        float, Knob("divergence below which the draft is left alone; 0 is lossless", ge=0, lt=math.inf)
+    ]
+    divergence: Annotated[
+        Literal["js", "js_code", "kl", "tv"],
+        Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
+    ] = "js"
+    top: Annotated[int, Knob("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
+    closed: Annotated[
+        Literal["verify", "draw"], Knob("elsewhere verify losslessly, or draw from the target as published code does")
+    ] = "verify"
+    temperature: Annotated[float, BEFORE] = 1.0
+
+    name = "fuzzy"
+    title = "Fuzzy"
+    summary = "Leave positions to the draft where both models' rows are close."
+    presets = (
+        Preset(
+            "fuzzy:threshold=0.1,divergence=kl",
+            "KL(emitted‖target) < threshold at every position, without truncation.",
+            "to compare",
+        ),
+        Preset("fuzzy:threshold=0.1", "Jensen-Shannon divergence of what is emitted < threshold.", "to compare"),
+    )
+    families = (
+        Family("fuzzy", "fuzzy, JS", lambda x: f"fuzzy:threshold={x!r}", 1e-3, 0.7),
+        Family("fuzzy_kl", "fuzzy, KL", lambda x: f"fuzzy:threshold={x!r},divergence=kl", 1e-3, 20.0),
+    )
+    recovers_from_relaxed_target = True
+    scalable = ("threshold",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._say(recovers_from_relaxed_target=self.temperature == 1)  # else D asks for the target's whole row
+        if self.closed == "draw":
+            self._say(draws_where_closed=True)
+            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)
+
+    def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        if self.top:
+            q, p = lumped(q, p, self.top)
+        if self.divergence == "tv":
+            return total_variation(q, p) < self.threshold
+        if self.divergence == "kl":
+            return kl(p, q) + outside(q, p) < self.threshold
+        if self.divergence == "js":
+            return jensen_shannon(q, p) < self.threshold
+        middle = (p + q) / 2
+        return (kl(middle, p) + kl(middle, q)) / 2 < self.threshold

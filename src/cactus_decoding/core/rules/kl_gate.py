@@ -1,0 +1,62 @@
+"""KL gate: leave a position to the draft where it covers what the target wants, unless the target is sure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.gate import Gated, kl
+
+
+@dataclass(frozen=True)
+class KLGate(Gated):
+    r"""Emit the draft's row p where KL(q || p) is below a threshold and the target is not sure, and q elsewhere.
+
+    .. math:: h = p \ \text{ if } KL(q \| p) < threshold,\ \max q \le confidence, \text{ else } q, \qquad s = 1
+
+    The KL is the target's from the draft: it says nothing about KL(p || q), what is emitted where the gate is open. By
+    Pinsker, the total variation there is below sqrt(threshold / 2). A deterministic draft never opens the gate.
+
+    Source: Sun et al. (arXiv 2601.04766) and their code, which runs at temperature 0 on both models' rows from before
+    temperature, and accepts what is most likely to the target besides. Here the gate stands where tokens are drawn.
+
+    Attributes:
+        threshold: nats, 0 or more; 0 is lossless.
+        confidence: in [0, 1]; positions whose most likely token the target gives more are judged losslessly.
+
+    Example:
+        >>> import torch
+        >>> rows = torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])
+        >>> [KLGate(threshold).relaxed_target(*rows)[0].item() for threshold in (0.1, 0.2)]
+        [0.5, 0.75]
+    """
+
+    threshold: Annotated[
+        float, Knob("KL(target‖draft) below which the draft is left alone; 0 is lossless", "nats", ge=0, lt=math.inf)
+    ]
+    confidence: Annotated[
+        float, Knob("a target that gives a token more than this is followed", "probability", ge=0, le=1)
+    ] = 0.9
+
+    name = "kl_gate"
+    title = "KL gate"
+    summary = "Leave positions to the draft where it covers the target and the target is unsure."
+    presets = (
+        Preset(
+            "kl_gate:threshold=0.1",
+            "Total variation < √(threshold/2) at every position; KL(emitted‖target) is unbounded.",
+            "to compare",
+        ),
+    )
+    families = (Family("kl_gate", "KL gate", lambda x: f"kl_gate:threshold={x!r}", 1e-3, 50.0),)
+    recovers_from_relaxed_target = True
+    scalable = ("threshold",)
+
+    def _opens(self, q: Tensor, p: Tensor) -> Tensor:
+        return (kl(q, p) < self.threshold) & (q.amax(-1) <= self.confidence)

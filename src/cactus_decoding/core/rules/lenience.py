@@ -1,0 +1,64 @@
+"""Lenience: divide the rejection threshold by a constant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.types import Verdict
+
+
+@dataclass(frozen=True)
+class Lenience(Rule):
+    """Accept as if the target were 1 / lenience times as sure: h(n) = q(n) / lenience, recovery from (q - lenience p)+.
+
+    No token becomes more than 1 / lenience times as likely by acceptance. As s is the same for every drafted token, so
+    is what is emitted: min(p, q / lenience) + m (q - lenience p)+ / Z, with m the mass that is rejected and Z a sum.
+
+    Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
+
+    Attributes:
+        lenience: in (0, 1]; 1 is lossless.
+
+    Example:
+        >>> Lenience(lenience=0.5).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0])).residual_scale.item()
+        2.0
+    """
+
+    lenience: Annotated[float, Knob("the smaller, the more is accepted; 1 is lossless", "factor", gt=0, le=1)]
+
+    name = "lenience"
+    title = "Lenience"
+    summary = "Accept as if the target were a constant factor more sure of every drafted token."
+    presets = (
+        Preset(
+            "lenience:lenience=0.5",
+            "No accepted token is more than 1/lenience times as likely as under the target; "
+            "nothing about the whole distribution.",
+            "where only too frequent tokens hurt",
+        ),
+    )
+    families = (Family("lenience", "lenience", lambda x: f"lenience:lenience={round_to(1 / x)!r}", 1.01, 1e6),)
+    never_stricter_than_lossless = True
+    needs_support_only = True
+    recovers_from_relaxed_target = True
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return q(n) / lenience and s = 1 / lenience."""
+        q = probability_of(target_probs, token_ids)
+        return Verdict(q / self.lenience, torch.full_like(q, 1 / self.lenience))
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return what is kept, with the mass that is rejected given back in the residual's shape."""
+        q, p = target_probs.double(), draft_probs.double()
+        kept = torch.minimum(p, q / self.lenience)
+        residual = (q - self.lenience * p).clamp(min=0)
+        total = residual.sum(-1, keepdim=True)
+        rejected = (p - kept).sum(-1, keepdim=True)
+        return kept + rejected * torch.where(total > 0, residual / total, q)

@@ -1,0 +1,40 @@
+"""Lossless speculative sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.types import Verdict
+
+
+@dataclass(frozen=True)
+class Lossless(Rule):
+    """Speculative sampling that emits exactly the target's distribution: h = q, s = 1.
+
+    Sources: Leviathan et al. (arXiv 2211.17192); Chen et al. (arXiv 2302.01318).
+
+    Example:
+        >>> str(Lossless())
+        'lossless'
+    """
+
+    name = "lossless"
+    title = "Lossless"
+    summary = "Accept as much as can be accepted without changing anything."
+    presets = (Preset("lossless", "Exact: emits the target's own distribution.", "first"),)
+    never_stricter_than_lossless = True
+    needs_support_only = True
+    recovers_from_relaxed_target = True
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return h(n) = q(n) and s = 1."""
+        q = probability_of(target_probs, token_ids)
+        return Verdict(q, torch.ones_like(q))
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return the target's rows."""
+        return target_probs

@@ -1,0 +1,86 @@
+"""Margin-aware acceptance: at temperature 0, keep the second choice where the logits of both are alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset, Rule, check_placed
+from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
+from cactus_decoding.core.types import Verdict
+
+
+@dataclass(frozen=True)
+class Mars(Rule):
+    r"""Accept n iff it is most likely, or second and the logits z of both are alike; recover the most likely token.
+
+    .. math:: z_{(2)} > ratio \cdot z_{(1)}, \qquad z = \log q - \operatorname{mean}_{q(i) > 0} \log q(i)
+
+    with q *before* temperature. The paper takes the ratio of raw logits, which changes with a constant added to all of
+    them, though q does not; here they are counted from their mean, and by ``logits=raw`` they are as the model gave
+    them. What is given up is at most :math:`(1 - ratio)\, z_{(1)}` nats.
+
+    Source: Song et al., "MARS: margin-aware verification" (arXiv 2601.15498).
+
+    Attributes:
+        ratio: in [0, 1]; 1 is greedy decoding. The paper's is 0.9, of raw logits.
+        logits: counted from their ``mean``, or ``raw``.
+
+    Example:
+        >>> q = torch.tensor([0.5, 0.4, 0.1, 0.001])
+        >>> Mars(ratio=0.8).judge(q, None, torch.tensor([0, 1, 2])).relaxed_prob.tolist()
+        [1.0, 1.0, 0.0]
+    """
+
+    ratio: Annotated[float, Knob("of the logits of the two likeliest; 1 is greedy decoding", "ratio", ge=0, le=1)]
+    logits: Annotated[Literal["mean", "raw"], Knob("counted from their mean, or as the model gave them")] = "mean"
+
+    name = "mars"
+    title = "Margin-aware (MARS)"
+    summary = "At temperature 0, keep the second choice where the logits of both are alike."
+    presets = (
+        Preset(
+            "mars:ratio=0.9",
+            "For temperature 0: no token but the second is kept; nothing about the nats that it gives up.",
+            "to compare",
+        ),
+    )
+    families = (Family("mars", "MARS", lambda x: f"mars:ratio={round_to(1 - x)!r}", 0.001, 1.0),)
+    needs_support_only = True
+    judges_untempered = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._say(needs_place=self.logits == "raw")
+
+    def placed(self, remaining: int, greatest_logit: float) -> Rule:
+        """Return the margin that raw logits come to: z(2) > ratio z(1) where z(1) - z(2) < (1 - ratio) z(1).
+
+        >>> round(Mars(ratio=0.75, logits="raw").placed(1, 4.0).margin, 12)
+        1.0
+        """
+        margin = max((1 - self.ratio) * greatest_logit, 0.0)
+        return RelaxedGreedy(math.nextafter(margin, 0.0), top=2) if self.needs_place else self
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for the first choice and the second if it is close, 0 for others, and an infinite s."""
+        check_placed(self)
+        best = token_ids == target_probs.argmax(-1, keepdim=True)
+        logits = target_probs.double().log()
+        held = target_probs > 0
+        mean = torch.where(held, logits, 0.0).sum(-1, keepdim=True) / held.sum(-1, keepdim=True)
+        first, second = (logits.topk(min(2, logits.shape[-1]), dim=-1).values - mean)[..., [0, -1]].split(1, -1)
+        is_second = logits.gather(-1, token_ids) - mean >= second
+        accepted = is_second & (second > self.ratio * first) & (self.ratio < 1)
+        return Verdict((accepted | best).double(), torch.full_like(accepted, math.inf, dtype=torch.float64))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Put all the mass on the most likely token."""
+        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

@@ -1,0 +1,135 @@
+"""Rules from outside the package: a class by its importable path, or one that an installed package has registered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module
+from operator import attrgetter
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules import RULES
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.names import GROUP, registered_rules
+from cactus_decoding.core.spelling import fill
+from cactus_decoding.core.types import Verdict
+from cactus_decoding.core.values import shown, suggestion
+
+_named: dict[str, type[Rule]] = {}
+"""Classes by the paths that this process's own settings have named: only these may others ask for by path."""
+
+
+def outside_rule(text: str, path: str, rest: str, *, importing: bool) -> Rule:
+    """Return a checked rule of a class that is not the package's.
+
+    Args:
+        text: the whole spelling, for errors.
+        path: ``module:Class``, or a name of the entry-point group ``cactus_decoding.rules``.
+        rest: its parameters.
+        importing: whether a path may be imported; if not, it must have been named in this process before.
+
+    Raises:
+        ValueError: for what cannot be imported, is no rule, or does not judge.
+    """
+    rule = fill(path, outside_class(path, importing=importing), rest, text)
+    _check_judges(rule, path)
+    return rule
+
+
+def outside_class(path: str, *, importing: bool = True) -> type[Rule]:
+    """Return the class of a path, or of a name of the group; see `outside_rule`."""
+    if path in _named:
+        return _named[path]
+    if point := next((each for each in registered_rules() if each.name == path), None):
+        return _checked_class(path, _from(point.load, path))
+    if not importing:
+        raise ValueError(
+            f"rule {shown(path)} is not taken from here: a rule that is named by a path must be named where the "
+            f"program is started, or registered as an entry point of {GROUP!r}"
+        )
+    return _named.setdefault(path, _checked_class(path, _load(path)))
+
+
+def respelled(described: type[Rule], text: str) -> str:
+    """Return a spelling that a class gives of itself, under its own name, as everybody else spells it."""
+    return str(fill(described.name, described, text.partition(":")[2], text))
+
+
+def _load(path: str) -> object:
+    module, _, name = path.partition(":")
+    found = _from(lambda: import_module(module), path)
+    try:
+        return attrgetter(name)(found)
+    except AttributeError:
+        classes = {each: value for each, value in vars(found).items() if isinstance(value, type)}
+        rules = [each for each, value in classes.items() if issubclass(value, Rule) and value is not Rule]
+        listed = f"; its rules are {', '.join(rules)}" if rules else ""
+        raise ValueError(f"rule {path!r}: {module} has no {name!r}{listed}{suggestion(name, rules)}") from None
+
+
+def _from(load: object, path: str) -> object:
+    try:
+        return load()  # type: ignore[operator]
+    except Exception as error:  # whatever its module provokes
+        close = suggestion(path.partition(":")[0], RULES)
+        raise ValueError(f"rule {path!r} cannot be imported: {type(error).__name__}: {error}{close}") from error
+
+
+def _checked_class(path: str, found: object) -> type[Rule]:
+    wrong = None
+    if not isinstance(found, type) or not issubclass(found, Rule):
+        wrong = shown(found)
+    elif inspect.isabstract(found):
+        wrong = f"a class without {', '.join(sorted(found.__abstractmethods__))}"
+    elif not is_dataclass(found):
+        wrong = "no dataclass"
+    if wrong is not None:
+        raise ValueError(f"rule {path!r} must be a frozen dataclass derived from cactus_decoding.Rule, but is {wrong}")
+    return found
+
+
+def _rows() -> Iterator[tuple[Tensor, Tensor | None]]:
+    target = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.04, 0.0, 0.06, 0.9]], dtype=torch.float64)
+    yield from ((target, target.roll(1, -1)), (target, None))
+
+
+def _check_judges(rule: Rule, path: str) -> None:
+    """Raise `ValueError` unless a rule gives two numbers for every token of a few small rows, twice the same."""
+    token_ids = torch.arange(4).expand(2, 4)
+    for target, draft in _rows():
+        try:
+            judged = [*rule.judge(target, draft, token_ids), *rule.judge(target, draft, token_ids)]
+            h, s, *again = (torch.as_tensor(number) for number in judged)
+        except Exception as error:  # whatever somebody else's code provokes
+            raise ValueError(f"rule {path!r} cannot judge: {type(error).__name__}: {error}") from error
+        for name, number in (("relaxed_prob", h), ("residual_scale", s)):
+            if number.shape != token_ids.shape:
+                given = f"{name} of shape {list(number.shape)} for token_ids of {list(token_ids.shape)}"
+                raise ValueError(f"rule {path!r} must judge every token, but returns {given}")
+            if not bool((number >= 0).all()):  # NaN is not
+                bad = number[~(number >= 0)][0].item()
+                raise ValueError(f"rule {path!r} must return numbers of at least 0, but {name} has {bad}")
+        if not all(map(torch.equal, (h, s), again)):
+            raise ValueError(f"rule {path!r} must be deterministic, but judges the same rows differently")
+
+
+@dataclass(frozen=True)
+class RecordedRule(Rule):
+    """A rule of a file that is not at hand: it has its spelling and judges nothing, so that reading imports nothing."""
+
+    spelling: Annotated[str, Knob("what the file says")]
+
+    name = "recorded"
+
+    def __str__(self) -> str:
+        """Return the spelling."""
+        return self.spelling
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Refuse."""
+        raise ValueError(f"rule {self.spelling!r} is from outside the package, and a file does not import it")

@@ -1,0 +1,113 @@
+"""Relaxed greedy acceptance: at temperature 0, keep what is almost as likely as the most likely token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset, Rule, check_placed, probability_of
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.types import Verdict
+
+
+@dataclass(frozen=True)
+class RelaxedGreedy(Rule):
+    r"""Accept n iff its log-probability is at most ``margin`` nats below the most likely token's; recover the latter.
+
+    .. math:: \log \max_i q(i) - \log q(n) \le margin
+
+    with q *before* temperature. It is the rule for temperature 0, where q is one-hot and every rule of a divergence
+    degenerates to an exact match. What it gives up is log-probability, not the distribution: at most ``margin`` per
+    token, metered per token and per response. With a margin of 0 the tokens are those of greedy decoding.
+
+    By ``per=remaining`` the i-th of K proposals, counted from 0, may give up K - i times as much, as in ASD: the first
+    ones decide whether the others are kept at all.
+
+    Source: design of this project; the margin per remaining proposal: arXiv 2608.03447.
+
+    Attributes:
+        margin: nats of log-probability that a token may give up, 0 or more; 0 keeps the most likely token only (the
+            first of equals).
+        top: accept only among the ``top`` most likely tokens (ties count as equally high); 0 sets no such limit.
+        per: ``token``, or ``remaining`` proposal.
+
+    Raises:
+        TypeError: for a parameter of the wrong type.
+        ValueError: for one out of range.
+
+    Example:
+        >>> q = torch.tensor([0.5, 0.4, 0.1])
+        >>> RelaxedGreedy(margin=0.3).judge(q, None, torch.tensor([0, 1, 2])).relaxed_prob.tolist()
+        [1.0, 1.0, 0.0]
+    """
+
+    margin: Annotated[
+        float, Knob("log-probability that a token may give up; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
+    ]
+    top: Annotated[int, Knob("accept only among this many likeliest tokens; 0 sets no limit", "tokens", ge=0)] = 0
+    per: Annotated[
+        Literal["token", "remaining"], Knob("whether the margin is that of each token, or times the proposals left")
+    ] = "token"
+
+    name = "relaxed_greedy"
+    title = "Relaxed greedy"
+    summary = "At temperature 0, keep what is almost as likely as the most likely token."
+    presets = (
+        Preset(
+            "relaxed_greedy:margin=0.5,top=3",
+            "For temperature 0: no token gives up more than margin nats of log-probability.",
+            "at temperature 0",
+        ),
+    )
+    families = (Family("relaxed_greedy", "relaxed greedy", lambda x: f"relaxed_greedy:margin={x!r}", 0.02, 6.0),)
+    needs_support_only = True
+    scalable = ("margin",)
+    judges_untempered = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._say(needs_place=self.per == "remaining")
+
+    def placed(self, remaining: int, greatest_logit: float) -> RelaxedGreedy:
+        """Return the rule with the margin that holds where so many proposals are left.
+
+        >>> RelaxedGreedy(margin=0.25, per="remaining").placed(4, 0.0)
+        RelaxedGreedy(margin=1.0, top=0, per='token')
+        """
+        return replace(self, margin=self.margin * remaining, per="token") if self.needs_place else self
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for tokens within the margin and 0 for others, and an infinite s: recovery ignores the draft."""
+        check_placed(self)
+        best = token_ids == target_probs.argmax(-1, keepdim=True)
+        accepted = given_up(target_probs, token_ids) <= self.margin
+        if self.top:
+            most_likely = target_probs.topk(min(self.top, target_probs.shape[-1]), dim=-1).values
+            accepted &= target_probs.gather(-1, token_ids) >= most_likely[..., -1:]
+        if self.margin == 0:  # not even a token as likely as the first
+            accepted = best
+        scale = torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=target_probs.device)
+        return Verdict((accepted | best).double(), scale)
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Put all the mass on the most likely token."""
+        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+
+
+def given_up(target_probs: Tensor, token_ids: Tensor) -> Tensor:
+    """Return the log-probability that tokens give up against the most likely one, ``[..., tokens]`` in nats.
+
+    Example:
+        >>> given_up(torch.tensor([0.5, 0.25, 0.0]), torch.tensor([0, 1, 2])).tolist()
+        [0.0, 0.6931471805599453, inf]
+    """
+    best = target_probs.amax(-1, keepdim=True).double()
+    probs = probability_of(target_probs, token_ids)
+    # of close numbers the logarithms may be equal
+    return torch.where(2 * probs > best, torch.log1p((best - probs) / probs), best.log() - probs.log())

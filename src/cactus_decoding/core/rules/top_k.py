@@ -1,0 +1,69 @@
+"""Top-k acceptance: keep whatever is among the target's k most likely tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.types import Verdict
+
+
+@dataclass(frozen=True)
+class TopK(Rule):
+    """Accept n iff it is among the k most likely tokens under q, ties included, and q(n) > 0.
+
+    Nothing bounds the distance to the target: among the k tokens the emitted distribution is the *draft's*.
+
+    Source: the top-k baseline of Hao and Mou (arXiv 2604.04987).
+
+    Attributes:
+        k: how many tokens pass, 1 or more.
+        residual: ``sample`` (recover by a draw from q limited to the k) or ``mask`` (each of the k equally likely, as
+            the paper's code does).
+
+    Example:
+        >>> TopK(k=1).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0])).relaxed_prob.item()
+        0.0
+    """
+
+    k: Annotated[int, Knob("how many tokens pass", "tokens", ge=1)]
+    residual: Annotated[
+        Literal["sample", "mask"],
+        Knob(
+            "what follows a rejection: a draw from the k by the target, or with equal chances, as in the paper's code"
+        ),
+    ] = "sample"
+
+    name = "top_k"
+    title = "Top-k acceptance"
+    summary = "Keep whatever is among the target's k most likely tokens."
+    presets = (Preset("top_k:k=5", "None: what it accepts is distributed as the draft's.", "to compare"),)
+    families = (
+        Family("top_k", "top-k, sampled recovery", lambda x: f"top_k:k={int(x)}", 1, 1000, whole=True),
+        Family("top_k_mask", "top-k, mask recovery", lambda x: f"top_k:k={int(x)},residual=mask", 1, 1000, whole=True),
+    )
+    needs_support_only = True
+
+    def _floor(self, target_probs: Tensor) -> Tensor:
+        k = min(self.k, target_probs.shape[-1])
+        return target_probs.topk(k, dim=-1).values[..., -1:]
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for tokens among the k and 0 for others, and an infinite s: recovery ignores the draft."""
+        q = probability_of(target_probs, token_ids)
+        accepted = (q >= self._floor(target_probs).double()) & (q > 0)
+        return Verdict(accepted.double(), torch.full_like(q, math.inf))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Return the target's rows limited to the k tokens, or those tokens with equal weights; normalised, float64."""
+        kept = (target_probs >= self._floor(target_probs)) & (target_probs > 0)
+        # float64: in half precision the sum of many weights overflows, and the division rounds
+        weights = torch.where(kept, target_probs.double(), 0.0) if self.residual == "sample" else kept.double()
+        return weights / weights.sum(-1, keepdim=True)

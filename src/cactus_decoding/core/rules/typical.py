@@ -1,0 +1,76 @@
+"""Typical acceptance: keep what is not too unlikely for how uncertain the target is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.types import Verdict
+
+
+def _spelled(looseness: float, recovery: str) -> str:
+    """Tie alpha to the threshold as Medusa does."""
+    threshold = 1 / looseness
+    return f"typical:threshold={round_to(threshold)},alpha={round_to(math.sqrt(threshold))},recovery={recovery}"
+
+
+@dataclass(frozen=True)
+class Typical(Rule):
+    """Accept n iff q(n) > min(threshold, alpha * exp(-H(q))), whatever the draft thought of it.
+
+    Nothing bounds the distance to the target: among accepted tokens the emitted distribution is the *draft's*.
+
+    Source: Medusa, Cai et al. (arXiv 2401.10774).
+
+    Attributes:
+        threshold: hard floor on the probability, in [0, 1].
+        alpha: factor on exp(-entropy), 0 or more. Medusa uses sqrt(threshold).
+        recovery: ``greedy`` (the target's most likely token, as in Medusa) or ``sample`` (a draw from the target).
+
+    Example:
+        >>> Typical(threshold=0.3).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0, 1])).relaxed_prob
+        tensor([1., 1.], dtype=torch.float64)
+    """
+
+    threshold: Annotated[float, Knob("hard floor on a token's probability", "probability", ge=0, le=1)] = 0.09
+    alpha: Annotated[
+        float, Knob("factor on e^−entropy, the other floor; Medusa uses √threshold", "factor", ge=0, lt=math.inf)
+    ] = 0.3
+    recovery: Annotated[
+        Literal["greedy", "sample"],
+        Knob("what follows a rejection: the target's most likely token, as in Medusa, or a draw from the target"),
+    ] = "greedy"
+
+    name = "typical"
+    title = "Typical acceptance"
+    summary = "Keep what is not too unlikely for how uncertain the target is."
+    presets = (Preset("typical", "None: what it accepts is distributed as the draft's.", "to compare with Medusa"),)
+    families = (
+        Family("typical", "typical, greedy recovery", lambda x: _spelled(x, "greedy"), 1.05, 1e6),
+        Family("typical_sample", "typical, sampled recovery", lambda x: _spelled(x, "sample"), 1.05, 1e6),
+    )
+    needs_support_only = True
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for tokens above the floor and 0 below, and an infinite s: recovery ignores the draft."""
+        rows = target_probs.double()
+        entropy = -torch.xlogy(rows, rows).sum(-1, keepdim=True)
+        floor = (self.alpha * (-entropy).exp()).clamp(max=self.threshold)
+        accepted = probability_of(target_probs, token_ids) > floor
+        return Verdict(
+            accepted.double(), torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=rows.device)
+        )
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        """Return the target's rows, or all the mass on its most likely token."""
+        if self.recovery == "sample":
+            return target_probs
+        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

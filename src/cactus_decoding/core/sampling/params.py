@@ -1,0 +1,204 @@
+"""From logits to probabilities: temperature and cuts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.checks import check_floats
+from cactus_decoding.core.knobs import check_knobs
+from cactus_decoding.core.sampling.selection import at_least, largest
+from cactus_decoding.core.sampling.settings import SamplingSettings
+from cactus_decoding.core.types import LogitsToProbs
+
+LARGE_VOCABULARY = 4096
+"""From where on rows on the CPU are truncated one at a time, without a sort."""
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-20, 1e30
+"""Below the first temperature logits of ordinary size overflow in float32; above the second all rows are uniform."""
+_FIRST_GUESS = 256
+"""How many of the most likely tokens usually reach top-p."""
+
+
+@dataclass(frozen=True)
+class SamplingParams(SamplingSettings):
+    """How a model's logits become the distribution that is sampled.
+
+    Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
+    which keeps no more of equally likely tokens than it needs.
+
+    Logits whose greatest is NaN or infinite give no probabilities: the row is NaN, at any temperature.
+
+    Attributes:
+        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). So does, and
+            becomes 0, whatever is below 10⁻²⁰: logits that are divided by it overflow.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
+        min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].
+
+    Raises:
+        ValueError: for a parameter out of range.
+
+    Example:
+        >>> SamplingParams(top_k=1)(torch.tensor([1.0, 3.0, 2.0]))
+        tensor([0., 1., 0.])
+    """
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        if self.temperature < _MIN_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape.
+
+        Raises:
+            TypeError: for logits that are no floating-point tensor.
+            ValueError: for no vocabulary.
+        """
+        logits = check_floats("logits", logits, "logits")
+        vocabulary = logits.shape[-1]
+        if self.truncates and vocabulary >= LARGE_VOCABULARY and logits.device.type == "cpu":
+            return self._row_by_row(logits)
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        if self.temperature == 0:
+            token_ids, certain = _most_likely(logits)
+            others = (certain - 1).expand(logits.shape).clone(memory_format=torch.contiguous_format)
+            return others.scatter_(-1, token_ids, certain)
+        logits = self._scale(logits)
+        if 0 < self.top_k < vocabulary:
+            floor = logits.topk(self.top_k, dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < floor, -math.inf)
+        return self._cut(logits.softmax(-1))
+
+    @property
+    def truncates(self) -> bool:
+        """Whether the least likely tokens are cut, so that what is left has a sparse form."""
+        return self.temperature == 0 or self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    def sparse_row(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids, ascending, and probabilities of the tokens that are left of one row; some may be 0.
+
+        They are those that a call gives. Nothing as long as the row is sorted. A row with NaN or infinity as its
+        greatest logit gives all tokens, each with NaN.
+
+        Example:
+            >>> ids, probs = SamplingParams(top_k=2).sparse_row(torch.tensor([1.0, 3.0, 1.0, 3.0]))
+            >>> ids.tolist(), probs.tolist()
+            ([1, 3], [0.5, 0.5])
+        """
+        if self.temperature == 0:
+            token_ids, certain = _most_likely(logits)
+            certain = certain.float() if certain.dtype.itemsize < 4 else certain
+            return (token_ids, certain) if math.isfinite(certain.item()) else _no_probabilities(logits)
+        if 0 < self.top_k < logits.shape[-1]:
+            ids, scaled = largest(logits, self.top_k, self._scale)
+            if not math.isfinite(scaled.amax().item()):
+                return _no_probabilities(logits)
+            return ids, self._cut_listed(scaled.softmax(-1))
+        probs = self._scale(logits).softmax(-1)
+        if self.top_p == 1:
+            ids, kept = at_least(probs, self.min_p * probs.amax().item())
+            return ids, self._cut_listed(kept)
+        total, count, rest = probs.sum(dtype=torch.float64).item(), _FIRST_GUESS, math.inf
+        while rest > 1 - self.top_p:
+            ids, kept = largest(probs, min(count, len(probs)))
+            rest, count = total - kept.sum(dtype=torch.float64).item(), 8 * count
+            if len(ids) == len(probs):
+                break
+        return ids, self._cut_listed(kept, rest)
+
+    def _cut_listed(self, probs: Tensor, rest: float = 0.0) -> Tensor:
+        """Cut the listed tokens of one row, ``[tokens]``, in place; ``rest`` is the mass of less likely ones."""
+        row = probs.numpy()
+        if self.top_p < 1:
+            order = row.argsort(kind="stable")
+            dropped = row[order].cumsum(dtype=np.float64) <= 1 - self.top_p - rest
+            dropped[-1] = False  # always keep the most likely
+            row[order[dropped]] = 0
+            row /= row.sum()
+        if self.min_p > 0:
+            row[row < self.min_p * row.max()] = 0
+            row /= row.sum()
+        return probs
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        return logits if self.temperature == 1 else logits / min(self.temperature, _MAX_TEMPERATURE)
+
+    def _row_by_row(self, logits: Tensor) -> Tensor:
+        rows = logits.reshape(-1, logits.shape[-1])
+        probs = torch.zeros(rows.shape, dtype=torch.float32 if logits.dtype.itemsize < 4 else logits.dtype)
+        for row, dense in zip(rows, probs, strict=True):
+            ids, kept = self.sparse_row(row)
+            dense[ids] = kept
+        return probs.reshape(logits.shape)
+
+    def _cut(self, probs: Tensor) -> Tensor:
+        if self.top_p < 1:
+            probs = _cut_top_p(probs, self.top_p)
+        if self.min_p > 0:
+            floor = self.min_p * probs.amax(-1, keepdim=True)
+            probs = _renormalise(probs.masked_fill(probs < floor, 0.0))
+        return probs
+
+
+class PlainSampling:
+    """Sampling as a function that is also told the tokens, which it does not look at.
+
+    Attributes:
+        plain: the sampling; of other functions, that which they do nothing else than, or None.
+    """
+
+    def __init__(self, sampling: SamplingParams) -> None:
+        self.plain = sampling
+
+    def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return probabilities, ``[rows, vocabulary]``."""
+        return self.plain(logits)
+
+
+def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:
+    """Return sampling as a function that is also told the tokens."""
+    return PlainSampling(sampling)
+
+
+def is_greedy(to_probs: LogitsToProbs) -> bool:
+    """Say whether a function takes the likeliest token and does nothing else, so that its rows need not be made."""
+    plain: SamplingParams | None = getattr(to_probs, "plain", None)
+    return plain is not None and plain.temperature == 0
+
+
+def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the place of the greatest logit, and 1, or NaN where that logit is NaN or infinite; ``[..., 1]`` each.
+
+    NaN counts as the greatest, so that no other logit need be looked at.
+
+    Example:
+        >>> [part.tolist() for part in _most_likely(torch.tensor([[1.0, 2.0], [math.nan, 2.0]]))]
+        [[[1], [0]], [[1.0], [nan]]]
+    """
+    token_ids = logits.argmax(-1, keepdim=True)
+    greatest = logits.gather(-1, token_ids)
+    return token_ids, greatest - greatest + 1
+
+
+def _no_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all tokens of one row, and NaN for each."""
+    wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
+    return torch.arange(len(logits)), torch.full(logits.shape, math.nan, dtype=wide)
+
+
+def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:
+    """Drop the least likely tokens whose masses together are at most ``1 - top_p``; always keep the most likely."""
+    ascending, order = probs.sort(-1)
+    dropped = ascending.cumsum(-1) <= 1 - top_p
+    dropped[..., -1] = False
+    return _renormalise(probs.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), 0.0))
+
+
+def _renormalise(probs: Tensor) -> Tensor:
+    return probs / probs.sum(-1, keepdim=True)

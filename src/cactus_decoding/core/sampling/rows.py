@@ -1,0 +1,187 @@
+"""Rows of probabilities, in whole or in part, each worked out when it is asked for; tokens drawn from them."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams
+
+_BLOCK, _FEW_BLOCKS = 256, 16
+"""Weights that are added up at once, and rows so short that their running sum is as fast."""
+
+
+def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the token that each uniform number picks from unnormalised weights, by inverting their running sum.
+
+    A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64. Where no
+    weight is positive, or one is NaN, the size of the vocabulary is returned, which is no token.
+
+    Weights are not negative, ``[..., vocabulary]``; uniforms are in [0, 1), ``[...]``.
+
+    Example:
+        >>> draw(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74)).item()
+        1
+    """
+    sums = weights.double().cumsum(-1).contiguous()
+    total = sums[..., -1:].contiguous()
+    points = (uniforms.double().unsqueeze(-1) * total).contiguous()
+    picked = torch.searchsorted(sums, points, right=True)
+    last_positive = torch.searchsorted(sums, total)  # where rounding takes u * total up to the total itself
+    return torch.where(total > 0, torch.minimum(picked, last_positive), picked).squeeze(-1)
+
+
+def draw_one(weights: Tensor, uniform: Tensor) -> int:
+    """Do what `draw` does for one row on the CPU, but sum up most of it in blocks.
+
+    The running sums of blocks are rounded otherwise than one running sum. Where the point that is sought is so close to
+    the end of a token's stretch that this might matter, `draw` itself is asked.
+
+    Example:
+        >>> draw_one(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74))
+        1
+    """
+    blocks = len(weights) // _BLOCK
+    if blocks < _FEW_BLOCKS or not weights.is_contiguous():
+        return int(draw(weights, uniform))
+    sums = weights[: blocks * _BLOCK].view(blocks, _BLOCK).sum(1, dtype=torch.float64).numpy()
+    rest = weights[blocks * _BLOCK :].sum(dtype=torch.float64).item()
+    ends = np.append(sums, rest).cumsum()
+    total = ends[-1].item()
+    point = uniform.item() * total
+    block = int(ends.searchsorted(point, side="right"))
+    begin = block * _BLOCK
+    before = ends[block - 1].item() if block else 0.0
+    within = before + weights[begin : begin + _BLOCK].double().cumsum(-1).numpy()
+    place = int(within.searchsorted(point, side="right"))
+    margin = 4 * len(weights) * 2**-53 * total
+    if place < len(within) and math.isfinite(total):
+        start = within[place - 1] if place else before
+        at_an_end = begin + place == 0  # nothing comes before the first token
+        if within[place] - point > margin and (at_an_end or point - start > margin):
+            return begin + place
+    return int(draw(weights, uniform))
+
+
+def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
+    """Raise `ValueError` where `draw` found NaN, or no weights: the token that it returns does not exist."""
+    if token_id >= probs.shape[-1]:
+        raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
+
+
+class SparseProbs(NamedTuple):
+    """A row of probabilities in its own precision: the whole of it, or the tokens that may have some.
+
+    Attributes:
+        vocabulary: how many tokens there are in all.
+        probs: of the listed tokens, ``[tokens]``.
+        token_ids: the listed tokens, ascending (but for one that `including` adds), int32 or int64; None if they are
+            the whole vocabulary.
+
+    Example:
+        >>> row = SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0]))
+        >>> row.token_ids.tolist(), row.dense().tolist()
+        ([3], [0.0, 0.0, 0.0, 1.0])
+    """
+
+    vocabulary: int
+    probs: Tensor
+    token_ids: Tensor | None = None
+
+    @classmethod
+    def keep(cls, row: Tensor) -> SparseProbs:
+        """Keep a copy of a row, ``[vocabulary]``, on the CPU, in whichever form is smaller."""
+        token_ids = row.nonzero().squeeze(1)
+        if 2 * len(token_ids) >= len(row):
+            return cls(len(row), row.cpu().clone())
+        return cls(len(row), row[token_ids].cpu(), token_ids.cpu().int())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the row takes in memory."""
+        return self.probs.nbytes + (0 if self.token_ids is None else self.token_ids.nbytes)
+
+    def dense(self) -> Tensor:
+        """Return the row, ``[vocabulary]``."""
+        if self.token_ids is None:
+            return self.probs
+        return self.probs.new_zeros(self.vocabulary).index_copy_(0, self.token_ids.long(), self.probs)
+
+    def probability(self, token: int) -> float:
+        """Return a token's probability, 0 if it is not listed."""
+        place = self._place(token)
+        return 0.0 if place is None else self.probs[place].item()
+
+    def mass(self, token_ids: Tensor) -> float:
+        """Return the sum of the probabilities of some tokens, at least one, ascending int64, in float64.
+
+        Example:
+            >>> SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0])).mass(torch.tensor([1, 3]))
+            1.0
+        """
+        if self.token_ids is None:
+            return self.probs.index_select(0, token_ids).sum(dtype=torch.float64).item()
+        listed = self.token_ids.long()
+        place = torch.searchsorted(token_ids, listed).clamp_(max=len(token_ids) - 1)
+        return self.probs[token_ids[place] == listed].sum(dtype=torch.float64).item()
+
+    def including(self, token: int) -> tuple[SparseProbs, int]:
+        """Return a row that lists a token, and where; its probability is 0 if it was not listed."""
+        place = self._place(token)
+        if place is not None:
+            return self, place
+        assert self.token_ids is not None
+        probs = torch.cat([self.probs, self.probs.new_zeros(1)])
+        return self._replace(probs=probs, token_ids=torch.cat([self.token_ids, torch.tensor([token])])), len(self.probs)
+
+    def restrict(self, row: Tensor) -> Tensor:
+        """Return the entries of a row, ``[vocabulary]``, that belong to the listed tokens."""
+        return row if self.token_ids is None else row.index_select(0, self.token_ids)
+
+    def draw(self, weights: Tensor, uniform: Tensor) -> int:
+        """Return a listed token in proportion to weights, ``[tokens]``; the vocabulary's size if they are NaN."""
+        place = draw_one(weights, uniform)
+        if place >= len(weights):
+            return self.vocabulary
+        return place if self.token_ids is None else int(self.token_ids[place])
+
+    def _place(self, token: int) -> int | None:
+        if self.token_ids is None:
+            return token
+        place = int(torch.searchsorted(self.token_ids, token))
+        return place if place < len(self.token_ids) and int(self.token_ids[place]) == token else None
+
+
+class LazyRows:
+    """What `SamplingParams` makes of rows of logits, to the last bit, but only of the rows that are asked for.
+
+    Logits are ``[rows, vocabulary]``, on the CPU.
+
+    Example:
+        >>> LazyRows(torch.tensor([[1.0, 3.0, 2.0]]), SamplingParams(top_k=1)).at(0).probability(1)
+        1.0
+    """
+
+    def __init__(self, logits: Tensor, sampling: SamplingParams) -> None:
+        self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]
+        # short rows are cheapest all at once
+        self._probs = sampling(logits) if self._vocabulary < LARGE_VOCABULARY else None
+        self._made: tuple[int, SparseProbs] | None = None
+
+    def at(self, row: int) -> SparseProbs:
+        """Return one row; the last one is kept."""
+        if self._made is None or self._made[0] != row:
+            self._made = row, self._make(row)
+        return self._made[1]
+
+    def _make(self, row: int) -> SparseProbs:
+        if self._probs is not None:
+            return SparseProbs(self._vocabulary, self._probs[row])
+        if self._sampling.truncates:
+            token_ids, probs = self._sampling.sparse_row(self._logits[row])
+            return SparseProbs(self._vocabulary, probs, token_ids)
+        return SparseProbs(self._vocabulary, self._sampling(self._logits[row]))

@@ -1,0 +1,90 @@
+"""The text spelling of rules and draft lengths: a name, then ``:`` and comma-separated ``parameter=value`` pairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from cactus_decoding.core.knobs import Parameter, parameters
+from cactus_decoding.core.values import shown, suggestion
+
+Spelled = TypeVar("Spelled")
+
+
+def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
+    """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name.
+
+    Raises `ValueError` for an unknown name or parameter, one that is missing or given twice, or a value out of range.
+
+    Example:
+        >>> from cactus_decoding.core.rules import RULES
+        >>> parse("rule", "cactus:delta=0.5", RULES).delta
+        0.5
+    """
+    name, _, rest = text.strip().partition(":")
+    if name not in known:
+        close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
+        raise ValueError(f"unknown {kind} {shown(name)} in {shown(text)}; known are {', '.join(known)}{close}")
+    return fill(name, known[name], rest, text)
+
+
+def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
+    """Return a dataclass with the parameters that ``rest`` spells; see `parse`. Errors show ``name`` and ``text``."""
+    allowed = {each.name: each for each in parameters(described)}
+    values: dict[str, float | int | str] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or key not in allowed:
+            wrong = f"unknown parameter {shown(key)} in {shown(text)}"
+            if not equals:
+                wrong = f"{shown(part)} in {shown(text)} is not parameter=value"
+            raise ValueError(
+                f"{wrong}; parameters of {name} are: {', '.join(allowed) or 'none'}{suggestion(key, allowed)}"
+            )
+        if key in values:
+            raise ValueError(f"{key} is given twice in {shown(text)}")
+        values[key] = _convert(allowed[key], value, text)
+    missing = [key for key, each in allowed.items() if key not in values and each.required]
+    if missing:
+        raise ValueError(
+            f"{shown(text)} lacks {', '.join(missing)}; write for example "
+            f"'{name}{_after(name)}{missing[0]}={f'{name}.jsonl' if missing[0] == 'path' else 1}'"
+        )
+    return described(**values)
+
+
+def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
+    """Turn the text of a parameter into its type."""
+    if parameter.choices and value not in parameter.choices:
+        raise ValueError(
+            f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {shown(value)} in {shown(text)}"
+            f"{suggestion(value, parameter.choices)}"
+        )
+    try:
+        return parameter.kind(value)
+    except ValueError:
+        expected = "an integer" if parameter.kind is int else "a number"
+        raise ValueError(f"{parameter.name} must be {expected}, but is {shown(value)} in {shown(text)}") from None
+
+
+def spell(name: str, spelled: Any) -> str:
+    """Return the text that `parse` turns into a dataclass of that name; parameters at their default are left out.
+
+    Example:
+        >>> from cactus_decoding.core.rules import Cactus
+        >>> spell("cactus", Cactus(delta=1, solver="exact"))
+        'cactus:delta=1.0,solver=exact'
+    """
+    given = []
+    for each in parameters(type(spelled)):
+        value = getattr(spelled, each.name)
+        if each.required or value != each.default:
+            # one spelling for equal objects: 1, 1.0 and NumPy's 1.0 are the same parameter
+            given.append(f"{each.name}={float(value)!r}" if each.kind is float else f"{each.name}={value}")
+    return f"{name}{_after(name)}{','.join(given)}" if given else name
+
+
+def _after(name: str) -> str:
+    """Return what stands between a name and its parameters; a path such as ``module:Class`` has its colon already."""
+    return "," if ":" in name else ":"

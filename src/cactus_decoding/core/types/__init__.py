@@ -1,0 +1,32 @@
+"""The shapes that the parts of the package exchange.
+
+Throughout, probabilities are float tensors with the vocabulary last, and leading dimensions are positions or batches.
+"""
+
+from cactus_decoding.core.types.drafting import Drafter, DraftLength
+from cactus_decoding.core.types.outcomes import (
+    AcceptanceRule,
+    Fate,
+    Outcome,
+    Verdict,
+    Verification,
+    Visit,
+    judges_untempered,
+)
+from cactus_decoding.core.types.proposals import ROOT as ROOT  # described, as the next, in its own module only
+from cactus_decoding.core.types.proposals import LogitsToProbs as LogitsToProbs
+from cactus_decoding.core.types.proposals import Proposal, StepRows
+
+__all__ = [
+    "AcceptanceRule",
+    "DraftLength",
+    "Drafter",
+    "Fate",
+    "Outcome",
+    "Proposal",
+    "StepRows",
+    "Verdict",
+    "Verification",
+    "Visit",
+    "judges_untempered",
+]

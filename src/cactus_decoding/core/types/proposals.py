@@ -1,0 +1,203 @@
+"""What a drafter proposes, and both models' rows in which it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = -1
+"""The node of a tree that stands for the text itself."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Tokens that a drafter proposes: the nodes of a tree, of which a chain is the common case.
+
+    Attributes:
+        token_ids: the proposed tokens, parents before their children; there may be none.
+        probs: the rows they were really drawn from, one for each token that has children, the text's own first, in
+            their order, ``[rows, vocabulary]``; None if the choice was deterministic.
+        parents: of each token the node of the one it follows, -1 for the text itself. Left out, each follows the one
+            before it.
+        drawn: of each token whether it was drawn: from its row without its fixed siblings and those drawn before it;
+            where it was not, it is a function of the text before it alone. Left out, all are if there are rows.
+    """
+
+    token_ids: list[int]
+    probs: Tensor | None
+    parents: list[int] = field(default_factory=list)
+    drawn: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = len(self.token_ids)
+        if not self.parents:
+            object.__setattr__(self, "parents", [*range(ROOT, count - 1)])
+        if not self.drawn:
+            object.__setattr__(self, "drawn", [self.probs is not None] * count)
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        """The nodes behind each that has some, the fixed ones first; keys in the order of the rows."""
+        behind: dict[int, tuple[list[int], list[int]]] = {}
+        for node, (parent, drawn) in enumerate(zip(self.parents, self.drawn, strict=True)):
+            behind.setdefault(parent, ([], []))[drawn].append(node)
+        return {parent: [*fixed, *drawn] for parent, (fixed, drawn) in sorted(behind.items())}
+
+    @property
+    def branches(self) -> bool:
+        """Whether some token, or the text, has several children."""
+        return len(set(self.parents)) < len(self.parents)
+
+    @property
+    def is_plain_chain(self) -> bool:
+        """Whether each token follows the one before it, and all were drawn, or all are functions of the text."""
+        return not self.branches and all(drawn == (self.probs is not None) for drawn in self.drawn)
+
+    def row_behind(self, node: int) -> Tensor | None:
+        """Return the draft's whole row behind a token that has children, or with -1 behind the text, if any."""
+        return None if self.probs is None else self.probs[[*self.children].index(node)]
+
+    def tokens_to(self, node: int) -> list[int]:
+        """Return the tokens from the text to a proposal, itself included; none for -1."""
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.token_ids[node])
+            node = self.parents[node]
+        return path[::-1]
+
+    def path_along(self, token_ids: list[int]) -> list[int]:
+        """Return the nodes that a continuation of the text goes along, as far as it does."""
+        path, at = [], ROOT
+        edges = zip(self.parents, self.token_ids, strict=True)
+        children = {edge: node for node, edge in enumerate(edges)}
+        for token in token_ids:
+            if (at, token) not in children:
+                break
+            at = children[at, token]
+            path.append(at)
+        return path
+
+    @property
+    def depth(self) -> int:
+        """The most proposals that can be kept."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths, default=0)
+
+
+LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
+"""``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
+
+
+class StepRows:
+    """Both models' rows of one step; each is made by itself, when it is first asked for.
+
+    Args:
+        logits: the target's, ``[proposals + 1, vocabulary]``; row 0 follows the text, row i + 1 proposal i.
+        token_ids: all the tokens, the proposals at their end.
+        proposal: what was proposed.
+        to_probs: from logits to the rows that are sampled from.
+        to_untempered: from logits to the rows before temperature and truncation.
+    """
+
+    __slots__ = ("_made", "_to_probs", "_to_untempered", "_token_ids", "logits", "proposal")
+
+    def __init__(
+        self,
+        logits: Tensor,
+        token_ids: list[int],
+        proposal: Proposal,
+        to_probs: LogitsToProbs,
+        to_untempered: LogitsToProbs,
+    ) -> None:
+        self.logits, self.proposal = logits, proposal
+        self._token_ids, self._to_probs, self._to_untempered = token_ids, to_probs, to_untempered
+        self._made: dict[int, Tensor] = {}
+
+    def target_behind(self, node: int) -> Tensor:
+        """Return the target's row behind a proposal, or with -1 behind the text, as it is sampled from."""
+        if node not in self._made:
+            self._made[node] = self._to_probs(self.logits[node + 1 : node + 2], self.text(node))[0]
+        return self._made[node]
+
+    def target_along(self, count: int) -> Tensor:
+        """Return the target's rows behind the text and a chain's first proposals, ``[count, vocabulary]``."""
+        return torch.stack([self.target_behind(node) for node in range(ROOT, count - 1)])
+
+    def untempered_behind(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation; at temperature 0, the token that is chosen has no equal.
+
+        Logits may differ where their probabilities are rounded to the same number, and the first token that attains
+        the greatest logit is the one that is chosen. So its equals here become less likely by the least there is.
+        """
+        row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
+        best = self.target_behind(node).argmax(-1)
+        greatest = row[best]
+        equals = row == greatest
+        equals[best] = False
+        return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), row)
+
+    def target_of(self, node: int) -> Tensor:
+        """Return the target's row that a proposal was judged in, as it is sampled from, ``[vocabulary]``."""
+        return self.target_behind(self.proposal.parents[node])
+
+    def untempered_of(self, node: int) -> Tensor:
+        """Return the same before temperature and truncation."""
+        return self.untempered_behind(self.proposal.parents[node])
+
+    def draft(self, node: int) -> Tensor | None:
+        """Return the law of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
+        proposal, parent = self.proposal, self.proposal.parents[node]
+        whole = proposal.row_behind(parent)
+        if whole is None or not proposal.drawn[node]:
+            return None
+        siblings = proposal.children[parent]
+        if len(siblings) == 1:
+            return whole
+        row = whole.to(torch.float64, copy=True)
+        for other in siblings[: siblings.index(node)]:
+            row[proposal.token_ids[other]] = 0.0
+        return row / row.sum()
+
+    def text(self, node: int) -> list[int]:
+        """Return all the tokens before the row behind a proposal."""
+        before = len(self._token_ids) - len(self.proposal.token_ids)
+        return [*self._token_ids[:before], *self.proposal.tokens_to(node)]
+
+
+def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
+    """Return positions and mask of a tree's tokens, as `BaseCachedModel.append` takes them.
+
+    Each parent is the place of the token that one follows, -1 for the text; the ``first`` tokens of the tree are in the
+    cache too, and those behind them are read.
+
+    Example:
+        >>> inputs = tree_inputs(1, [-1, -1, 0])
+        >>> inputs["positions"], inputs["mask"].int().tolist()
+        ([1, 1, 2], [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]])
+    """
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    read = paths[first:]
+    mask = torch.zeros(len(read), length + len(parents), dtype=torch.bool)
+    mask[:, :length] = True
+    rows = [row for row, path in enumerate(read) for _ in path]
+    mask[rows, [length + node for path in read for node in path]] = True
+    return {"positions": [length + len(path) - 1 for path in read], "mask": mask}
+
+
+def path_places(length: int, path: Sequence[int]) -> list[int]:
+    """Return the places of a text and of a path through the tree behind it, as `BaseCachedModel.keep` takes them.
+
+    Example:
+        >>> path_places(2, [0, 3])
+        [0, 1, 2, 5]
+    """
+    return [*range(length), *(length + node for node in path)]

@@ -1,0 +1,159 @@
+"""Ways to verify a step: what each declares of itself, known without torch; requests are checked from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.rules import RULES
+from cactus_decoding.core.spelling import fill
+from cactus_decoding.core.values import check_choice
+
+
+@dataclass(frozen=True)
+class NoKnobs:
+    """What a way to verify that has no knobs is spelled with."""
+
+    @property
+    def min_proposals(self) -> int:
+        """How many proposals a step must make for it to relax anything."""
+        return 0
+
+
+@dataclass(frozen=True)
+class FlyKnobs(NoKnobs):
+    """What `fly` overrules; with an infinite threshold, or a window as long as a step, nothing.
+
+    The published code is ``window=5,behind=6,test=draws``.
+
+    Attributes:
+        window: proposals behind a rejected one that must all pass.
+        threshold: entropy of the target's row from which a rejection may be overruled.
+        top_k: of how many of its likeliest tokens, each term in nats, as in the published code and in vLLM; 0 for the
+            entropy of all tokens over its largest value, as in the paper.
+        behind: proposals that must be there behind a rejected one, whether they pass or not, if more than the window.
+        test: the lossless one, or whether either of two draws of the target is the proposal, as in the published code:
+            above temperature 0 that is not lossless, whatever is overruled.
+    """
+
+    window: Annotated[int, Knob("proposals behind a rejected one that must pass", "tokens", ge=1)] = 6
+    threshold: Annotated[float, Knob("least entropy of the row; inf is lossless", ge=0, le=math.inf)] = 0.3
+    top_k: Annotated[int, Knob("of the likeliest tokens alone; 0 for all, over its largest value", ge=0)] = 3
+    behind: Annotated[int, Knob("proposals that must follow, if more than the window", "tokens", ge=0)] = 0
+    test: Annotated[
+        Literal["ratio", "draws"], Knob("the lossless test, or whether one of two draws of the target is the proposal")
+    ] = "ratio"
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+
+    @property
+    def room(self) -> int:
+        """How many proposals must follow one that is overruled."""
+        return max(self.window, self.behind)
+
+    @property
+    def min_proposals(self) -> int:
+        """One more than that, but for an infinite threshold."""
+        return self.room + 1 if self.threshold < math.inf else 0
+
+
+@dataclass(frozen=True)
+class SchemeDeclaration:
+    """What a way to verify needs, and what it excludes.
+
+    Attributes:
+        name: as requests spell it.
+        summary: what it does, in a line.
+        chains: whether it verifies chains.
+        trees: whether it verifies trees.
+        counterpart: the scheme that does the same, or the nearest, where proposals are of the other kind.
+        needs_rows: the rule's relaxed target must not depend on the drafted token.
+        max_drawn: most children of a token that may be drawn; None for any number.
+        judges_steps: it looks at a step as a whole, so that a relaxed rule needs as many proposals in every step, as
+            many children everywhere, and a width that no pace moves.
+        knobs: what is spelled behind its name, as with rules.
+        lossy: it relaxes by itself, by more than one position: no rule, budget or policy has a part in it.
+    """
+
+    name: str
+    summary: str
+    chains: bool = False
+    trees: bool = False
+    counterpart: str = ""
+    needs_rows: bool = True
+    max_drawn: int | None = None
+    judges_steps: bool = True
+    knobs: type[NoKnobs] = NoKnobs
+    lossy: bool = False
+
+
+VERIFICATIONS = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            SchemeDeclaration(
+                "token", "one proposal after another", chains=True, trees=True, needs_rows=False, judges_steps=False
+            ),
+            SchemeDeclaration(
+                "block",
+                "all of a step jointly, which accepts more (for lossless, clamped and ensemble)",
+                chains=True,
+                counterpart="joint",
+            ),
+            SchemeDeclaration("joint", "the same for a tree", trees=True, counterpart="block", max_drawn=1),
+            SchemeDeclaration(
+                "recursive",
+                "a tree's children one after another without replacement, to compare",
+                trees=True,
+                counterpart="token",
+                judges_steps=False,
+            ),
+            SchemeDeclaration(
+                "traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"
+            ),
+            SchemeDeclaration(
+                "fly",
+                "looks ahead before it rejects, and promises nothing",
+                chains=True,
+                counterpart="token",
+                needs_rows=False,
+                judges_steps=False,
+                knobs=FlyKnobs,
+                lossy=True,
+            ),
+        )
+    }
+)
+"""Every way to verify by its name, that of requests which say nothing first."""
+
+
+def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
+    """Return the way to verify that a text spells, and its knobs; raise `ValueError` for none.
+
+    Example:
+        >>> read_scheme("fly:window=4")[1]
+        FlyKnobs(window=4, threshold=0.3, top_k=3, behind=0, test='ratio')
+    """
+    name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
+    if isinstance(text, str) and name in RULES:
+        raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
+    check_choice("verification", name, tuple(VERIFICATIONS))
+    scheme = VERIFICATIONS[str(name)]
+    return scheme, fill(scheme.name, scheme.knobs, rest, str(text))
+
+
+def scheme_for(name: str, *, tree: bool) -> str:
+    """Return a scheme, or its counterpart where it does not verify proposals of a kind.
+
+    Example:
+        >>> scheme_for("joint", tree=False), scheme_for("block", tree=True), scheme_for("token", tree=True)
+        ('block', 'joint', 'token')
+    """
+    scheme = VERIFICATIONS.get(name.partition(":")[0])
+    if scheme is None:  # a request refuses it by name
+        return name
+    return name if (scheme.trees if tree else scheme.chains) else scheme.counterpart

@@ -1,0 +1,79 @@
+"""FLy: overrule a rejection where the target is unsure and goes along with what is proposed next."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from cactus_decoding.core.policy.position import OneHotDistribution, Position
+from cactus_decoding.core.types import ROOT
+from cactus_decoding.core.verification.declarations import FlyKnobs
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
+
+
+def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, greedy: bool) -> Walk:
+    r"""Walk along a chain as `match` does for the lossless rule, but keep some tokens that its test rejects.
+
+    Token :math:`n_j` is kept against the test, where the target gives it any probability, if the entropy of the
+    target's row is at least ``threshold`` and each of :math:`n_{j+1}, \dots, n_{j+W}` passes its own test, W the
+    ``window``; there must be as many, and ``behind``. After another rejection the token is drawn from
+    :math:`(q - p)_+`. The row is the one that is sampled from, and at temperature 0 that from before temperature.
+
+    By ``test=draws`` a token passes with probability :math:`1 - (1 - q(n))^2`, that of two draws of the target one of
+    which is it, and after a rejection the first of them follows: a draw from q without n. So the draft's row has no
+    part in it, and without overruling anything the law is not q.
+
+    Nothing is guaranteed: what is emitted at a position depends on the proposals behind it, and no bound is known.
+
+    Args:
+        tree: the proposals, a chain, and the target's rows.
+        judge: told of each position that is visited; the rule is lossless.
+        chance: a number for each test, and one for the token that is drawn.
+        knobs: what is overruled.
+        greedy: whether the temperature is 0.
+
+    Source: Li et al., "Training-free loosely speculative decoding" (arXiv 2511.22972), and vLLM's ``fly``.
+    """
+    trials: list[Trial] = []
+    node, path = ROOT, list[int]()
+    while (position := tree.at(node)) is not None:
+        judge(position)
+        kept = _passes(position, chance, knobs)
+        kept = kept or (_is_open(position, knobs, greedy=greedy) and _goes_on(tree, position, chance, knobs))
+        trials.append(Trial(node, position.nodes[0], kept, relaxed=kept and not _passes(position, chance, FlyKnobs())))
+        if not kept:
+            target, draft = position.target.probs, position.distribution(0).probs
+            if knobs.test == "draws":
+                draft = OneHotDistribution(position.token_ids[0], position.vocabulary).probs
+            return Walk(path, chance.token(residual(target, draft, torch.tensor(1.0))), trials)
+        node = position.nodes[0]
+        path.append(node)
+    row = tree.row(node)
+    return Walk(path, chance.token(row.probs, row), trials)
+
+
+def _passes(position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
+    """Say whether the test keeps the proposed token."""
+    token = position.token_ids[0]
+    q = position.target[token]
+    bar = 1 - (1 - q) ** 2 if knobs.test == "draws" else ratio(q, position.distribution(0)[token])
+    return chance.below(position.nodes[0], bar)
+
+
+def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:
+    """Say whether the target may emit the token, and is unsure enough."""
+    row = position.untempered.double() if greedy else position.target.probs
+    listed = row.topk(min(knobs.top_k or len(row), len(row))).values
+    entropy = torch.special.entr(listed).sum().item() / (1.0 if knobs.top_k else math.log(len(row)))
+    return row[position.token_ids[0]].item() > 0 and entropy >= knobs.threshold
+
+
+def _goes_on(tree: Tree, position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
+    """Say whether as many proposals follow as the window holds, and all of them pass."""
+    for place in range(knobs.room):
+        ahead = tree.at(position.nodes[0])
+        if ahead is None or (place < knobs.window and not _passes(ahead, chance, knobs)):
+            return False
+        position = ahead
+    return True

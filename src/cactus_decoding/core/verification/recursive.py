@@ -1,0 +1,48 @@
+"""Recursive rejection: test a node's children one after another, each against what those before it left over."""
+
+from __future__ import annotations
+
+from cactus_decoding.core.types import ROOT
+from cactus_decoding.core.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
+
+
+def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+    r"""Walk from the text towards a leaf, by the first child of each node that passes its test.
+
+    With h_1 = h and p_i the law of child i given those before it (the draft's row without them, or all on a fixed
+    child), child n_i is kept with probability :math:`\min(1, h_i(n_i) / p_i(n_i))`; after a rejection
+    :math:`h_{i+1} \propto (h_i - p_i)_+`. The token behind the last rejection is drawn from what is left.
+
+    The arguments are those of `match`.
+
+    Raises:
+        ValueError: for a rule whose h depends on the drafted token.
+
+    Sources: SpecInfer (arXiv 2305.09781); without replacement RSD (arXiv 2402.14160), both for h = q.
+    """
+    path: list[int] = []
+    node = ROOT
+    while (position := tree.at(node)) is not None:
+        left, kept = relaxed_row(position, judge(position)), None
+        for index, child in enumerate(position.nodes):
+            draft, token = position.distribution(index).probs, position.token_ids[index]
+            if chance.below(child, ratio(left[token].item(), draft[token].item())):
+                kept = child
+                break
+            rest = recovery_weights(left_over(left, draft), left)
+            left = rest / rest.sum()
+        if kept is None:
+            return Walk.along(tree, path, chance.token(left))
+        path.append(kept)
+        node = kept
+    row = tree.row(node)
+    return Walk.along(tree, path, chance.token(row.probs, row))

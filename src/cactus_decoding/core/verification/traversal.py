@@ -1,0 +1,58 @@
+"""Traversal verification: leaves first, each child against what those before it left over of its parent's weight."""
+
+from __future__ import annotations
+
+from cactus_decoding.core.types import ROOT
+from cactus_decoding.core.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
+
+
+def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+    r"""Keep the first node, children before their parent, whose test passes; then draw the token behind it.
+
+    A node of weight w (1 for the text) with h_1 = h behind it gives its child n_i, drawn from p_i as in `recursive`,
+    the weight :math:`\min(1, w_i h_i(n_i) / p_i(n_i))`, with w_1 = w. If nothing there passes, with R the sum of
+    :math:`(w_i h_i - p_i)_+`, :math:`h_{i+1}` is that over R, and :math:`w_{i+1} = R / (R + 1 - w_i)`. A node passes
+    with the weight that its children leave, and the token behind it is drawn from the last h; behind a leaf from q.
+
+    A chain gives block verification. The arguments are those of `match`.
+
+    Raises:
+        ValueError: for a rule whose h depends on the drafted token.
+
+    Source: Traversal Verification (arXiv 2505.12398), there for h = q.
+    """
+    fired = _fire(tree, judge, chance, ROOT, 1.0)
+    assert fired is not None  # the text's weight is 1
+    return Walk.along(tree, *fired)
+
+
+def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+    """Return the path from a node to the one that passes and the token behind that; None where none passes."""
+    position = tree.at(node)
+    if position is None:
+        row = tree.row(node)
+        return ([], chance.token(row.probs, row)) if node == ROOT or chance.below(node, weight) else None
+    left = relaxed_row(position, judge(position))
+    for index, child in enumerate(position.nodes):
+        draft, token = position.distribution(index).probs, position.token_ids[index]
+        scaled = weight * left
+        kept = min(1.0, ratio(scaled[token].item(), draft[token].item()))
+        fired = _fire(tree, judge, chance, child, kept)
+        if fired is not None:
+            return [child, *fired[0]], fired[1]
+        rest = left_over(scaled, draft)
+        mass = rest.sum().item()
+        if weight < 1 or mass > 0:  # else nothing but rounding rejected
+            weight = mass / (mass + (1 - weight))
+        rest = recovery_weights(rest, left)
+        left = rest / rest.sum()
+    return ([], chance.token(left)) if node == ROOT or chance.below(node, weight) else None

@@ -1,0 +1,181 @@
+"""One step of one response: a policy decides at each position that is visited, a scheme goes from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState, Why
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
+from cactus_decoding.core.verification.declarations import read_scheme
+from cactus_decoding.core.verification.fly import fly
+from cactus_decoding.core.verification.joint import joint
+from cactus_decoding.core.verification.match import match
+from cactus_decoding.core.verification.recursive import recursive
+from cactus_decoding.core.verification.traversal import traversal
+from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.policy.budget import Budget
+    from cactus_decoding.core.policy.fitted import FittedPolicy
+    from cactus_decoding.core.policy.position import Position
+
+SCHEMES: dict[str, Callable[..., Walk]] = {
+    "token": match,
+    "block": joint,
+    "joint": joint,
+    "recursive": recursive,
+    "traversal": traversal,
+    "fly": fly,
+}
+"""What verifies by each name of `VERIFICATIONS`; ``block`` is ``joint`` for chains, and ``fly`` takes its knobs too."""
+_LOSSLESS = Lossless()
+
+
+def walk(
+    scheme: Scheme,
+    policy: Policy,
+    state: PolicyState,
+    rows: StepRows,
+    numbers: RandomNumbers,
+    sampling: SamplingParams | None = None,
+) -> tuple[PolicyState, Outcome]:
+    """Decide on a step's proposals: return the state of the response behind it, and what was decided.
+
+    Args:
+        scheme: one of `SCHEMES`.
+        policy: decides on each position that is visited.
+        state: of the response before the step.
+        rows: of both models.
+        numbers: all the randomness.
+        sampling: what makes the target's rows from logits, where it is nothing else.
+    """
+    judge = NodeJudge(policy, state, rows.proposal)
+    tree = Tree(rows, sampling, lazy=scheme is match and not policy.metered)
+    if scheme is match and rows.logits.device.type != "cpu" and policy.unconditional and rows.proposal.is_plain_chain:
+        from cactus_decoding.core.verification.batched import verified_at_once
+
+        walked = verified_at_once(state.rule, rows, numbers)
+        decisions = [Decision(state.rule)] * len(walked.trials)
+    else:
+        walked = scheme(tree, judge, numbers)
+        # which tokens are relaxed: `match` knows of each, and so does `fly`, which is for the lossless rule alone; the
+        # others by what the same numbers make of lossless
+        if scheme is not match and not isinstance(state.rule, Lossless):
+            walked = walked.compared_with(scheme(tree, lambda position: _LOSSLESS, numbers.again()))
+        decisions = [judge.decisions[trial.parent] for trial in walked.trials]
+    visits = [
+        _visit(rows, trial, decision, metered=policy.metered)
+        for trial, decision in zip(walked.trials, decisions, strict=True)
+    ]
+    outcome = Outcome(rows.proposal, walked.path, walked.next_token, visits, rows, len(walked.path) + 1)
+    return policy.end_step(state, decisions, outcome.all_token_ids), outcome
+
+
+class NodeJudge:
+    """Asks a policy about positions, each once, in the state that the tokens before it lead to."""
+
+    def __init__(self, policy: Policy, state: PolicyState, nodes: Proposal) -> None:
+        self._policy, self._nodes = policy, nodes
+        self._states = {ROOT: state}
+        self.decisions: dict[int, Decision] = {}
+
+    def __call__(self, position: Position) -> AcceptanceRule:
+        """Return what judges the position."""
+        node = position.node
+        if node not in self.decisions:
+            self.decisions[node] = self._policy.decide(self._state(node), position)
+        return self.decisions[node].rule
+
+    def _state(self, node: int) -> PolicyState:
+        """Return the state behind a token; those that lead to it have been decided on before."""
+        if node not in self._states:
+            parent = self._nodes.parents[node]
+            token_id = self._nodes.token_ids[node]
+            self._states[node] = self._policy.after(self._state(parent), self.decisions[parent], token_id)
+        return self._states[node]
+
+
+def _visit(rows: StepRows, trial: Trial, decision: Decision, *, metered: bool) -> Visit:
+    """Return the record of a position that was visited."""
+    return Visit(
+        trial.node,
+        rows.proposal.token_ids[trial.node],
+        decision.rule,
+        accepted=trial.accepted,
+        relaxed=trial.relaxed,
+        nats=decision.nats if metered else None,
+        fell_back=decision.why is Why.FELL_BACK,
+        protected=decision.why is Why.PROTECTED,
+        rows=rows,
+        matched=trial.matched,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Verifier:
+    """Decides on the steps of a response: a state goes in, and comes out with the step's outcome.
+
+    Attributes:
+        rule: the acceptance rule.
+        to_probs: the request's sampling: logits to probabilities.
+        to_untempered: the same before temperature and truncation.
+        sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
+        budget: limits, or measures, how far the response's distribution moves.
+        verification: the spelling of one of `SCHEMES`.
+        fitted: the relaxation policy for the model's tokens; None where the rule may relax everywhere.
+        greedy: whether the temperature is 0.
+    """
+
+    rule: AcceptanceRule
+    to_probs: LogitsToProbs
+    to_untempered: LogitsToProbs
+    sampling: SamplingParams | None = None
+    budget: Budget | None = None
+    verification: str = "token"
+    fitted: FittedPolicy | None = None
+    greedy: bool = False
+
+    @cached_property
+    def policy(self) -> Policy:
+        """What decides on positions."""
+        return Policy(self.rule, self.budget, self.fitted)
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        """What goes from one position to the next."""
+        declared, knobs = read_scheme(self.verification)
+        scheme: Callable[..., Walk] = SCHEMES[declared.name]
+        return partial(scheme, knobs=knobs, greedy=self.greedy) if declared.lossy else scheme
+
+    def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
+        """Return the state of a response to a prompt that has spent nothing."""
+        return self.policy.begin(prompt_ids)
+
+    def __call__(
+        self,
+        state: PolicyState,
+        logits: Tensor,
+        token_ids: list[int],
+        proposal: Proposal,
+        generator: torch.Generator | None,
+    ) -> tuple[PolicyState, Outcome]:
+        """Decide on a proposal.
+
+        Args:
+            state: of the response before this step.
+            logits: the target's rows, ``[len(proposal.token_ids) + 1, vocabulary]``.
+            token_ids: all the tokens, the proposal at their end.
+            proposal: what the drafter proposes.
+            generator: source of the random numbers, on the target's device.
+        """
+        rows = StepRows(logits, token_ids, proposal, self.to_probs, self.to_untempered)
+        numbers = RandomNumbers.draw(proposal, generator, logits.device)
+        return walk(self.scheme, self.policy, state, rows, numbers, self.sampling)

@@ -1,0 +1,95 @@
+"""What a grammar allows after any tokens, those that are rejected included."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.engines.llama_cpp.models import library
+from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+
+_KEPT = 256
+"""States behind the newest one; no step goes back further."""
+
+
+class _State:
+    """llama.cpp's grammar after some tokens.
+
+    Args:
+        handle: llama.cpp's pointer, freed with this object.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        finalize(self, library.free_grammar, handle)
+
+    def mask(self, candidates: np.ndarray[Any, Any]) -> None:
+        """Set the logits of candidates that are not allowed to minus infinity."""
+        library.mask_by_grammar(self._handle, candidates)
+
+    def after(self, token: int) -> _State | None:
+        """Return the state behind one more token; None where that is not allowed, which llama.cpp would die of."""
+        candidate = np.zeros(1, library.CANDIDATE)
+        candidate["id"] = token
+        self.mask(candidate)
+        if np.isneginf(candidate["logit"][0]):
+            return None
+        return _State(library.grammar_behind(self._handle, token))
+
+
+class GrammarMask:
+    """Sets the logits of tokens that a grammar does not allow to minus infinity.
+
+    It is asked about rows of drafts and of rejected tokens too, so it keeps a state for each of the last tokens. Rows
+    behind a token that is not allowed are left as they are: no rule accepts that token, so nothing is drawn from them.
+
+    Args:
+        model: whose tokens they are.
+        grammar: a `llama_cpp.LlamaGrammar`.
+        prompt_length: tokens of the prompt, which the grammar says nothing about.
+
+    Raises:
+        ValueError: for a grammar that llama.cpp cannot read.
+    """
+
+    def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:
+        handle = library.make_grammar(model.vocab, grammar._grammar, grammar._root)
+        if not handle:
+            raise ValueError("llama.cpp cannot read the grammar: it must be GBNF with a rule named root")
+        self._prompt_length = prompt_length
+        self._tokens, self._states = list[int](), {0: _State(handle)}
+        self._candidates = np.zeros(model.vocabulary_size, library.CANDIDATE)
+        self._candidates["id"] = np.arange(model.vocabulary_size)
+
+    def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
+        """Return the masked row."""
+        state = self._after(token_ids[self._prompt_length :])
+        if state is None:
+            return row
+        self._candidates["logit"] = row.numpy()
+        state.mask(self._candidates)
+        return torch.from_numpy(self._candidates["logit"].copy())
+
+    def _after(self, tokens: list[int]) -> _State | None:
+        """Return the state behind the response's tokens; None where one of them is not allowed."""
+        shared = 0
+        while shared < min(len(tokens), len(self._tokens)) and tokens[shared] == self._tokens[shared]:
+            shared += 1
+        known = max(depth for depth in self._states if depth <= shared)
+        self._tokens = tokens[:known]
+        self._states = {depth: state for depth, state in self._states.items() if depth == 0 or _near(depth, known)}
+        for depth in range(known, len(tokens)):
+            state = self._states[depth].after(tokens[depth])
+            if state is None:
+                return None
+            self._tokens.append(tokens[depth])
+            self._states[depth + 1] = state
+        return self._states[len(tokens)]
+
+
+def _near(depth: int, known: int) -> bool:
+    return known - _KEPT <= depth <= known

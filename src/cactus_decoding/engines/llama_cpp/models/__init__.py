@@ -1,0 +1,1 @@
+"""Models in GGUF files, read by llama.cpp."""

@@ -1,0 +1,133 @@
+"""llama.cpp's context: a cache for one text or several, which is fed in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.engines.llama_cpp.models import library
+from cactus_decoding.engines.llama_cpp.models.settings import USUAL_CONTEXT_SIZE, LlamaCppSettings
+from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+
+
+class Portion(NamedTuple):
+    """Tokens that one of a context's texts is to be read on by.
+
+    Attributes:
+        sequence: which text, from 0.
+        token_ids: to read.
+        start: how many tokens of it are cached.
+        rows: how many of the last ones to return logits after.
+    """
+
+    sequence: int
+    token_ids: np.ndarray[Any, Any]
+    start: int
+    rows: int
+
+
+class Context:
+    """llama.cpp's context: a cache for some texts, and the memory of a batch.
+
+    Args:
+        model: what it reads tokens with.
+        handle: llama.cpp's pointer to it, which somebody else frees.
+
+    Attributes:
+        handle: as given.
+        size: tokens that it holds of each text.
+        batch_size: tokens that it takes at once.
+        threads: of the CPU that read a batch.
+        undone: how many of the last tokens of a batch a recurrent state can take back.
+        last: how many tokens of each text the last batch had that had any.
+
+    Raises:
+        ValueError: for a model that keeps no cache of tokens.
+    """
+
+    def __init__(self, model: GgufModel, handle: int) -> None:
+        memory, self.size, self.batch_size, sequences, self.threads, self.undone = library.room(handle)
+        if not memory:
+            raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
+        self.handle, self._memory, self._vocabulary_size = handle, memory, model.vocabulary_size
+        self._sequences = np.arange(sequences, dtype=np.int32)
+        self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
+
+    @classmethod
+    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, undone: int = 0) -> Context:
+        """Make an empty one for some texts; raise `ValueError` where llama.cpp cannot, as for lack of memory."""
+        trained = model.trained_length
+        size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
+        if size > trained:
+            raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
+        threads = settings.threads or torch.get_num_threads()
+        try:
+            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, undone)
+        except ValueError as error:
+            given = f"{size * sequences} tokens for {model.name!r}"
+            raise ValueError(f"cannot make a context of {given}: {error}") from None
+        try:
+            context = cls(model, handle)
+        except BaseException:
+            _free(handle, model)
+            raise
+        context.size = size  # llama.cpp rounds up
+        # the context needs the model's weights until it is gone itself
+        finalize(context, _free, handle, model)
+        return context
+
+    def use_threads(self, count: int) -> None:
+        """Read batches of any size with so many threads."""
+        library.set_threads(self.handle, count)
+        self.threads = count
+
+    def clear(self, sequence: int) -> None:
+        """Forget all of a text."""
+        library.forget(self._memory, sequence, -1)
+
+    def forget_from(self, sequence: int, length: int) -> bool:
+        """Forget all but the first tokens of a text; say whether that can be done."""
+        return library.forget(self._memory, sequence, length)
+
+    def save(self, sequence: int, *, partial: bool = False) -> np.ndarray[Any, Any]:
+        """Return a copy of all that is cached of a text, or of its recurrent state alone."""
+        return library.save_state(self.handle, sequence, partial)
+
+    def restore(self, sequence: int, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
+        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
+        self.last[sequence] = 0  # what could be taken back is not in the copy
+        library.restore_state(self.handle, sequence, saved, partial)
+
+    def read(self, portions: Sequence[Portion]) -> Tensor:
+        """Return logits after the last tokens of each portion, one below the other; the next call overwrites them.
+
+        Args:
+            portions: of different texts, together at most ``batch_size`` tokens.
+
+        Raises:
+            RuntimeError: where llama.cpp cannot read them.
+        """
+        count, batch = 0, self._batch
+        for sequence, token_ids, start, rows in portions:
+            begin, count = count, count + len(token_ids)
+            self.last[sequence] = len(token_ids)
+            batch.tokens[begin:count] = token_ids
+            batch.positions[begin:count] = np.arange(start, start + count - begin)
+            batch.wanted[begin : count - rows], batch.wanted[count - rows : count] = 0, 1
+            batch.sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
+        if wrong := batch.read(self.handle, count):
+            starts = " and ".join(str(each.start) for each in portions)
+            raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} {wrong}")
+        rows = sum(each.rows for each in portions)
+        if not rows:
+            return torch.empty(0, self._vocabulary_size)
+        return torch.from_numpy(library.logits(self.handle, rows, self._vocabulary_size))
+
+
+def _free(handle: int, model: GgufModel) -> None:
+    library.free_context(handle)

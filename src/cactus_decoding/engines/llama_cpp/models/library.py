@@ -1,0 +1,347 @@
+"""llama.cpp's C interface: checked when its library is loaded, and called nowhere else."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import compress, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cactus_decoding.core.extras import install
+from cactus_decoding.engines.llama_cpp.models.interface import first_changed, first_difference, reason
+
+FUNCTIONS = {
+    "llama_backend_init": ":-", "llama_context_default_params": ":S", "llama_decode": "PS:i", "llama_free": "P:-",
+    "llama_get_logits": "P:P", "llama_get_memory": "P:P", "llama_init_from_model": "PS:P", "llama_log_get": "PP:-",
+    "llama_log_set": "PP:-", "llama_memory_seq_rm": "Piii:?", "llama_model_default_params": ":S",
+    "llama_model_free": "P:-", "llama_model_get_vocab": "P:P", "llama_model_has_decoder": "P:?",
+    "llama_model_has_encoder": "P:?", "llama_model_is_diffusion": "P:?", "llama_model_is_hybrid": "P:?",
+    "llama_model_is_recurrent": "P:?", "llama_model_load_from_file": "PS:P", "llama_model_meta_val_str": "PPPL:i",
+    "llama_model_n_ctx_train": "P:i", "llama_n_batch": "P:I", "llama_n_ctx_seq": "P:I", "llama_n_rs_seq": "P:I",
+    "llama_n_seq_max": "P:I", "llama_n_threads_batch": "P:i", "llama_sampler_accept": "Pi:-",
+    "llama_sampler_apply": "PP:-", "llama_sampler_clone": "P:P", "llama_sampler_free": "P:-",
+    "llama_sampler_init_grammar": "PPP:P", "llama_set_n_threads": "Pii:-", "llama_state_seq_get_data_ext": "PPLiI:L",
+    "llama_state_seq_get_size_ext": "PiI:L", "llama_state_seq_set_data_ext": "PPLiI:L",
+    "llama_supports_gpu_offload": ":?", "llama_token_to_piece": "PiPii?:i", "llama_tokenize": "PPiPi??:i",
+    "llama_vocab_bos": "P:i", "llama_vocab_eos": "P:i", "llama_vocab_get_attr": "Pi:i",
+    "llama_vocab_get_text": "Pi:P", "llama_vocab_is_eog": "Pi:?", "llama_vocab_n_tokens": "P:i",
+    "llama_vocab_type": "P:i",
+}  # fmt: skip
+"""Those that are called, and what each takes and returns: see `letter`."""
+STRUCTURES = {
+    "llama_batch": ((56,), "n_tokens", "token", "embd", "pos", "n_seq_id", "seq_id", "logits"),
+    "llama_context_params": (
+        (160,), "n_ctx", "n_rs_seq", "n_seq_max", "n_threads", "n_threads_batch", "flash_attn_type", "type_k",
+        "type_v", "swa_full", "kv_unified",
+    ),
+    "llama_model_params": ((72, 80), "n_gpu_layers", "vocab_only"),
+    "llama_token_data": ((12,), "id", "logit", "p"),
+    "llama_token_data_array": ((32,), "data", "size", "selected", "sorted"),
+}  # fmt: skip
+"""Those that are filled in: how many bytes each may have, and which of their fields."""
+_DEFAULTS = {"n_ctx": 512, "n_batch": 2048, "n_seq_max": 1, "swa_full": True, "kv_unified": False}
+"""Of a context, as llama.cpp itself fills them in: read at another place, they would be other numbers."""
+_ERROR = 4
+"""The level of errors in ``ggml.h``; llama-cpp-python's comments still have the levels of an older one."""
+_CACHE_TYPES = {"float32": 0, "float16": 1}
+"""``GGML_TYPE_F32`` and ``GGML_TYPE_F16``."""
+_NO_FLASH_ATTENTION, _SENTENCE_PIECE = 0, 1
+"""``LLAMA_FLASH_ATTN_TYPE_DISABLED``; ``LLAMA_VOCAB_TYPE_SPM``."""
+_UNUSED, _SPECIAL = 2, 1 | 8
+"""Of ``llama_token_attr``: unknown ones and those that control are special."""
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""``llama_token_data``."""
+_LOG = threading.RLock()
+
+
+@cache
+def library() -> Any:
+    """Return llama-cpp-python's low-level interface.
+
+    Raises:
+        ValueError: where it is not installed, is another release, or its library cannot be loaded.
+    """
+    try:
+        from llama_cpp import llama_cpp
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "llama_cpp":
+            raise
+        raise ValueError(f"GGUF files need llama-cpp-python: run {install('llama-cpp')}") from None
+    except (OSError, RuntimeError, AttributeError) as error:  # the last where its Python is of another release
+        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}: run {install('llama-cpp')}") from error
+    check_interface(llama_cpp)
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+def check_interface(lib: Any) -> None:
+    """Raise `ValueError` for a release that is none of those that this package was written for, before it is called.
+
+    Args:
+        lib: llama-cpp-python's low-level module.
+    """
+    wrong = first_difference(lib, FUNCTIONS, STRUCTURES)
+    if wrong := wrong or first_changed(lib.llama_context_default_params(), _DEFAULTS):
+        from llama_cpp import __version__
+
+        raise ValueError(f"llama-cpp-python {__version__} does not fit, because {wrong}: run {install('llama-cpp')}")
+
+
+@contextmanager
+def captured_errors() -> Iterator[list[str]]:
+    """Collect what llama.cpp says of errors meanwhile; none of its log is written to the terminal.
+
+    The log is one for the whole process: afterwards it goes where it went before, and other threads wait till then.
+    """
+    with _LOG:
+        lib, (collect, errors) = library(), _collector()
+        before, data = lib.llama_log_callback(), ctypes.c_void_p()
+        lib.llama_log_get(ctypes.byref(before), ctypes.byref(data))
+        errors.clear()
+        lib.llama_log_set(collect, None)
+        try:
+            yield errors
+        finally:
+            lib.llama_log_set(before, data)
+
+
+@cache
+def _collector() -> tuple[Any, list[str]]:
+    """Return the one function that llama.cpp calls, which must never be freed, and the list that it fills."""
+    errors = list[str]()
+
+    def collect(level: int, text: bytes, _: object) -> None:
+        if level == _ERROR:
+            errors.append(text.decode(errors="replace").strip())
+
+    return library().llama_log_callback(collect), errors
+
+
+def offloads() -> bool:
+    """Say whether a GPU may hold layers."""
+    return bool(library().llama_supports_gpu_offload())
+
+
+def load_model(path: str, gpu_layers: int, vocab_only: bool) -> int:
+    """Return the handle of a file's model; raise `ValueError` with llama.cpp's reason."""
+    params = library().llama_model_default_params()
+    params.n_gpu_layers, params.vocab_only = gpu_layers, vocab_only
+    with captured_errors() as errors:
+        handle = library().llama_model_load_from_file(path.encode(), params)
+    if not handle:
+        raise ValueError(reason(errors))
+    return int(handle)
+
+
+def free_model(model: int) -> None:
+    """Give its memory back."""
+    with captured_errors():
+        library().llama_model_free(model)
+
+
+def describe(model: int) -> tuple[int, int, int, bool]:
+    """Return a model's vocabulary, the width of its logits, its longest text's length, and whether it keeps a state."""
+    lib, vocab = library(), library().llama_model_get_vocab(model)
+    recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
+    return vocab, int(lib.llama_vocab_n_tokens(vocab)), int(lib.llama_model_n_ctx_train(model)), bool(recurrent)
+
+
+def obstacle(model: int) -> str | None:
+    """Say why a model cannot take part in draft-and-verify decoding."""
+    if library().llama_model_has_encoder(model) or not library().llama_model_has_decoder(model):
+        return "has an encoder; allowed are decoder-only causal language models"
+    if library().llama_model_is_diffusion(model):
+        return "writes all of a text at once, and no token after another"
+    return None
+
+
+def metadata(model: int, key: str) -> str:
+    """Return what a file says of itself under a key; nothing where it does not."""
+    lib, buffer = library(), ctypes.create_string_buffer(0)
+    length = lib.llama_model_meta_val_str(model, key.encode(), buffer, 0)
+    if length < 0:
+        return ""
+    buffer = ctypes.create_string_buffer(length + 1)
+    lib.llama_model_meta_val_str(model, key.encode(), buffer, length + 1)
+    return buffer.value.decode(errors="replace")
+
+
+class Words(NamedTuple):
+    """Tokens that mean something to llama.cpp."""
+
+    special: list[int]
+    unused: list[int]
+    eos: int | None
+    bos: int | None
+    sentence_piece: bool
+
+
+def words(vocab: int, size: int) -> Words:
+    """Describe a vocabulary."""
+    lib = library()
+    attributes = list(map(lib.llama_vocab_get_attr, repeat(vocab), range(size)))
+    special, unused = ([i for i, each in enumerate(attributes) if each & of] for of in (_SPECIAL, _UNUSED))
+    ends = (int(lib.llama_vocab_eos(vocab)), int(lib.llama_vocab_bos(vocab)))
+    eos, bos = (None if each < 0 else each for each in ends)
+    return Words(special, unused, eos, bos, lib.llama_vocab_type(vocab) == _SENTENCE_PIECE)
+
+
+def end_tokens(vocab: int, size: int) -> list[int]:
+    """Return the tokens that end a generation."""
+    return [*compress(range(size), map(library().llama_vocab_is_eog, repeat(vocab), range(size)))]
+
+
+def token_texts(vocab: int, size: int) -> list[bytes]:
+    """Return what a vocabulary calls its tokens."""
+    return list(map(library().llama_vocab_get_text, repeat(vocab), range(size)))
+
+
+def token_piece(vocab: int, token: int) -> bytes:
+    """Return what a token adds to a text."""
+    room = 64
+    while True:
+        buffer = ctypes.create_string_buffer(room)
+        length = library().llama_token_to_piece(vocab, token, buffer, room, 0, True)
+        if length >= 0:
+            return buffer.raw[:length]
+        room = -length
+
+
+def tokenize(vocab: int, text: str, add_special_tokens: bool) -> list[int]:
+    """Return a text's tokens; names of special tokens in it become these."""
+    data = text.encode()
+    room = len(data) + 8  # a token is a byte at least; then those at both ends
+    while True:
+        ids = (ctypes.c_int32 * room)()
+        count = library().llama_tokenize(vocab, data, len(data), ids, room, add_special_tokens, True)
+        if count >= 0:
+            return ids[:count]
+        room = -count
+
+
+def make_context(model: int, size: int, sequences: int, threads: int, cache: str, undone: int) -> int:
+    """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason."""
+    lib = library()
+    params = lib.llama_context_default_params()
+    # a stream of keys and values for each text: where they lie is then what it is for one alone
+    params.n_ctx, params.n_seq_max, params.kv_unified = size * sequences, sequences, False
+    params.n_threads, params.n_threads_batch, params.n_rs_seq = threads, threads, undone
+    params.type_k = params.type_v = _CACHE_TYPES[cache]
+    if cache == "float32":
+        params.flash_attn_type = _NO_FLASH_ATTENTION  # it would round keys and values to float16
+    # sliding windows keep all they have seen: what they forget could not be rolled back to
+    params.swa_full = True
+    with captured_errors() as errors:
+        handle = lib.llama_init_from_model(model, params)
+    if not handle:
+        raise ValueError(reason(errors))
+    return int(handle)
+
+
+def free_context(context: int) -> None:
+    """Give its memory back."""
+    with captured_errors():
+        library().llama_free(context)
+
+
+def room(context: int) -> tuple[int | None, int, int, int, int, int]:
+    """Return a context's memory, if any, its tokens of a text and of a batch, texts, threads, and undone tokens."""
+    lib = library()
+    numbers = (lib.llama_n_ctx_seq, lib.llama_n_batch, lib.llama_n_seq_max, lib.llama_n_threads_batch)
+    length, batch, sequences, threads = (int(number(context)) for number in numbers)
+    return lib.llama_get_memory(context), length, batch, sequences, threads, int(lib.llama_n_rs_seq(context))
+
+
+def set_threads(context: int, count: int) -> None:
+    """Read batches of any size with so many threads."""
+    with captured_errors():  # it tells of every change
+        library().llama_set_n_threads(context, count, count)
+
+
+def forget(memory: int, sequence: int, start: int) -> bool:
+    """Forget a text from a place on; say whether that can be done."""
+    return bool(library().llama_memory_seq_rm(memory, sequence, start, -1))
+
+
+def save_state(context: int, sequence: int, partial: bool = False) -> np.ndarray[Any, Any]:
+    """Return a copy of all that is cached of a text, or of its recurrent state alone."""
+    lib = library()
+    saved = np.empty(lib.llama_state_seq_get_size_ext(context, sequence, partial), np.uint8)
+    pointer = _pointer(saved, ctypes.c_uint8)
+    return saved[: lib.llama_state_seq_get_data_ext(context, pointer, len(saved), sequence, partial)]
+
+
+def restore_state(context: int, sequence: int, saved: np.ndarray[Any, Any], partial: bool = False) -> None:
+    """Take a copy; raise `RuntimeError` where llama.cpp does not."""
+    pointer = _pointer(saved, ctypes.c_uint8)
+    with captured_errors() as errors:
+        taken = library().llama_state_seq_set_data_ext(context, pointer, len(saved), sequence, partial)
+    if not taken:
+        raise RuntimeError(f"llama.cpp could not take {len(saved)} bytes of a saved text: {reason(errors)}")
+
+
+class Batch:
+    """The memory of what is read at once.
+
+    Attributes:
+        tokens, positions, wanted: of each token its number, its place, and whether logits behind it are.
+        sequence_of: pointers to the number of its text.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.tokens, self.positions, self._one = (np.zeros(size, np.int32) for _ in range(3))
+        self.wanted, self._one[:], self.sequence_of = np.zeros(size, np.int8), 1, np.zeros(size, np.uintp)
+        self._batch = library().llama_batch(
+            token=_pointer(self.tokens, ctypes.c_int32),
+            embd=None,
+            pos=_pointer(self.positions, ctypes.c_int32),
+            n_seq_id=_pointer(self._one, ctypes.c_int32),
+            seq_id=_pointer(self.sequence_of, ctypes.POINTER(ctypes.c_int32)),
+            logits=_pointer(self.wanted, ctypes.c_int8),
+        )
+
+    def read(self, context: int, count: int) -> str | None:
+        """Read the first tokens; say what is wrong where that cannot be."""
+        self._batch.n_tokens = count
+        with captured_errors() as errors:
+            status = library().llama_decode(context, self._batch)
+        return f"({status}): {reason(errors)}" if status != 0 else None
+
+
+def logits(context: int, rows: int, width: int) -> np.ndarray[Any, Any]:
+    """Return those behind the wanted tokens of the last batch, in llama.cpp's own memory."""
+    return np.ctypeslib.as_array(library().llama_get_logits(context), (rows, width))
+
+
+def make_grammar(vocab: int, grammar: str, root: str) -> Any:
+    """Return the handle of a grammar's state before any token; nothing for one that llama.cpp cannot read."""
+    with captured_errors():
+        return library().llama_sampler_init_grammar(vocab, grammar.encode(), root.encode())
+
+
+def free_grammar(state: Any) -> None:
+    """Give its memory back."""
+    library().llama_sampler_free(state)
+
+
+def mask_by_grammar(state: Any, candidates: np.ndarray[Any, Any]) -> None:
+    """Set the logits of candidates that are not allowed to minus infinity."""
+    lib = library()
+    pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
+    lib.llama_sampler_apply(state, lib.llama_token_data_array(pointer, len(candidates), -1, False))
+
+
+def grammar_behind(state: Any, token: int) -> Any:
+    """Return the state behind one more token, which must be allowed."""
+    after = library().llama_sampler_clone(state)
+    library().llama_sampler_accept(after, token)
+    return after
+
+
+def _pointer(array: np.ndarray[Any, Any], kind: Any) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(kind))

@@ -1,0 +1,211 @@
+"""A GGUF file's model with a cache that can be rolled back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.models.base import BaseCachedModel, Forward
+from cactus_decoding.core.models.recurrent import RecurrentForward
+from cactus_decoding.engines.llama_cpp.models.context import Context
+from cactus_decoding.engines.llama_cpp.models.interface import states_go_back
+from cactus_decoding.engines.llama_cpp.models.library import offloads
+from cactus_decoding.engines.llama_cpp.models.passes import CachedText, Passes
+from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
+from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+
+_UNDONE = 8
+"""Each is a copy of the state, of the size of which is all that a recurrent model keeps."""
+_CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
+
+
+class LlamaCppModel(BaseCachedModel):
+    """Feeds a GGUF file's model token by token or in blocks, and forgets what was rejected.
+
+    Its logits are float32 on the CPU wherever its layers are. Without ``copies`` they are llama.cpp's own memory, which
+    the next `append` overwrites and which is gone with the model: that is for a draft, whose rows become probabilities
+    at once. A target's are copied, because they are handed on with the step's outcome.
+
+    Args:
+        model: the opened file.
+        settings: how to run it, here and in twins.
+        copies: whether `append` returns rows of their own.
+        text: where to run it; the only one of a context by the settings, if None.
+
+    Raises:
+        ValueError: where llama.cpp cannot make a context, such as for lack of memory.
+    """
+
+    model: GgufModel
+
+    def __init__(
+        self,
+        model: GgufModel,
+        settings: LlamaCppSettings | None = None,
+        *,
+        copies: bool = True,
+        text: CachedText | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
+        self._text = text or CachedText(Context.make(model, self.settings, undone=self.undone))
+        self.use_threads(self._text.threads)
+
+    @classmethod
+    def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
+        """Open a file; raise `ValueError` where that cannot be."""
+        model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
+        return cls(model, file.settings, copies=copies)
+
+    @cached_property
+    def device(self) -> torch.device:  # type: ignore[override]  # made when it is asked for
+        """The CPU."""
+        return torch.device("cpu")
+
+    @property
+    def undone(self) -> int:
+        """How many rejected tokens llama.cpp itself should be able to take back; a draft reads one by one."""
+        from llama_cpp import __version__
+
+        return _UNDONE if self.copies and self.model.recurrent and states_go_back(__version__) else 0
+
+    def cancel_by(self, event: threading.Event | None) -> None:
+        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        self._text.cancelled = event
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no layer is on a GPU, wherever its rows come out."""
+        return self.settings.gpu_layers == 0 or not offloads()
+
+    def check_reads_trees(self) -> None:
+        """Raise `ValueError`."""
+        raise ValueError(_CHAINS)
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads from now on; every context has a number of its own."""
+        self._text.use_threads(count)
+        self.threads, self.settings = count, replace(self.settings, threads=count)
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return self.model.name
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The width of the logits."""
+        return self.model.vocabulary_size
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the cache holds."""
+        return self._text.size
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Every token that ends a generation, by what the vocabulary says."""
+        return self.model.stop_token_ids
+
+    def twin(self) -> LlamaCppModel:
+        """Return the same weights with a cache of its own."""
+        return LlamaCppModel(self.model, self.settings, copies=self.copies)
+
+    def _choose_forward(self) -> Forward:
+        self._text.clear()
+        forward = LlamaCppForward(self._text, copies=self.copies)
+        return RecurrentForward(forward) if self.model.recurrent else forward
+
+
+def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[Passes, list[tuple[LlamaCppModel, ...]]]:
+    """Return models with the same weights, for responses that run at the same time, and the passes that read for them.
+
+    Args:
+        models: those that a response reads with; those that are read first come first, such as a draft.
+        count: how many responses.
+
+    Raises:
+        ValueError: where llama.cpp cannot make a context for all, as for lack of memory.
+    """
+    contexts = [Context.make(model.model, model.settings, count, model.undone) for model in models]
+    passes = Passes(contexts)
+
+    def place(model: LlamaCppModel, context: Context, number: int) -> LlamaCppModel:
+        return LlamaCppModel(model.model, model.settings, text=CachedText(context, number, passes))
+
+    return passes, [
+        tuple(place(model, context, number) for model, context in zip(models, contexts, strict=True))
+        for number in range(count)
+    ]
+
+
+class LlamaCppForward:
+    """Reads tokens with llama.cpp, chains only.
+
+    Args:
+        text: an empty one.
+        copies: whether rows are copied out of llama.cpp's memory.
+    """
+
+    def __init__(self, text: CachedText, *, copies: bool) -> None:
+        self._text, self._copies = text, copies and not text.shared
+
+    def append(
+        self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
+        text, ids = self._text, token_ids.numpy()
+        if positions is not None or mask is not None:
+            raise ValueError(_CHAINS)
+        if start + len(ids) > text.size:
+            raise ValueError(
+                f"the context holds {text.size} tokens, but {start} and {len(ids)} more were to be read; "
+                "set a larger context_size"
+            )
+        read = list[Tensor]()
+        for begin in range(0, len(ids), text.batch_size):
+            batch = ids[begin : begin + text.batch_size]
+            behind = len(ids) - begin - len(batch)
+            wanted = min(max(rows - behind, 0), len(batch))
+            logits = text.read(batch, start + begin, wanted)
+            if wanted:
+                read.append(logits.clone() if behind or self._copies else logits)
+        return read[0] if len(read) == 1 else torch.cat(read)
+
+    def keep(self, length: int, prefix: int, path: list[int]) -> int:
+        """Forget all but the first ``prefix`` tokens; all, where llama.cpp has lost some of those."""
+        if path:
+            raise ValueError("GGUF files are read as chains: of a tree's tokens none can be kept by themselves")
+        return prefix if prefix == length or self._text.forget_from(prefix) else 0
+
+    def save(self, length: int) -> np.ndarray[Any, Any]:
+        """Return llama.cpp's own copy of all that is cached."""
+        return self._text.save()
+
+    def restore(self, saved: np.ndarray[Any, Any]) -> None:
+        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
+        self._text.restore(saved)
+
+    def can_undo(self, count: int) -> bool:
+        """Say whether llama.cpp takes back all but the first of so many tokens; see `StatefulForward`."""
+        return count - 1 <= self._text.undone > 0
+
+    def undo(self, length: int, prefix: int) -> bool:
+        """Let llama.cpp take tokens back, where all are of its last batch, which it does not check."""
+        return length - prefix < self._text.last and self._text.forget_from(prefix)
+
+    def copy_state(self) -> np.ndarray[Any, Any]:
+        """Return llama.cpp's own copy of the recurrent state."""
+        return self._text.save(partial=True)
+
+    def restore_state(self, state: np.ndarray[Any, Any], length: int) -> None:
+        """Take a copy of the state, and forget keys and values behind it."""
+        self._text.restore(state, partial=True)
+        self._text.forget_from(length)

@@ -1,0 +1,268 @@
+"""Whose turn it is to read: texts that share a context, and passes over what all of them wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
+
+_PASS = 256
+"""Tokens of a pass at most where texts share a context: none waits longer for another one's prompt."""
+
+
+class Cancelled(Exception):
+    """Somebody else ended the response."""
+
+
+class _Job:
+    """What a text waits to be read on by, and how far that has come."""
+
+    def __init__(self, context: Context, portion: Portion) -> None:
+        self.context, self.portion, self._read = context, portion, 0
+        self.rows, self.error = list[Tensor](), None
+
+    error: Exception | None
+
+    @property
+    def left(self) -> int:
+        """Tokens that are not read yet; none where that has failed."""
+        return 0 if self.error is not None else len(self.portion.token_ids) - self._read
+
+    def next(self, count: int) -> Portion:
+        """Return the next tokens."""
+        sequence, token_ids, start, rows = self.portion
+        wanted = min(max(rows - (self.left - count), 0), count)
+        return Portion(sequence, token_ids[self._read : self._read + count], start + self._read, wanted)
+
+    def took(self, count: int, rows: Tensor) -> None:
+        """Hear that they were read."""
+        self._read, self.rows = self._read + count, [*self.rows, rows]
+
+
+class Lock(Protocol):
+    """One that its owner may lock again, and that raises `RuntimeError` for others who release it."""
+
+    def release(self) -> None:
+        """Release it once."""
+
+
+@contextmanager
+def given_back(*locks: Lock) -> Iterator[None]:
+    """Give back what this thread still has locked at the end: an interruption where a ``with`` ends leaves it so."""
+    try:
+        yield
+    finally:
+        for lock in locks:
+            with suppress(RuntimeError):
+                while True:
+                    lock.release()
+
+
+class Passes:
+    """Reads for responses that run in threads: a pass is made as soon as each of them waits for one.
+
+    So chains of several texts are read together, whatever else their responses are asked for. What a pass reads does
+    not depend on how fast a thread is, only on who takes part.
+
+    Args:
+        contexts: those that are read first come first, such as a draft's.
+
+    Attributes:
+        changed: locked by whom reads or changes the books.
+    """
+
+    def __init__(self, contexts: Sequence[Context]) -> None:
+        self._contexts, self.changed = list(contexts), threading.Condition()
+        # by thread: whatever interrupts one, it clears up what it finds of its own
+        self._responses, self._waiting = set[int](), dict[int, _Job]()
+        self._reader, self._read = None, list[_Job]()
+
+    _reader: int | None
+
+    @contextmanager
+    def response(self) -> Iterator[None]:
+        """Take part, in the thread that does."""
+        try:
+            try:
+                with self.changed:
+                    self._responses.add(threading.get_ident())
+                yield
+            finally:
+                self._leave(ends=True)
+        finally:  # again, as that may be interrupted
+            self._leave(ends=True)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the contexts between two passes."""
+        self._leave()
+        with self.changed:
+            while self._reader is not None:
+                self.changed.wait()
+            yield
+
+    def read(self, context: Context, portion: Portion, check: Callable[[], None]) -> Tensor:
+        """Return the logits of a portion, in memory of its own; ``check`` may end the wait by raising."""
+        job, me = _Job(context, portion), threading.get_ident()
+        try:
+            with self.changed:
+                self._waiting[me] = job
+            while True:
+                with self.changed:
+                    while job.left and (self._reader is not None or len(self._waiting) < len(self._responses)):
+                        self.changed.wait()
+                        check()
+                    if not job.left:
+                        break
+                    context = min((each.context for each in self._waiting.values()), key=self._contexts.index)
+                    jobs = [each for each in self._waiting.values() if each.context is context]
+                    self._read, self._reader = sorted(jobs, key=lambda each: each.portion.sequence), me
+                self._pass(context, self._read)
+        finally:
+            self._leave()
+        if job.error is not None:
+            raise job.error
+        return torch.cat(job.rows)
+
+    def _pass(self, context: Context, jobs: list[_Job]) -> None:
+        """Read what those wait for whose context comes first; the lock is left to others meanwhile."""
+        counts = shares([job.left for job in jobs], min(_PASS, context.batch_size))
+        portions = [job.next(count) for job, count in zip(jobs, counts, strict=True)]
+        try:
+            read = context.read(portions).clone().split([portion.rows for portion in portions])
+        except Exception as error:
+            return self._leave(str(error))
+        with self.changed:
+            for job, count, rows in zip(jobs, counts, read, strict=True):
+                job.took(count, rows)
+            self._waiting = {thread: each for thread, each in self._waiting.items() if each.left}
+            self._read, self._reader = [], None
+            self.changed.notify_all()
+
+    def _leave(self, error: str = "the response that read for others was interrupted", *, ends: bool = False) -> None:
+        """Clear up what a thread that waits and reads no more has left; who was in its pass hears of it."""
+        me = threading.get_ident()
+        with self.changed:
+            if self._reader == me:
+                for job in self._read:
+                    job.error = RuntimeError(error)
+                self._waiting = {thread: each for thread, each in self._waiting.items() if each.left}
+                self._read, self._reader = [], None
+            self._waiting.pop(me, None)
+            if ends:
+                self._responses.discard(me)
+            self.changed.notify_all()
+
+
+def shares(wanted: Sequence[int], room: int) -> list[int]:
+    """Return how many tokens each text may have read in a pass: short chains whole, the rest in equal parts.
+
+    Example:
+        >>> shares([5, 1000, 4, 300], 109)
+        [5, 50, 4, 50]
+    """
+    given = [0] * len(wanted)
+    for rank, place in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        given[place] = min(wanted[place], room // (len(wanted) - rank))
+        room -= given[place]
+    return given
+
+
+class CachedText:
+    """One text's place in a context.
+
+    Args:
+        context: where it is cached.
+        sequence: which of its texts it is.
+        passes: that read for all who share the context; None, where nobody else does.
+
+    Attributes:
+        cancelled: looked at before every pass: with it another thread ends the response, whose next read raises
+            `Cancelled`.
+    """
+
+    def __init__(self, context: Context, sequence: int = 0, passes: Passes | None = None) -> None:
+        self._context, self._sequence, self._passes = context, sequence, passes
+        self.cancelled: threading.Event | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether the context has other texts too; rows are then in memory of their own."""
+        return self._passes is not None
+
+    @property
+    def size(self) -> int:
+        """Tokens that it may have."""
+        return self._context.size
+
+    @property
+    def batch_size(self) -> int:
+        """Tokens that can be read at once."""
+        return self._context.batch_size
+
+    @property
+    def threads(self) -> int:
+        """Of the CPU."""
+        return self._context.threads
+
+    def use_threads(self, count: int) -> None:
+        """Read with so many threads."""
+        with self._alone():
+            self._context.use_threads(count)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._alone():
+            self._context.clear(self._sequence)
+
+    def forget_from(self, length: int) -> bool:
+        """Forget all but the first tokens; say whether that can be done."""
+        with self._alone():
+            return self._context.forget_from(self._sequence, length)
+
+    @property
+    def undone(self) -> int:
+        """How many of the last tokens of a batch a recurrent state can take back."""
+        return self._context.undone
+
+    @property
+    def last(self) -> int:
+        """How many tokens of it the last batch had that had any."""
+        return self._context.last[self._sequence]
+
+    def save(self, *, partial: bool = False) -> np.ndarray[Any, Any]:
+        """Return a copy of all that is cached, or of the recurrent state alone."""
+        with self._alone():
+            return self._context.save(self._sequence, partial=partial)
+
+    def restore(self, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
+        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
+        with self._alone():
+            self._context.restore(self._sequence, saved, partial=partial)
+
+    def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
+        """Return the logits after the last ``rows`` of at most ``batch_size`` tokens; the next call may overwrite them.
+
+        Raises:
+            Cancelled: where it is.
+            RuntimeError: where llama.cpp cannot read them.
+        """
+        self._check()
+        portion = Portion(self._sequence, token_ids, start, rows)
+        if self._passes is not None:
+            return self._passes.read(self._context, portion, self._check)
+        return self._context.read([portion])
+
+    def _check(self) -> None:
+        if self.cancelled is not None and self.cancelled.is_set():
+            raise Cancelled
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._passes is None else self._passes.alone()

@@ -1,0 +1,82 @@
+"""GGUF files by name, and how llama.cpp is to run them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.spelling import parse
+
+USUAL_CONTEXT_SIZE = 4096
+"""Models are trained for up to a million tokens, whose keys and values no laptop holds."""
+
+
+@dataclass(frozen=True)
+class LlamaCppSettings:
+    """How llama.cpp is to run a model.
+
+    Attributes:
+        context_size: tokens that the cache holds; as many as the model was trained for, but at most 4,096, if None.
+        gpu_layers: layers that a GPU holds, where llama.cpp was built for one; -1 for all.
+        threads: of the CPU; torch's own number, if None.
+        cache: how keys and values are stored: float16, which is llama.cpp's own choice, or float32, with which its
+            attention is slower and takes twice the memory.
+
+    Raises:
+        TypeError, ValueError: for a setting that is not allowed.
+    """
+
+    context_size: Annotated[int | None, Knob("that the cache holds", "tokens", ge=1)] = None
+    gpu_layers: Annotated[int, Knob("that a GPU holds, -1 for all", "layers", ge=-1)] = -1
+    threads: Annotated[int | None, Knob("of the CPU", "threads", ge=1)] = None
+    cache: Annotated[Literal["float16", "float32"], Knob("how keys and values are stored")] = "float16"
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+
+
+def usual_threads() -> int:
+    """Return how many threads torch would take, as a rule, for whom nobody waits here.
+
+    They are ``OMP_NUM_THREADS``, or the cores that the process may use, of which two processors may be one.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if given.isdecimal() and int(given):
+        return int(given)
+    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    files = [Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list") for number in ours]
+    return len({each.read_text() if each.exists() else each for each in files})
+
+
+class GgufFile(NamedTuple):
+    """A model's file, or the first of several, and how to run it."""
+
+    path: Path
+    settings: LlamaCppSettings
+
+    def with_threads(self, count: int | None) -> GgufFile:
+        """Return the same with so many threads, or as many as is usual, where its own settings say nothing."""
+        threads = self.settings.threads or count or usual_threads()
+        return self._replace(settings=replace(self.settings, threads=threads))
+
+
+def parse_gguf(name: str | Path) -> GgufFile | None:
+    """Return the file of a name that ends in ``.gguf``, as text with settings behind it; None for other names.
+
+    Raises:
+        ValueError: for an unknown setting or a value that is not allowed.
+
+    Example:
+        >>> parse_gguf("qwen.gguf:context_size=8192,gpu_layers=20").settings.context_size
+        8192
+        >>> parse_gguf("Qwen/Qwen3-8B") is None
+        True
+    """
+    found = re.fullmatch(r"(.*\.gguf)(?::(.*))?", str(name), re.DOTALL | re.IGNORECASE)
+    if found is None:
+        return None
+    return GgufFile(Path(found[1]), parse("setting", f"gguf:{found[2] or ''}", {"gguf": LlamaCppSettings}))

@@ -1,0 +1,171 @@
+"""From llama.cpp's sampling settings, and processors of logits, to probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.checks import check_integer, check_number
+from cactus_decoding.core.sampling.params import SamplingParams
+
+RowProcessor = Callable[[list[int], Tensor], Tensor]
+"""``(tokens before the row, logits [vocabulary]) -> logits``, which may be the same object; a pure function."""
+
+
+class LlamaSampling:
+    """Turns logits into the probabilities that llama-cpp-python samples from.
+
+    Processors come first, in order. Then top-k, top-p and min-p cut rows at temperature 1, and the temperature comes
+    last; transformers, vLLM and the rest of this package have it first. A temperature below 0 means 1 and no cuts.
+
+    Args:
+        temperature: 0 takes the most likely token.
+        top_k: 0 or less keeps all tokens.
+        top_p: 1 or more keeps all; 0 or less the most likely one.
+        min_p: 0 or less keeps all.
+        processors: of each row.
+
+    Attributes:
+        plain: the same as `SamplingParams`, where that can say it.
+
+    Raises:
+        TypeError, ValueError: for values that are no numbers, or ``min_p`` above 1.
+
+    Example:
+        >>> LlamaSampling(0.5, 2, 1.0, 0.0)(torch.tensor([[1.0, 3.0, 2.0]]), [7]).round(decimals=2)
+        tensor([[0.0000, 0.8800, 0.1200]])
+    """
+
+    def __init__(
+        self, temperature: float, top_k: int, top_p: float, min_p: float, processors: Sequence[RowProcessor] = ()
+    ) -> None:
+        for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+            check_number(name, value, -math.inf, math.inf)
+        top_k = check_integer("top_k", top_k, -(2**31))
+        if temperature < 0:
+            temperature, top_k, top_p, min_p = 1.0, 0, 1.0, 0.0
+        if top_p <= 0:
+            top_k, top_p = 1, 1.0
+        self._cut = SamplingParams(top_k=max(top_k, 0), top_p=min(top_p, 1.0), min_p=max(min_p, 0.0))
+        self._temperature, self._processors = temperature, processors
+        self.plain: SamplingParams | None = None
+        if processors:
+            return
+        if temperature == 1:
+            self.plain = self._cut
+        elif temperature == 0 or not self._cut.truncates:
+            self.plain = SamplingParams(temperature)
+
+    def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
+        logits = self._processed(logits, token_ids)
+        if self._temperature == 0:
+            return SamplingParams(0.0)(logits)
+        if not self._cut.truncates:
+            return SamplingParams(self._temperature)(logits)
+        probs = self._cut(logits)
+        if self._temperature == 1:
+            return probs
+        tempered = (probs / probs.amax(-1, keepdim=True)) ** (1 / self._temperature)
+        return tempered / tempered.sum(-1, keepdim=True)
+
+    def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return the rows before temperature and cuts."""
+        return SamplingParams()(self._processed(logits, token_ids))
+
+    def _processed(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        if not self._processors:
+            return logits
+        rows, first = [], len(token_ids) - len(logits) + 1
+        for i, row in enumerate(logits):
+            for processor in self._processors:
+                row = processor(token_ids[: first + i], row)
+            rows.append(row)
+        return torch.stack(rows)
+
+
+class Penalties:
+    """What llama.cpp does to tokens that were generated lately: a prompt is not looked at.
+
+    A token's logit is divided by ``repeat`` (multiplied where it is not positive), then loses ``presence`` once and
+    ``frequency`` for each time that it is there.
+
+    Args:
+        prompt_length: tokens of the prompt.
+        reach: how many of the last tokens count; all, if negative.
+        repeat: as above, as are the next two.
+        frequency: per time.
+        presence: once.
+
+    Example:
+        >>> Penalties(1, 64, 2.0, 0.0, 0.5)([9, 0, 1], torch.tensor([4.0, -4.0, 4.0]))
+        tensor([ 1.5000, -8.5000,  4.0000])
+    """
+
+    def __init__(self, prompt_length: int, reach: int, repeat: float, frequency: float, presence: float) -> None:
+        self._prompt_length, self._reach = prompt_length, reach
+        for name, value in (("repeat_penalty", repeat), ("frequency", frequency), ("presence", presence)):
+            check_number(name, value, -math.inf, math.inf)
+        self._repeat, self._frequency, self._presence = repeat, frequency, presence
+
+    def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
+        """Return the penalised row."""
+        start = self._prompt_length if self._reach < 0 else max(self._prompt_length, len(token_ids) - self._reach)
+        counts = Counter(token_ids[start:])
+        if not counts:
+            return row
+        ids = torch.tensor(list(counts))
+        logits, times = row[ids], torch.tensor(list(counts.values()), dtype=row.dtype)
+        logits = torch.where(logits <= 0, logits * self._repeat, logits / self._repeat)
+        return row.index_copy(0, ids, logits - times * self._frequency - self._presence)
+
+
+def without_penalties(repeat: float, frequency: float, presence: float) -> bool:
+    """Say whether penalties change nothing."""
+    return repeat == 1 and frequency == 0 and presence == 0
+
+
+class LogitBias:
+    """Adds to the logits of some tokens.
+
+    Args:
+        bias: what to add, by token; numbers may be text, as in JSON.
+        vocabulary_size: the width of the rows.
+
+    Raises:
+        TypeError, ValueError: for what is no token, or no number.
+
+    Example:
+        >>> LogitBias({"1": 2.5}, 2)([], torch.zeros(2))
+        tensor([0.0000, 2.5000])
+    """
+
+    def __init__(self, bias: Mapping[Any, Any], vocabulary_size: int) -> None:
+        if not isinstance(bias, Mapping):
+            raise TypeError(f"logit_bias must be an object of tokens and numbers, but is {bias!r}")
+        for key, value in bias.items():
+            check_number(f"logit_bias of token {key}", value, -math.inf, math.inf)
+            if not str(key).isdecimal() or int(key) >= vocabulary_size:
+                raise ValueError(f"logit_bias must name tokens from 0 to {vocabulary_size - 1}, but names {key!r}")
+        self._ids = torch.tensor([int(key) for key in bias], dtype=torch.long)
+        self._values = torch.tensor([float(value) for value in bias.values()])
+
+    def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
+        """Return the biased row."""
+        return row.index_add(0, self._ids, self._values)
+
+
+def row_processor(processor: Callable[[Any, Any], Any]) -> RowProcessor:
+    """Return a logits processor of llama-cpp-python, which takes and gives arrays, as one of rows."""
+
+    def process(token_ids: list[int], row: Tensor) -> Tensor:
+        scores = processor(np.asarray(token_ids, np.intc), row.numpy().copy())  # it may write into them
+        return torch.from_numpy(np.ascontiguousarray(scores, np.float32))
+
+    return process

@@ -1,0 +1,174 @@
+"""A request's choices in the JSON of OpenAI's completions and conversations, whole and bit by bit."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.types import Outcome
+from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.server.request import Asked
+from cactus_decoding.engines.openai.reports import REPORT_KEY
+
+StepReader = Callable[[Request, Outcome], None]
+
+
+class Completion:
+    """What a request is answered; choices are made one after another, and read on behind a prompt that they share.
+
+    Args:
+        pair: which answers, of GGUF files.
+        asked: what was asked.
+        prompts: from `prompts_of`.
+        defaults: settings of requests that say nothing.
+        model: the name that answers bear.
+        on_step: told of every step.
+
+    Raises:
+        TypeError, ValueError: for what cannot be answered, before a token is read.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        asked: Asked,
+        prompts: list[list[int]],
+        defaults: Mapping[str, Any],
+        model: str,
+        on_step: StepReader = lambda *_: None,
+    ) -> None:
+        self._asked, self._on_step = asked, on_step
+        self._num_read = sum(map(len, prompts))
+        self._answers = [
+            Answer(pair, asked, prompts[index // asked.n], defaults, index) for index in range(len(prompts) * asked.n)
+        ]
+        kind = "chat.completion" if asked.chat else "text_completion"
+        self._head = {
+            "id": ("chatcmpl-" if asked.chat else "cmpl-") + secrets.token_hex(16),
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """Return the answer in one."""
+        choices = []
+        for answer in self._answers:
+            pieces = [*answer.pieces(self._on_step)]
+            text = "".join(piece.text for piece in pieces)
+            logprobs = [each for piece in pieces for each in piece.logprobs]
+            said = self._message(text) if self._asked.chat else {"text": self._echo(answer) + text}
+            finish_reason = "tool_calls" if "tool_calls" in said.get("message", {}) else pieces[-1].finish_reason
+            choices.append(
+                {"index": answer.index}
+                | said
+                | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
+            )
+        return self._head | {"choices": choices, "usage": self._usage} | self._metrics
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """Yield the answer bit by bit; the usage comes last, where it was asked for."""
+        head = self._head | {"object": "chat.completion.chunk"} if self._asked.chat else self._head
+        for answer in self._answers:
+            last = answer is self._answers[-1] and not self._asked.usage
+            for choice in self._deltas(answer) if self._asked.chat else self._texts(answer):
+                chunk = head | {"choices": [{"index": answer.index} | choice]}
+                yield chunk | (self._metrics if last and choice["finish_reason"] else {})
+        if self._asked.usage:
+            yield head | {"choices": [], "usage": self._usage} | self._metrics
+
+    def _texts(self, answer: Answer) -> Iterator[dict[str, Any]]:
+        """Yield the parts of a completion."""
+        echo = self._echo(answer)
+        offset = len(echo)
+        for piece in answer.pieces(self._on_step):
+            logprobs = self._logprobs(piece.logprobs, offset)
+            yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
+            echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
+
+    def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
+        """Yield the parts of a message: its role, its text as it grows, calls as a whole, and why it ended."""
+        text, shown, begun, held = "", 0, False, list[TokenLogprobs]()
+        for piece in answer.pieces(self._on_step):
+            if not begun:
+                begun = True
+                yield _delta({"role": "assistant", "content": ""})
+            text, held = text + piece.text, held + piece.logprobs
+            calls: list[dict[str, Any]] = []
+            tools = self._asked.tools
+            settled = len(text) if tools is None else tools.settled(text)
+            if piece.finish_reason is not None and tools is not None:
+                _, calls = tools.read(text)
+                settled = max(shown, settled) if calls else len(text)
+            if settled > shown or (held and not text[shown:]):
+                yield _delta({"content": text[shown:settled]}, self._logprobs(held, 0))
+                shown, held = settled, []
+            if calls:
+                numbered = [{"index": number} | call for number, call in enumerate(calls)]
+                yield _delta(self._called(numbered), self._logprobs(held, 0))
+            if piece.finish_reason is not None:
+                yield _delta({}, None, "tool_calls" if calls else piece.finish_reason)
+
+    def _message(self, text: str) -> dict[str, Any]:
+        """Return a message as a whole."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._asked.tools is not None:
+            message["content"], calls = self._asked.tools.read(text)
+            message |= self._called(calls) if calls else {}
+        return {"message": message}
+
+    def _called(self, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        legacy = self._asked.tools is not None and self._asked.tools.legacy
+        return {"tool_calls": calls} | ({"function_call": calls[0]["function"]} if legacy else {})
+
+    def _logprobs(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
+        """Return log-probabilities in the form that each kind of answer has for them."""
+        if self._asked.logprobs is None:
+            return None
+        if self._asked.chat:
+            content = [
+                _entry(each.token, each.logprob) | {"top_logprobs": [_entry(*other) for other in each.top]}
+                for each in logprobs
+            ]
+            return {"content": content, "refusal": None}
+        tokens = [text_of(each.token) for each in logprobs]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [each.logprob for each in logprobs],
+            "top_logprobs": [{text_of(token): value for token, value in each.top} for each in logprobs],
+            "text_offset": [*accumulate((len(token) for token in tokens), initial=offset)][: len(tokens)],
+        }
+
+    def _echo(self, answer: Answer) -> str:
+        if not self._asked.echo:
+            return ""
+        given = self._asked.prompts[answer.index // self._asked.n]
+        return given if isinstance(given, str) else answer.pair.tokenizer.decode(given)
+
+    @property
+    def _usage(self) -> dict[str, int]:
+        read, written = self._num_read, sum(answer.num_tokens for answer in self._answers)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+    @property
+    def _metrics(self) -> dict[str, Any]:
+        """The report, where vLLM's responses have it too; of several choices a list."""
+        if not self._asked.report:
+            return {}
+        reports = [answer.counts.report() for answer in self._answers]
+        return {"metrics": {"speculative_decoding": {REPORT_KEY: reports[0] if len(reports) == 1 else reports}}}
+
+
+def _delta(
+    delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish_reason: str | None = None
+) -> dict[str, Any]:
+    return {"delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _entry(token: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": text_of(token), "logprob": logprob, "bytes": [*token]}

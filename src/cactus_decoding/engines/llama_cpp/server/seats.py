@@ -1,0 +1,103 @@
+"""Pairs that answer at the same time: the same weights, and places of their own in one context of each model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from weakref import ref
+
+from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.pair import Pair, Reservation
+from cactus_decoding.core.sizes import kept_limits
+from cactus_decoding.core.types import Drafter
+from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel, side_by_side
+from cactus_decoding.engines.llama_cpp.models.passes import Passes, given_back
+from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
+from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
+
+
+class Seats:
+    """Pairs of which each serves one response at a time.
+
+    Args:
+        pairs: one for each response that may run.
+        passes: that read for all of them; None for a single one.
+    """
+
+    def __init__(self, pairs: list[Pair], passes: Passes | None = None) -> None:
+        self.pairs, self._passes = pairs, passes
+        # who holds a pair, as long as that is somebody: an interruption may lose it, but no pair
+        self._holders, self._lock = dict[int, ref[Reservation]](), threading.RLock()
+        self._used, self._uses = dict.fromkeys(map(id, pairs), 0), count(1)
+        self._owners: dict[int, int | None] = {}  # of what pairs have read
+
+    @classmethod
+    def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int | str) -> Seats:
+        """Load a file and what drafts for it.
+
+        Args:
+            file: the target's.
+            draft: as for `load_pair`.
+            parallel: how many responses may run at a time.
+            kept_prompts: how many texts stay read, or the memory for their copies, over all of them.
+
+        Raises:
+            ValueError: for what cannot be loaded, or memory that does not suffice.
+        """
+        pair = load_gguf_pair(file, draft, kept_prompts)
+        if parallel == 1:
+            return cls([pair])
+        # those that are kept beside the ones in the caches are shared out; a text is looked for in every seat
+        number, room = kept_limits(kept_prompts)
+        kept = number and 1 + max(number - parallel, 0) // parallel if room is None else f"{room // parallel}B"
+        drafter, target = pair.drafter, pair.target
+        draft_model = getattr(drafter, "model_cache", None)
+        divided = [model for model in (draft_model, target) if isinstance(model, LlamaCppModel)]
+        passes, models = side_by_side(divided, parallel)
+        pairs = []
+        for own in models:
+            if isinstance(draft_model, LlamaCppModel):
+                proposer: Drafter = ModelDrafter(own[0], target.vocabulary_size)
+            else:
+                proposer = drafter.twin()
+            pairs.append(Pair(own[-1], proposer, pair.tokenizer, kept_prompts=kept))
+        return cls(pairs, passes)
+
+    @contextmanager
+    def take(self, prompt_ids: list[int], cancelled: threading.Event, owner: int | None = None) -> Iterator[Pair]:
+        """Have the free pair that has read most of a prompt, or the one that was used longest ago.
+
+        What was read for another owner is not looked at, and forgotten.
+
+        Raises:
+            IndexError: where none is free.
+        """
+        locks = [self._lock] if self._passes is None else [self._lock, self._passes.changed]
+        with given_back(*locks), Reservation() as held:
+            with self._lock:
+                free = [pair for pair in self.pairs if not self._is_held(pair)]
+                mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in free]
+                best = [pair for pair, worth in zip(free, mine, strict=True) if worth == max(mine)]
+                chosen = sorted(best, key=lambda pair: self._used[id(pair)])[0]
+                self._holders[id(chosen)], self._used[id(chosen)] = ref(held), next(self._uses)
+            if self._owners.get(id(chosen)) != owner:
+                chosen.forget()
+                self._owners[id(chosen)] = owner
+            for model in (chosen.target, getattr(chosen.drafter, "model_cache", None)):
+                if isinstance(model, LlamaCppModel):
+                    model.cancel_by(cancelled)
+            with nullcontext() if self._passes is None else self._passes.response():
+                yield chosen
+
+    def _is_held(self, pair: Pair) -> bool:
+        holder = self._holders[id(pair)]() if id(pair) in self._holders else None
+        return holder is not None and holder.active
+
+
+def _worth(pair: Pair, prompt_ids: list[int]) -> int:
+    """Return how many tokens need not be read; none where most of another text would be lost for them."""
+    kept = pair.target.num_kept(prompt_ids)
+    return kept if 2 * kept >= pair.target.length else 0

@@ -1,0 +1,268 @@
+"""`cactus serve --engine llama-cpp`: an OpenAI-compatible server for one pair of GGUF files.
+
+llama-cpp-python's own server is not extended: its request types ignore names that they do not know, its addresses, its
+model and its lock are globals of a module, and it has no limit on who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from anyio import CancelScope
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.request import Request as GenerationRequest
+from cactus_decoding.core.types import Outcome
+from cactus_decoding.engines.llama_cpp.answering import prompts_of
+from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
+from cactus_decoding.engines.llama_cpp.server.completion import Completion
+from cactus_decoding.engines.llama_cpp.server.counters import RuleCounters
+from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
+from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
+from cactus_decoding.engines.openai.request_queue import QueueIsFullError, RequestQueue
+from cactus_decoding.engines.openai.starting import address_of, server_of
+from cactus_decoding.engines.openai.streams import StreamedResponse
+
+MAX_BODY = 4 * 2**20
+"""Bytes of a request."""
+_ASKS_FOR_KEY = "/v1/"
+
+
+class LlamaServer:
+    """One model, of whose requests so many run at a time as it has seats.
+
+    Args:
+        seats: which answer.
+        name: of the model, as answers bear it; requests may name any.
+        defaults: settings of requests that say nothing.
+        waiting: how many requests may wait.
+        shared: whether a request reads on behind what was read for another key.
+    """
+
+    def __init__(
+        self, seats: Seats, name: str, defaults: Mapping[str, Any], waiting: int, *, shared: bool = False
+    ) -> None:
+        self._shared = shared
+        self.name, self._seats, self._defaults = name, seats, defaults
+        self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
+        self._counting = threading.Lock()
+        self._begun, self._running = int(time.time()), set[threading.Event]()
+        self._ready, self._preparing, self._stopping = Future[None](), threading.Lock(), threading.Event()
+        self._ready.set_running_or_notify_cancel()  # no request that leaves cancels it
+
+    async def health(self, request: Request) -> Response:
+        """Say that the server answers."""
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Return what rules did."""
+        return PlainTextResponse(self.counters.text(), media_type="text/plain; version=0.0.4")
+
+    async def models(self, request: Request) -> Response:
+        """Name the model."""
+        model = {"id": self.name, "object": "model", "created": self._begun, "owned_by": "cactus-decoding"}
+        return JSONResponse(model if "model" in request.path_params else {"object": "list", "data": [model]})
+
+    async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
+        """Check what is asked, and answer when it is its turn."""
+        asked = read_completion(await read_json(request, MAX_BODY), self._defaults, chat=chat)
+        self.queue.check_open()
+        cancelled = threading.Event()
+        kind = "text/event-stream" if asked.stream else "application/json"
+        owner = None if self._shared else request.scope.get(WHO)
+        return StreamedResponse(self._answer(asked, cancelled, owner), kind, cancelled.set)
+
+    def get_ready(self, prepare: Callable[[Pair], None], failed: Callable[[], None]) -> None:
+        """Do what takes seconds and what requests wait for, in a thread of its own.
+
+        torch is imported, with which tokens are drawn; what writes conversations as prompts comes last.
+        """
+        gc.disable()  # what is imported stays
+        try:
+            import_module("torch")
+            with self._preparing:
+                if not self._stopping.is_set():
+                    with self._seats.take([], self._stopping) as pair:
+                        prepare(pair)
+            self._ready.set_result(None)
+        except Exception as error:
+            self._ready.set_exception(error)
+            return failed()
+        finally:
+            gc.enable()
+        import_module("transformers.utils.chat_template_utils")
+
+    def stop(self) -> None:
+        """End what runs; raise `ValueError` where the server could never answer."""
+        for event in [self._stopping, *self._running]:
+            event.set()
+        with self._preparing:  # models must not be freed before they are left
+            error = self._ready.exception() if self._ready.done() else None
+        if error is not None and not isinstance(error, Cancelled):
+            raise ValueError(f"the server cannot answer: {type(error).__name__}: {error}") from error
+
+    async def _answer(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> AsyncGenerator[bytes]:
+        """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
+        with self.queue.join() as place:
+            async for _ in place.ahead():
+                pass
+            try:
+                await asyncio.wrap_future(self._ready)
+            except Exception as error:
+                raise HTTPException(503, "the server could not get ready, and stops") from error
+            begun = False
+            try:
+                async with aclosing(self._run(partial(self._parts, asked, cancelled, owner), cancelled)) as parts:
+                    async for part in parts:
+                        yield part
+                        begun = True
+                if asked.stream:
+                    yield b"data: [DONE]\n\n"
+            except Exception as error:
+                if not begun or isinstance(error, Cancelled):
+                    raise
+                logging.getLogger(__name__).exception("a stream failed")
+                yield _event(_error(f"the server failed at this: {type(error).__name__}", "server_error"))
+
+    def _parts(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> Iterator[bytes]:
+        """Yield the parts of an answer, in the thread that reads the model."""
+
+        def count(request: GenerationRequest, outcome: Outcome) -> None:
+            if cancelled.is_set():  # between two steps, where what was read can stay
+                raise Cancelled
+            with self._counting:
+                self.counters.add(request, outcome)
+
+        prompts = prompts_of(self._seats.pairs[0], asked)
+        with self._seats.take(prompts[0], cancelled, owner) as pair:
+            completion = Completion(pair, asked, prompts, self._defaults, self.name, count)
+            if asked.stream:
+                yield from map(_event, completion.chunks())
+            else:
+                yield as_json(completion.whole()).encode()
+
+    async def _run(self, make: Callable[[], Iterator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
+        """Yield what a thread makes, which waits for nobody, and is not left alone: others may have its turn next."""
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+
+        def run() -> None:
+            try:
+                for part in make():
+                    loop.call_soon_threadsafe(parts.put_nowait, part)
+            finally:
+                loop.call_soon_threadsafe(parts.put_nowait, None)
+
+        self._running.add(cancelled)
+        work = asyncio.ensure_future(run_sync(run))
+        try:
+            while (part := await parts.get()) is not None:
+                yield part
+            await work
+        finally:
+            cancelled.set()
+            with CancelScope(shield=True):
+                await asyncio.wait([work])
+                work.exception()  # which is raised above, or of no interest any more
+            self._running.discard(cancelled)
+
+    def application(self, hosts: tuple[str, ...] | None, keys: Sequence[str]) -> ASGIApp:
+        """Return the application that answers under some names, or under any, and to all or those who know a key."""
+        routes = [
+            Route("/health", self.health),
+            Route("/metrics", self.metrics),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.models),
+            Route("/v1/completions", partial(self.complete, chat=False), methods=["POST"]),
+            Route("/v1/chat/completions", partial(self.complete, chat=True), methods=["POST"]),
+        ]
+        handlers = {
+            QueueIsFullError: _sentence(503, "overloaded_error"),
+            ValueError: _sentence(400, "invalid_request_error"),
+            TypeError: _sentence(400, "invalid_request_error"),
+            Cancelled: _sentence(503, "cancelled"),  # the server stops, or nobody is there to read it
+            HTTPException: _http,
+            Exception: _failed,
+        }
+        app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
+        if keys:
+            app = KeyGuard(app, keys, _ASKS_FOR_KEY)
+        return Guards(app, hosts)
+
+
+def serve(
+    server: LlamaServer,
+    host: str,
+    listening: socket.socket,
+    keys: Sequence[str],
+    announce: Callable[[str], None],
+    prepare: Callable[[Pair], None],
+) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        server: what to serve.
+        host: address that is listened on; on loopback only requests under a loopback name are answered.
+        listening: from `listen`.
+        keys: of which requests must bring one; none, for all.
+        announce: takes the server's address.
+        prepare: what to do with models before requests, and after the server answers that it is there.
+
+    Raises:
+        ValueError: where that fails.
+    """
+    announce(address_of(host, listening))
+    running = server_of(server.application(names_of(host), keys))
+    # that it is there is answered first
+    timer = threading.Timer(0.2, server.get_ready, (prepare, partial(setattr, running, "should_exit", True)))
+    timer.daemon = True
+    timer.start()
+    try:
+        running.run(sockets=[listening])
+    finally:
+        timer.cancel()
+        server.stop()
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + as_json(value).encode() + b"\n\n"
+
+
+def _error(message: str, kind: str) -> dict[str, Any]:
+    return {"error": {"message": " ".join(message.split()), "type": kind, "param": None, "code": None}}
+
+
+def _sentence(status: int, kind: str) -> Callable[[Request, Exception], Response]:
+    def answer(request: Request, error: Exception) -> Response:
+        return JSONResponse(_error(str(error) or kind, kind), status_code=status)
+
+    return answer
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse(_error(str(error.detail), "invalid_request_error"), status_code=error.status_code)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """Answer with a sentence; the details are in the log of whoever runs the server, where Starlette puts them."""
+    return JSONResponse(_error(f"the server failed at this: {type(error).__name__}", "server_error"), status_code=500)

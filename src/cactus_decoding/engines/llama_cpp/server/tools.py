@@ -1,0 +1,175 @@
+"""Answers of a form: JSON by a schema, and calls of a client's functions."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cactus_decoding.core.values import check_choice, shown
+
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+"""Around a call where models write what they please: Hermes' form, which Qwen's and others' templates teach."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What an answer may call.
+
+    Attributes:
+        functions: as clients describe them: ``name``, perhaps ``description`` and ``parameters``, a JSON schema.
+        forced: functions of which one must be called; none, where the model decides.
+        legacy: whether the request spoke of ``functions``, as clients once did.
+    """
+
+    functions: tuple[dict[str, Any], ...]
+    forced: tuple[dict[str, Any], ...] = ()
+    legacy: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Tools | None:
+        """Return those of a request's values; None where there are none, or none may be called.
+
+        Raises:
+            TypeError, ValueError: for functions without a name, or a choice among them that is none.
+        """
+        legacy = "functions" in values
+        given = values["functions"] if legacy else [each.get("function") for each in values.get("tools", [])]
+        name = "function_call" if legacy else "tool_choice"
+        choice = values.get(name, "auto")
+        for function in given:
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                raise TypeError(f"each of the tools must be a function with a name, but one is {shown(function)}")
+        if isinstance(choice, str):
+            check_choice(name, choice, ("none", "auto", "required"))
+            if not given and choice == "required":
+                raise ValueError(f"{name} is 'required', but the request has no tools")
+            functions = tuple(given)
+            return None if not given or choice == "none" else cls(functions, functions * (choice == "required"), legacy)
+        wanted = (choice if legacy else choice.get("function") or {}).get("name")
+        chosen = tuple(each for each in given if each["name"] == wanted)
+        if not chosen:
+            known = ", ".join(each["name"] for each in given) or "none"
+            raise ValueError(f"{name} names {shown(wanted)}, but the tools are: {known}")
+        return cls(tuple(given), chosen, legacy)
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """What chat templates are told."""
+        return [{"type": "function", "function": each} for each in self.functions]
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """Of the text that a forced call is; None where the model decides."""
+        if len(self.forced) == 1:
+            return _parameters(self.forced[0])
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": each["name"]}, "arguments": _parameters(each)},
+                "required": ["name", "arguments"],
+            }
+            for each in self.forced
+        ]
+        return {"anyOf": calls} if calls else None
+
+    def read(self, text: str) -> tuple[str | None, list[dict[str, Any]]]:
+        """Return what an answer says and what it calls.
+
+        Example:
+            >>> tools = Tools(({"name": "add"},))
+            >>> tools.read("So:<tool_call>{'no JSON'</tool_call>")[1]
+            []
+            >>> content, calls = tools.read('So: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+            >>> content, calls[0]["function"]
+            ('So:', {'name': 'add', 'arguments': '{"a": 1}'})
+        """
+        if len(self.forced) == 1:
+            return None, [_call(self.forced[0]["name"], text)]
+        before, *behind = text.split(_OPENING)
+        if not behind:
+            call = self._parsed(text)
+            return (text, []) if call is None else (None, [call])
+        found = [self._parsed(each.partition(_CLOSING)[0]) for each in behind]
+        calls = [call for call in found if call is not None]
+        return (text, []) if len(calls) < len(found) else (before.strip() or None, calls)
+
+    def _parsed(self, text: str) -> dict[str, Any] | None:
+        """Return the call of a function that is known, written as JSON."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(value, dict) or value.get("name") not in [each["name"] for each in self.functions]:
+            return None
+        given = value.get("arguments", value.get("parameters", {}))
+        return _call(value["name"], given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
+
+    def settled(self, text: str) -> int:
+        """Return how many characters of an answer that grows are certain to be no call.
+
+        Example:
+            >>> tools = Tools(({"name": "add"},))
+            >>> tools.settled("1 < 2"), tools.settled("So: <tool"), tools.settled('{"name"')
+            (5, 4, 0)
+        """
+        if self.forced or text.lstrip()[:1] in ("", "{"):
+            return 0
+        begun = (n for n in range(len(_OPENING) - 1, 0, -1) if text.endswith(_OPENING[:n]))
+        return text.index(_OPENING) if _OPENING in text else len(text) - next(begun, 0)
+
+
+def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    return function.get("parameters") or {"type": "object"}
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    return {
+        "id": f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def grammar_of(values: Mapping[str, Any], tools: Tools | None) -> str | None:
+    """Return the grammar, in GBNF, of what a request's answer must look like; None where it may be anything.
+
+    Raises:
+        ValueError: for a form that is not known, a schema that llama.cpp cannot read, or two forms at once.
+    """
+    schemas: list[tuple[str, Any]] = []
+    if (form := values.get("response_format")) is not None and form.get("type") != "text":
+        schemas.append(("response_format", _schema_of(form)))
+    if tools is not None and tools.schema is not None:
+        schemas.append(("tool_choice", tools.schema))
+    given = [name for name, _ in schemas] + ["grammar"] * ("grammar" in values)
+    if len(given) > 1:
+        raise ValueError(f"{given[0]} and {given[1]} exclude each other: each says what the answer looks like")
+    if not schemas:
+        return values.get("grammar")
+    return _gbnf(*schemas[0])
+
+
+def _schema_of(form: Mapping[str, Any]) -> Any:
+    kind, described = form.get("type"), form.get("json_schema")
+    if kind == "json_object":
+        return form.get("schema") or {"type": "object"}
+    if kind != "json_schema":
+        raise ValueError(f"response_format must be of type text, json_object or json_schema, but is {shown(kind)}")
+    if not isinstance(described, dict) or not isinstance(described.get("schema"), dict):
+        raise ValueError(f"response_format must have a json_schema with a schema, but it is {shown(described)}")
+    return described["schema"]
+
+
+def _gbnf(name: str, schema: Any) -> str:
+    from llama_cpp.llama_grammar import JSON_GBNF, json_schema_to_gbnf
+
+    if schema == {"type": "object"}:
+        return str(JSON_GBNF)
+    try:
+        return str(json_schema_to_gbnf(json.dumps(schema)))
+    except Exception as error:  # it raises what it comes across
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"llama.cpp cannot read the JSON schema of {name}: {said}") from error

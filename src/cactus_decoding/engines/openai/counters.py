@@ -1,0 +1,164 @@
+"""Prometheus counters of what rules do, kept on the device and handed on about once a second."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.openai.relaxed_logits import PositionCosts
+from cactus_decoding.engines.openai.reports import REPORTED
+
+COUNTERS = {
+    "cactus_verified_positions": "Drafted positions that were looked at under a rule",
+    "cactus_accepted_tokens": "Drafted tokens accepted under a rule",
+    "cactus_relaxed_tokens": "Accepted tokens that the lossless test rejects with the same uniform number (expected)",
+    "cactus_conditional_nats": "KL of the relaxed target to the target, given the drafted token, over those positions",
+    "cactus_audited_nats": "KL of what is emitted to the target, averaged over the drafted token, where it was audited",
+    "cactus_audited_positions": "Positions that were audited",
+    "cactus_protected_positions": "Drafted positions that a request's protection or phases kept from its rule",
+}
+"""What is counted, by rule."""
+MAX_RULES = 50
+"""Spellings that get a label of their own: requests choose them, and a label lasts as long as the server."""
+OTHER = "other"
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
+
+class Counters:
+    """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
+
+    Args:
+        audit_fraction: which part of the positions is audited, from 0 to 1; spread evenly, not drawn.
+        device: of the logits.
+        seconds: how long sums wait before they are read.
+    """
+
+    def __init__(self, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
+        self._fraction, self._offered = audit_fraction, 0
+        self._device, self._seconds, self._last = device, seconds, time.monotonic()
+        self._sums: dict[str, Tensor] = {}
+        self._labels: set[str] = set()
+        self._prometheus: list[Any] | None = None
+
+    def sample(self, positions: int) -> Tensor | None:
+        """Return the indices of the next positions that are to be audited, or None if there are none."""
+        if not self._fraction:
+            return None
+        # multiples of the golden ratio: every so many-th position would always be the same place within a step
+        parts = np.arange(self._offered + 1, self._offered + positions + 1) * _GOLDEN_RATIO % 1
+        self._offered += positions
+        chosen = torch.from_numpy(np.flatnonzero(parts < self._fraction))
+        if not len(chosen):
+            return None
+        if self._device.type == "cuda":
+            chosen = chosen.pin_memory()  # so that nothing waits for the device
+        return chosen.to(self._device, non_blocking=True)
+
+    def add(
+        self, rule: Rule, costs: PositionCosts, left: Tensor, sample: Tensor | None, protected: Tensor | None = None
+    ) -> None:
+        """Count what one rule did in a step.
+
+        ``left`` is positive at accepted positions, 0 at a rejected one that was looked at, negative at all others;
+        ``protected`` are those looked at that the rule was kept away from.
+        """
+        visited, accepted = left >= 0, left > 0
+        numbers = [
+            visited.sum().double(),
+            accepted.sum().double(),
+            torch.where(accepted, costs.relaxed, 0.0).sum(),
+            torch.where(visited, costs.conditional, 0.0).sum(),
+        ]
+        if sample is None:
+            numbers += [numbers[0].new_zeros(())] * 2
+        else:
+            emitted = costs.emitted[sample]
+            audited = visited[sample] & emitted.isfinite()
+            numbers += [torch.where(audited, emitted, 0.0).sum(), audited.sum().double()]
+        numbers.append(numbers[0].new_zeros(()) if protected is None else protected.sum().double())
+        label, step = self._label(str(rule)), torch.stack(numbers)
+        sums = self._sums.get(label)
+        self._sums[label] = step if sums is None else sums + step
+        if time.monotonic() - self._last >= self._seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Read the sums (this waits for the device) and hand them to Prometheus."""
+        self._last = time.monotonic()
+        if self._prometheus is None:
+            self._prometheus = _prometheus_counters()
+        for label, sums in self._sums.items():
+            for counter, value in zip(self._prometheus, sums.tolist(), strict=True):
+                counter.labels(label).inc(value)
+        self._sums.clear()
+
+    def _label(self, spelling: str) -> str:
+        if len(self._labels) < MAX_RULES:
+            self._labels.add(spelling)
+        return spelling if spelling in self._labels else OTHER
+
+
+def _prometheus_counters() -> list[Any]:
+    """Return the counters, those that are registered already if there are any."""
+    from prometheus_client import REGISTRY, Counter
+
+    known = REGISTRY._names_to_collectors
+    return [known.get(name) or Counter(name, text, ["rule"]) for name, text in COUNTERS.items()]
+
+
+class BudgetMeter:
+    """What responses have spent and what became of their positions, on the device, so that no step waits for a number.
+
+    A response keeps its slot when the engine takes it out of the batch for a while, as long as the engine passes the
+    same object for it. One that comes back unknown counts as having spent everything: the budget holds all the same.
+    What was counted of it is then not a number.
+
+    Attributes:
+        spent: nats of responses with a budget, ``[slots]``.
+        counts: of responses that ask for a report, by `REPORTED`, ``[slots, counts]``.
+    """
+
+    def __init__(self, device: torch.device, slots: int) -> None:
+        self.spent = torch.zeros(slots, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(slots, len(REPORTED), dtype=torch.float64, device=device)
+        self._slots: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # by identity, which holding the object secures
+
+    def slot_of(self, response: Any, begun: bool, in_use: Callable[[], Collection[int | None]]) -> int:
+        """Return the slot of a response, a new one where it is not known.
+
+        The slots of responses in the batch are asked for if need be; others are reused, the longest unused one first.
+        """
+        if (known := self._slots.get(id(response))) is not None:
+            self._slots.move_to_end(id(response))
+            return known[1]
+        slot = len(self._slots)
+        if slot == len(self.spent):
+            kept = in_use()
+            oldest = next(key for key, (_, taken) in self._slots.items() if taken not in kept)
+            slot = self._slots.pop(oldest)[1]
+        self._slots[id(response)] = response, slot
+        self.spent[slot], self.counts[slot] = (math.inf, math.nan) if begun else (0.0, 0.0)
+        return slot
+
+    def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
+        """Add what a step spent, position after position as `admitted` has it: the same rounding.
+
+        Costs of positions, and which of them were admitted and then looked at, are ``[requests, positions]``.
+
+        Example:
+            >>> meter = BudgetMeter(torch.device("cpu"), slots=2)
+            >>> costs = torch.tensor([[0.25, 0.5, 0.5]]).double()
+            >>> meter.charge(torch.tensor([1]), costs, torch.tensor([[True, True, False]]))
+            >>> meter.spent
+            tensor([0.0000, 0.7500], dtype=torch.float64)
+        """
+        for cost in torch.where(visited, costs, 0.0).unbind(1):
+            self.spent.index_add_(0, slots, cost)

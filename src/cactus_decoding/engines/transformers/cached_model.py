@@ -1,0 +1,173 @@
+"""A Hugging Face causal language model with a cache that can be rolled back."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_args
+
+from cactus_decoding.core.checks import check_choice
+from cactus_decoding.core.models.base import BaseCachedModel, Forward, ForwardName
+from cactus_decoding.core.models.recurrent import RecurrentForward
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from cactus_decoding.engines.transformers.lean.forward import LeanForward
+
+_READ_ON = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "qwen3_next", "qwen3_5", "qwen3_5_text"})
+"""Kinds whose blocks read on from a state; transformers begins those of Mamba, Jamba and others anew."""
+
+
+class CachedModel(BaseCachedModel):
+    """Feeds a transformers model token by token or in blocks, and forgets what was rejected.
+
+    Args:
+        model: a decoder-only causal language model.
+        forward: ``transformers`` for the model's own forward pass, `GeneralForward`; ``lean`` for `LeanForward`, which
+            does less work; ``auto`` for the lean one wherever it computes what the model's own does.
+
+    Attributes:
+        model: the model.
+        forward: as given.
+
+    Raises `ValueError` for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder; for
+    an unknown ``forward``, and for ``lean`` where that is not the model's pass.
+    """
+
+    def __init__(self, model: PreTrainedModel, forward: ForwardName = "auto") -> None:
+        check_can_roll_back(model, by_copies=True)
+        check_choice("forward", forward, get_args(ForwardName))
+        super().__init__()
+        self.model = model
+        self.forward = forward
+        self.device = model.device
+        self._extra_inputs: dict[str, Any] = {}  # which the first `append`, when it chooses a pass, must know
+        self._lean: LeanForward | None = None
+        self._state: tuple[Any, ...] = ()  # of the model when the last response began
+        if forward == "lean":
+            self._choose_forward()
+
+    @property
+    def name(self) -> str:
+        """The path or hub name that the model was loaded from."""
+        return str(self.model.name_or_path)
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """The width of the logits."""
+        return vocabulary_size(self.model)
+
+    @property
+    def stop_token_ids(self) -> list[int] | None:
+        """End-of-sequence tokens of the model's generation settings, where they name any."""
+        given = self.model.generation_config.eos_token_id
+        return list(given) if isinstance(given, (list, tuple)) else None if given is None else [int(given)]
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens that the model's context window holds, where its configuration says."""
+        return context_window(self.model)
+
+    @property
+    def extra_inputs(self) -> dict[str, Any]:
+        """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``.
+
+        They are set while the cache is empty, and call for transformers' own pass.
+        """
+        return self._extra_inputs
+
+    @extra_inputs.setter
+    def extra_inputs(self, extra_inputs: dict[str, Any]) -> None:
+        if extra_inputs == self._extra_inputs:
+            return
+        if self.length:
+            raise ValueError(f"extra_inputs must be set while the cache is empty, but it holds {self.length} tokens")
+        self._extra_inputs, self._forward = extra_inputs, None
+
+    @property
+    def outputs(self) -> Any:
+        """What the last forward pass returned, where there are ``extra_inputs``; else None."""
+        return getattr(self._forward, "outputs", None)
+
+    def reset(self) -> None:
+        """Forget everything, extra inputs too."""
+        super().reset()
+        self._extra_inputs = {}
+
+    def forget_if_changed(self) -> None:
+        """Forget everything, extra inputs too, where there were some, or weights or code of the model have changed."""
+        from cactus_decoding.engines.transformers.lean.recognition import state_of
+
+        state = state_of(self.model)
+        if state != self._state or self._extra_inputs:
+            self.reset()
+        self._state = state
+
+    def twin(self) -> CachedModel:
+        """Return the same model with a cache of its own."""
+        return CachedModel(self.model, self.forward)
+
+    def _choose_forward(self) -> Forward:
+        """Return an empty forward pass; the model may have changed since the last response."""
+        # here, as below: whoever reads GGUF files, or has mistyped an option, does not wait for transformers
+        from cactus_decoding.engines.transformers.lean.agreement import read_if_lean
+
+        if self.forward == "transformers":
+            return self._general()
+        inputs = ", ".join(self._extra_inputs)
+        weights = f"it knows no {inputs}" if inputs else read_if_lean(self.model)
+        if isinstance(weights, str):
+            if self.forward == "lean":
+                raise ValueError(f"forward='lean' cannot read {type(self.model).__name__}: {weights}")
+            return self._general()
+        from cactus_decoding.engines.transformers.lean.forward import LeanForward
+
+        if self._lean is None or not self._lean.begin(weights):
+            self._lean = LeanForward(weights)
+        return self._lean
+
+    def _general(self) -> Forward:
+        """Return an empty pass of transformers' own."""
+        from cactus_decoding.engines.transformers.forward import GeneralForward
+
+        forward = GeneralForward(self.model, self._extra_inputs)
+        if not _is_recurrent(self.model):
+            return forward
+        if self._extra_inputs:
+            inputs, name = ", ".join(self._extra_inputs), type(self.model).__name__
+            raise ValueError(f"{name} keeps a recurrent state, and cannot be asked for {inputs} too")
+        return RecurrentForward(forward)
+
+
+def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> None:
+    """Raise `ValueError` for a model that cannot take part in draft-and-verify decoding.
+
+    Copies of a recurrent state may be gone back to (``by_copies``) where a block reads on from a state.
+    """
+    from cactus_decoding.engines.transformers.forward import check_fills_cache
+
+    name = type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
+    if _is_recurrent(model) and not (by_copies and model.config.model_type in _READ_ON):
+        raise ValueError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejection")
+    if not model._supports_default_dynamic_cache():
+        raise ValueError(f"{name} keeps a memory of its own and no cache that could be rolled back after a rejection")
+    if getattr(model.config.get_text_config(decoder=True), "cross_attention_layers", None):
+        raise ValueError(f"{name} has cross-attention layers, which read images and have no place in a cache of tokens")
+    check_fills_cache(model)
+
+
+def _is_recurrent(model: PreTrainedModel) -> bool:
+    return bool(getattr(model, "_is_stateful", False))
+
+
+def context_window(model: PreTrainedModel) -> int | None:
+    """Return how many tokens a model's positions reach, or None where its configuration does not say."""
+    window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return window if isinstance(window, int) else None
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Return the width of a model's logits."""
+    return int(model.config.get_text_config(decoder=True).vocab_size)

@@ -1,0 +1,223 @@
+"""How to make each of transformers' candidate generators so that it draws from the request's own law."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers.generation import candidate_generator as generators
+from transformers.generation.candidate_generator import CandidateGenerator
+
+from cactus_decoding.core.checks import check_integer, check_number
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.types import LogitsToProbs
+from cactus_decoding.engines.transformers.cached_model import check_can_roll_back
+
+_NO_LIMIT = 2**30
+
+
+def fit_width(values: Tensor, width: int, fill: float) -> Tensor:
+    """Cut the last dimension to a width, or pad it."""
+    return functional.pad(values, (0, width - values.shape[-1]), value=fill)  # a negative pad cuts
+
+
+class RequestLaw(LogitsProcessor):
+    """Turns a draft's scores into logarithms of the probabilities that the request samples from.
+
+    It takes the place of the target's processors: given those, transformers would apply temperature and cuts twice.
+
+    Attributes:
+        vocabulary: width of the target's logits, or None if it is the draft's.
+    """
+
+    def __init__(self) -> None:
+        self.vocabulary: int | None = None
+
+    def begin(self, token_ids: list[int], to_probs: LogitsToProbs) -> None:
+        """Take the sequence that candidates are about to follow."""
+        self.token_ids, self.to_probs = list(token_ids), to_probs
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return log-probabilities for scores ``[1, draft vocabulary]``."""
+        width = scores.shape[-1]
+        fitted = scores if self.vocabulary is None else fit_width(scores, self.vocabulary, -torch.inf)
+        return fit_width(self.to_probs(fitted, input_ids[0].tolist()).log(), width, -torch.inf)
+
+
+class NoRoomError(Exception):
+    """The draft's context window is full."""
+
+
+CandidateRecipe = Callable[[PreTrainedModel, Tensor, RequestLaw], CandidateGenerator]
+"""``(target, prompt_ids [1, n], law) -> generator``: called once a response; the law is a logits processor."""
+
+
+def limit(generator: CandidateGenerator, length: int, max_candidates: int) -> None:
+    """Ask for at most ``max_candidates`` after a sequence of some length, where a generator can be asked."""
+    if hasattr(generator, "num_assistant_tokens"):
+        generator.num_assistant_tokens = min(int(generator.num_assistant_tokens), max_candidates)
+    if hasattr(generator, "main_model_max_length"):
+        generator.main_model_max_length = length + max_candidates + 1  # it leaves one place for the next token
+
+
+def is_sampled(generator: CandidateGenerator) -> bool:
+    """Say whether candidates are drawn from their scores, and not just the likeliest tokens."""
+    if type(generator).__name__ == "SinglePositionMultiTokenCandidateGenerator":
+        return False
+    config = getattr(generator, "generation_config", None)
+    sampled = getattr(generator, "do_sample", True) if config is None else config.do_sample
+    draft = getattr(generator, "assistant_model", None)
+    if sampled is None and draft is not None:  # what is not set falls back to the draft's own configuration
+        sampled = draft.generation_config.do_sample
+    return bool(sampled)
+
+
+class _EarlyExit(generators.EarlyExitCandidateGenerator):
+    def get_candidates(self, input_ids: Tensor, **given: Any) -> Any:
+        try:
+            return super().get_candidates(input_ids, **given)
+        except IndexError as error:  # the cache has as many layers as were asked for, the model runs all of them
+            name = type(self.assistant_model).__name__
+            raise ValueError(f"{name} cannot exit early: it runs all layers whatever its configuration says") from error
+
+
+def config_with_exit(generator: CandidateGenerator) -> Any:
+    """Return the configuration whose number of layers an early exit lowers, or None for other generators."""
+    if not isinstance(generator, generators.EarlyExitCandidateGenerator):
+        return None
+    model = generator.assistant_model
+    return getattr(model, model.base_model_prefix).config
+
+
+def assisted(draft: PreTrainedModel, confidence_threshold: float) -> CandidateRecipe:
+    """Make generators that draft with a smaller model."""
+    check_can_roll_back(draft)
+    check_number("confidence_threshold", confidence_threshold, 0, 1)
+
+    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+        generator = generators.AssistedCandidateGenerator(
+            prompt_ids, draft, draft_settings(draft), unpadded(prompt_ids), logits_processor=LogitsProcessorList([law])
+        )
+        set_knobs(generator, confidence_threshold)
+        return generator
+
+    return make
+
+
+def early_exit(exit_layer: int) -> CandidateRecipe:
+    """Make generators that draft with the target's first layers."""
+    check_integer("exit_layer", exit_layer, 1)
+
+    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+        check_integer("exit_layer", exit_layer, 1, target.config.get_text_config(decoder=True).num_hidden_layers - 1)
+        settings = draft_settings(target)
+        settings.assistant_early_exit = exit_layer
+        generator = _EarlyExit(
+            prompt_ids, target, settings, unpadded(prompt_ids), logits_processor=LogitsProcessorList([law])
+        )
+        set_knobs(generator)
+        return generator
+
+    return make
+
+
+def multi_token_prediction() -> CandidateRecipe:
+    """Make generators that draft with the target's multi-token prediction layers."""
+    unused: list[tuple[PreTrainedModel, Any]] = []  # made once for a target: it reads the layers from the checkpoint
+
+    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+        if not unused or unused[0][0] is not target:
+            made = _class("MTPCandidateGenerator")(
+                main_model=target, generation_config=draft_settings(target), model_kwargs={}
+            )
+            unused[:] = [(target, made)]
+        generator = copy.copy(unused[0][1])
+        generator.mtp_cache = copy.deepcopy(generator.mtp_cache)
+        generator.logits_processor = LogitsProcessorList([law])
+        return generator
+
+    return make
+
+
+def dflash(draft: PreTrainedModel) -> CandidateRecipe:
+    """Make generators that draft with a DFlash model."""
+
+    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+        return _class("DFlashTokenCandidateGenerator")(
+            assistant_model=draft,
+            main_model_input_embeddings=target.get_input_embeddings(),
+            main_model_output_embeddings=target.get_output_embeddings(),
+            generation_config=draft_settings(target),
+            logits_processor=LogitsProcessorList([law]),
+        )
+
+    return make
+
+
+def shared_states(draft: PreTrainedModel) -> CandidateRecipe:
+    """Make generators that draft with a Gemma 4 assistant."""
+
+    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+        make_one = _class("SinglePositionMultiTokenCandidateGenerator")
+        # transformers 5.19 deprecates these two and yet requires them: its own `generate` fails for want of them
+        wanted = inspect.signature(make_one).parameters
+        idle: dict[str, Any] = {"input_ids": prompt_ids, "model_kwargs": {}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            generator = make_one(
+                assistant_model=draft,
+                target_model_input_embeddings=target.get_input_embeddings(),
+                generation_config=draft_settings(target),
+                **{name: value for name, value in idle.items() if name in wanted},
+            )
+        generator.num_assistant_tokens = _NO_LIMIT
+        return generator
+
+    return make
+
+
+def draft_settings(draft: PreTrainedModel, sampled: bool = True) -> GenerationConfig:
+    """Return settings for a draft that leave the law alone: what is not set would come from the draft's own."""
+    eos = draft.generation_config.eos_token_id
+    first = eos[0] if isinstance(eos, (list, tuple)) and eos else eos
+    settings = GenerationConfig(
+        do_sample=sampled,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        min_length=0,
+        max_length=_NO_LIMIT,
+        eos_token_id=eos,
+        pad_token_id=first,  # tokens of a pad that is no end would be taken for padding
+    )
+    if sampled:
+        settings.update(**vars(SamplingParams()), typical_p=1.0)
+    return settings
+
+
+def unpadded(prompt_ids: Tensor) -> dict[str, Any]:
+    """Return a mask without padding: one that is missing is guessed from pad tokens."""
+    return {"attention_mask": torch.ones_like(prompt_ids)}
+
+
+def set_knobs(generator: Any, confidence_threshold: float = 0.0) -> None:
+    """Leave the number of candidates to the decoding loop; generators read other settings from the draft."""
+    generator.num_assistant_tokens = _NO_LIMIT
+    generator.assistant_generation_config.num_assistant_tokens_schedule = "constant"
+    generator.assistant_generation_config.assistant_confidence_threshold = confidence_threshold
+    generator.generation_config.assistant_confidence_threshold = confidence_threshold
+    if confidence_threshold and not hasattr(generator, "probs"):
+        generator.probs, generator.matches = [], []  # made only where the draft's own threshold is not zero
+
+
+def _class(name: str) -> Any:
+    """Return a candidate generator that only newer versions of transformers have."""
+    if not hasattr(generators, name):
+        raise ValueError(f"this version of transformers has no {name}; allowed are versions that have it")
+    return getattr(generators, name)

@@ -1,0 +1,205 @@
+"""Speculative decoding as the `custom_generate` of Hugging Face transformers."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+)
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.generation.streamers import BaseStreamer
+
+from cactus_decoding.core.checks import shown
+from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.registry import proposals_of
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.knobs import settings_of
+from cactus_decoding.core.loop import decode
+from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.core.models.base import ForwardName, check_fits
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.settings import DECODING, PARTS
+from cactus_decoding.core.types import Drafter, LogitsToProbs
+from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance, ScheduledLength
+from cactus_decoding.engines.transformers.cached_model import CachedModel, vocabulary_size
+from cactus_decoding.engines.transformers.call import check_not_synced, named_arguments_of_generate, random_source
+from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
+from cactus_decoding.engines.transformers.request import (
+    ProcessedProbs,
+    StoppingCheck,
+    check_call,
+    left_padding,
+    sampling_of,
+    with_stop_strings,
+)
+
+ASKED = ("budget", *(name for group in DECODING for name in settings_of(PARTS[group])))
+"""What a call may ask for: settings of a request."""
+
+
+def speculative_generate(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    *,
+    assistant_model: PreTrainedModel | None = None,
+    drafter: Drafter | CandidateGenerator | None = None,
+    generator: torch.Generator | None = None,
+    seed: int | None = None,
+    metrics: Metrics | None = None,
+    forward: ForwardName = "auto",
+    streamer: BaseStreamer | None = None,
+    stop_strings: str | Sequence[str] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    assistant_tokenizer: PreTrainedTokenizerBase | None = None,
+    **model_kwargs: Any,
+) -> Tensor | GenerateDecoderOnlyOutput:
+    """Draft and verify inside `generate`: ``model.generate(**inputs, custom_generate=speculative_generate, ...)``.
+
+    `generate` prepares the first five arguments and ``model_kwargs``; the others are given to it by name, or bound with
+    `functools.partial`. Its generation config is honoured: ``do_sample`` (False is temperature 0), lengths, ends of
+    sequence, every setting that makes a logits processor or a stopping criterion, ``return_dict_in_generate``, and what
+    transformers' assisted generation is told (``num_assistant_tokens`` and its schedule,
+    ``assistant_confidence_threshold``, ``prompt_lookup_num_tokens`` and so on). What has no effect here is refused.
+    Logits processors must be functions of their arguments: they see rows of the draft, and rows that are rejected.
+    The response goes on beyond the target's context window where that of `generate` does; where positions end, it
+    ends with a warning.
+
+    Args:
+        model: the target.
+        input_ids: one prompt, ``[1, n]``, perhaps padded on the left.
+        logits_processor: applied to the target's and the draft's rows, each with the tokens before it.
+        stopping_criteria: asked after every token, in order.
+        generation_config: as prepared by `generate`.
+        assistant_model: the draft, with the target's vocabulary unless there is an ``assistant_tokenizer``.
+        drafter: proposes instead of a draft model; a `Drafter` or one of transformers' candidate generators. Without
+            either, the generation config may ask for ``prompt_lookup_num_tokens``, ``assistant_early_exit`` or
+            ``use_mtp``.
+        generator: source of the random numbers, on the model's device; torch's default one if None.
+        seed: makes a generator.
+        metrics: counts and seconds are added to this object.
+        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
+            one or an error, ``auto`` for the faster one wherever that computes the same.
+        streamer: gets tokens one by one.
+        stop_strings: end the response, as in `generate`; the tokenizer must be bound.
+        tokenizer: the target's, for ``protect``, ``relax_within``, ``importance``, stop strings and a draft with other
+            tokens. `generate` keeps both tokenizers from a callable, so bind them:
+            ``partial(speculative_generate, tokenizer=tokenizer)``.
+        assistant_tokenizer: that of a draft with other tokens.
+        model_kwargs: what `generate` adds for a text-only model, and by the names of `Request.from_dict` what is asked
+            of the response: ``rule``, ``budget``, ``num_speculative_tokens`` or ``tree``, ``verification``, and the
+            settings of its relaxation policy. If neither of the lengths is given, ``num_assistant_tokens`` or
+            ``prompt_lookup_num_tokens`` count where they are set, else 6.
+
+    Returns:
+        The prompt and the response, ``[1, n + new]``, or with ``return_dict_in_generate`` an output with these
+        ``sequences`` and nothing else.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: before any work, for what is out of range or not supported: a batch, several beams or sequences, a
+            cache of the caller's, inputs other than text, encoder-decoder or recurrent models, no draft or two, another
+            vocabulary, a context window without room, requested scores or hidden states, processors with a memory.
+
+    Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> pair = load_pair()
+        >>> inputs = pair.tokenizer("Question:", return_tensors="pt", return_token_type_ids=False)
+        >>> pair.target.model.generate(
+        ...     **inputs, custom_generate=speculative_generate, drafter=NgramDrafter(), rule="cactus:delta=1.0",
+        ...     do_sample=True, max_new_tokens=4, seed=0).shape[1] - inputs.input_ids.shape[1]
+        4
+    """
+    if metrics is not None and not isinstance(metrics, Metrics):
+        raise TypeError(f"metrics must be a Metrics to add to, but is {shown(metrics)}")
+    settings = {name: model_kwargs.pop(name) for name in ASKED if name in model_kwargs}
+    named = named_arguments_of_generate(model)
+    named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}
+    streamer = named.get("streamer") if streamer is None else streamer
+    assistant_model = named.get("assistant_model") if assistant_model is None else assistant_model
+    check_call(model, input_ids, logits_processor, generation_config, model_kwargs)
+    check_not_synced(model, named.get("synced_gpus"))
+    stopping_criteria = with_stop_strings(stopping_criteria, stop_strings, tokenizer)
+    padding = left_padding(input_ids, model_kwargs)
+    prompt_ids = input_ids[0, padding:].tolist()
+    stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
+    assistance = Assistance(model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer)
+    plain = sampling_of(logits_processor, generation_config)
+    sampling = plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0)
+    own = assistance.length(
+        proposals_of(settings.pop("num_speculative_tokens", None), settings.pop("tree", None)),
+        stop.max_length - len(prompt_ids),
+    )
+    settings["tree" if isinstance(own, TreeShape) else "num_speculative_tokens"] = own
+    request = Request.from_dict(settings | vars(sampling) | {"seed": seed})
+    length, target, reach = request.draft_length, CachedModel(model, forward), position_limit(model, len(prompt_ids))
+    proposals = length.begin_step() if isinstance(length, ScheduledLength) else length.max_draft_tokens
+    policy = request.policy.fit(tokenizer, vocabulary_size(model))
+    check_fits("target", reach.end, len(prompt_ids), proposals)
+    proposer: Drafter = NgramDrafter()
+    if proposals:
+        proposer = assistance.choose_drafter()
+        check_fits("draft", proposer.max_length, len(prompt_ids), proposals)
+    request.check_drafter(proposer)
+
+    to_probs: LogitsToProbs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
+    if plain is not None:
+        to_probs = as_logits_to_probs(plain)
+    # without sampling there is neither temperature nor truncation among the processors
+    untempered = ProcessedProbs(logits_processor, generation_config, input_ids, padding, greedy=False)
+    outcomes = decode(
+        target,
+        read_in_blocks(model, proposer, len(prompt_ids)),
+        prompt_ids,
+        request.verifier(to_probs, untempered, plain, policy),
+        to_probs,
+        length=length,
+        max_length=min(stop.max_length, reach.end or stop.max_length),
+        stopping_criteria=stop,
+        generator=random_source(generator, seed, target.device),
+    )
+    response: list[int] = []
+    start = time.perf_counter()
+    for outcome in outcomes:
+        response += outcome.token_ids
+        if streamer is not None:
+            for token in outcome.token_ids:
+                streamer.put(torch.tensor([token]))
+        if metrics is not None:
+            vars(metrics).update(vars(metrics + Metrics.of(outcome)))  # the caller's own object
+    if metrics is not None:
+        metrics.seconds += time.perf_counter() - start
+    assistance.remember(length)
+    if streamer is not None:
+        streamer.end()
+    if outcome.finish_reason == "length" and len(prompt_ids) + len(response) < stop.max_length:
+        warnings.warn(f"the response ends at the target's {reach.end} positions, {reach.cause}", stacklevel=2)
+    sequences = torch.cat([input_ids, input_ids.new_tensor([response])], dim=1)
+    return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+
+
+def _with_settings(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature that names the settings: `generate` keeps from a callable what its signature does not."""
+    *own, others = signature.parameters.values()
+    asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ASKED]
+    return signature.replace(parameters=[*own, *asked, others])
+
+
+speculative_generate.__signature__ = _with_settings(inspect.signature(speculative_generate))  # type: ignore[attr-defined]

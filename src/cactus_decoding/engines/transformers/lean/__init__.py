@@ -1,0 +1,1 @@
+"""A forward pass without the framework's overhead, for Llama and its relatives."""

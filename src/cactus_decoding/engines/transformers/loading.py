@@ -1,0 +1,221 @@
+"""Models by name: a folder, or a name on the hub, which is asked once whether it has it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import torch
+
+from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+from cactus_decoding.core.models.placement import fastest_dtype
+from cactus_decoding.core.models.tokenizers import Tokenizer
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.transformers.names import is_cached
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
+"""So long an answer of the hub is waited for, before anything is fetched."""
+_LONGEST = 300
+_SMALL = 2**18
+"""Entries of a matrix; beyond, products of several rows are no faster."""
+logger = logging.getLogger(__name__)
+"""Tells in which precision weights are read, where that is not the one they are stored in."""
+
+
+def only_cached(role: str, name: str | Path) -> bool:
+    """Ask the hub once for a name; return whether it cannot be asked and what was fetched before has to do.
+
+    Libraries ask it for one file after another, and retry each for half a minute.
+
+    Raises:
+        ValueError: if the hub has no such model, or does not answer in `HUB_SECONDS` and nothing was fetched before.
+    """
+    if Path(name).exists() or parse_gguf(name) is not None:
+        return False
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    found: list[Exception | None] = []
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(str(name), timeout=HUB_SECONDS)
+            found.append(None)
+        except Exception as error:
+            found.append(error)
+
+    asking = Thread(target=ask, daemon=True)  # looking up the hub's address has no limit of its own
+    asking.start()
+    asking.join(HUB_SECONDS + 0.5)
+    error = found[0] if found else TimeoutError()
+    if isinstance(error, RepositoryNotFoundError):
+        raise ValueError(f"cannot load the {role}: the hub has no model {str(name)!r}, or it is private") from None
+    if error is None or (isinstance(error, HfHubHTTPError) and not isinstance(error, OfflineModeIsEnabled)):
+        return False  # what it answers to other requests, it says to them
+    if is_cached(str(name)):
+        return True
+    if isinstance(error, OfflineModeIsEnabled):
+        why = "the hub is not asked in offline mode (HF_HUB_OFFLINE)"
+    else:
+        why = f"the hub cannot be reached within {HUB_SECONDS:g} seconds"
+    raise ValueError(f"cannot load the {role}: {str(name)!r} was not fetched before, and {why}") from None
+
+
+def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
+    """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
+
+    With ``local`` only what was fetched before is taken; see `only_cached`.
+    """
+    if (gguf := parse_gguf(name)) is not None:
+        from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
+
+        return GgufTokenizer.load(role, gguf)
+    from transformers import AutoTokenizer
+
+    try:
+        found: Tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+    except Exception as error:  # whatever a broken file provokes
+        raise ValueError(f"cannot load a tokenizer for the {role} {str(name)!r}: {sentence_of(error)}") from error
+    return found
+
+
+def load_model(
+    role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
+) -> PreTrainedModel:
+    """Load a causal language model with all of its weights; see `load_tokenizer`.
+
+    With the dtype ``auto`` they are in what they are stored in, or in what is faster here: see `fastest_dtype`.
+    A draft whose configuration lists a ``draft_vocabulary`` proposes from that.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from cactus_decoding.engines.transformers.partial_head import CONFIGURED, propose_from
+
+    faster = faster_dtype(name, device, local=local) if dtype == "auto" else None
+    try:
+        model, about = AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=faster or dtype,
+            trust_remote_code=False,
+            local_files_only=local,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # or the reason would stand in a log that nobody sees
+        )
+    except Exception as error:
+        raise ValueError(f"cannot load the {role} {str(name)!r}: {sentence_of(error)}") from error
+    for key, given, wanted in about["mismatched_keys"]:
+        shapes = f"{list(given)}, where its config.json asks for {list(wanted)}"
+        raise ValueError(f"cannot load the {role} {str(name)!r}: its weight {key} is {shapes}")
+    if missing := sorted(about["missing_keys"]):
+        raise ValueError(f"cannot load the {role} {str(name)!r}: it lacks {len(missing)} weights, such as {missing[0]}")
+    if faster is not None:
+        name_of = str(faster).removeprefix("torch.")
+        logger.info("the %s is read in %s, which is faster on this processor than what it is stored in", role, name_of)
+    model = model.to(device).eval()
+    lay_out_for_small_products(model)
+    if role != "target" and (part := getattr(model.config, CONFIGURED, None)):
+        propose_from(model, part)
+    return model
+
+
+def lay_out_for_small_products(model: PreTrainedModel) -> None:
+    """Store a CPU model's small float32 matrices column by column, in place: the same values, a fifth faster to use.
+
+    BLAS reads matrices that are stored ``[in, out]`` faster in products of a few rows. Shapes stay as they are, only
+    strides change, and no memory is added. Matrices that are shared with the embedding stay row by row for it.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+        >>> lay_out_for_small_products(model)
+        >>> model[0].weight.shape, model[0].weight.stride()
+        (torch.Size([2, 3]), (1, 2))
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and id(module.weight) not in embeddings:
+            weight = module.weight
+            small = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() <= _SMALL
+            # of one row or column the transpose is the same memory already
+            if small and weight.is_contiguous() and min(weight.shape) > 1:
+                columns = weight.data.t().contiguous()
+                # back into its own memory: new blocks would leave the old ones as holes in the heap
+                weight.data = weight.data.view(columns.shape).copy_(columns).t()
+
+
+def stored_dtype(name: str | Path, *, local: bool = False) -> torch.dtype | None:
+    """Return what a model's weights are stored in, where its configuration says so."""
+    from transformers import AutoConfig
+
+    found: torch.dtype | None = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local).dtype
+    return found
+
+
+def faster_dtype(
+    name: str | Path, device: torch.device, *, local: bool = False, stored: torch.dtype | None = None
+) -> torch.dtype | None:
+    """Return a precision in which a model runs faster than in the one it is stored in; None where there is none.
+
+    Nothing is said of what cannot be read, or is quantised: whoever loads it finds out. ``stored`` is what its loader
+    would take, if not what the configuration says.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with suppress(Exception):  # whatever a broken file provokes
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+        stored = stored or config.dtype
+        if stored is None or getattr(config, "quantization_config", None):
+            return None
+        if fastest_dtype(stored, 0, device, memory=1.0) == stored:
+            return None  # whatever its size
+        with torch.device("meta"):
+            num_weights = AutoModelForCausalLM.from_config(config).num_parameters()
+        found = fastest_dtype(stored, num_weights, device)
+        return None if found == stored else found
+    return None
+
+
+def load_cached(
+    role: str,
+    name: str | Path,
+    dtype: str | torch.dtype,
+    device: torch.device,
+    forward: ForwardName = "auto",
+    *,
+    local: bool = False,
+) -> BaseCachedModel:
+    """Load a model with an empty cache: a GGUF file with llama.cpp, all else with transformers; see `load_model`."""
+    gguf = parse_gguf(name)
+    if gguf is None:
+        from cactus_decoding.engines.transformers.cached_model import CachedModel
+
+        return CachedModel(load_model(role, name, dtype, device, local=local), forward)
+    from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
+
+    return LlamaCppModel.load(role, gguf, copies=role == "target")
+
+
+def sentence_of(error: Exception) -> str:
+    r"""Return what an error says, on one line and not cut within a sentence.
+
+    Example:
+        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
+        ('It is no model.', 'one of: 1')
+        >>> sentence_of(KeyError("added_tokens"))
+        "KeyError: 'added_tokens'"
+    """
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if lines and lines[0].endswith((".", "!")):
+        text = lines[0]
+    else:
+        text = " ".join(" ".join(lines).split())
+        if len(text) > _LONGEST:
+            text = text[:_LONGEST].rpartition(" ")[0] + " …"
+    known = isinstance(error, (OSError, ValueError, RuntimeError, ImportError)) and text
+    return text if known else f"{type(error).__name__}: {text}".rstrip(": ")

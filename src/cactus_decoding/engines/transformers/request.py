@@ -1,0 +1,243 @@
+"""What a transformers `generate` call asks for, in this package's terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation import logits_process
+
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.engines.transformers.cached_model import check_can_roll_back
+
+# They look at one row at a time and at no token ids, so all rows of a block can go through at once.
+_ROW_WISE = (
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+    logits_process.MinPLogitsWarper,
+    logits_process.SuppressTokensLogitsProcessor,
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+)
+# They remember earlier calls, and so cannot take back a rejected token.
+_WITH_MEMORY = (
+    logits_process.SynthIDTextWatermarkLogitsProcessor,
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+# What `generate` itself prepares for a text-only decoder.
+_PREPARED = frozenset({"attention_mask", "logits_to_keep", "past_key_values", "position_ids", "use_cache"})
+
+
+class ProcessedProbs:
+    """Turns logits into probabilities with a `generate` call's processors; each row sees the tokens before it.
+
+    Processors see the padding too, as in `generate`. All the mass goes to the most likely token where ``greedy``, or,
+    if that is None, ``do_sample`` says so.
+    """
+
+    def __init__(
+        self,
+        processors: LogitsProcessorList,
+        config: GenerationConfig,
+        input_ids: Tensor,
+        padding: int,
+        *,
+        greedy: bool | None = None,
+    ) -> None:
+        kept = [processor for processor in processors if not _vanishes(processor)]
+        self._processors = [(type(processor) in _ROW_WISE, processor) for processor in kept]
+        self._padding = input_ids[0, :padding].tolist()
+        if greedy is None:
+            greedy = not config.do_sample or len(kept) < len(processors)
+        self._sampling = SamplingParams(temperature=0.0 if greedy else 1.0)
+
+    def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return probabilities ``[rows, vocabulary]``; the last row follows all the tokens."""
+        scores = logits.to(torch.float32, copy=True)  # what `generate` works with; processors may write into it
+        history: Tensor | None = None
+        for row_wise, processor in self._processors:
+            if row_wise:
+                scores = processor(None, scores)
+                continue
+            if history is None:
+                history = torch.tensor([self._padding + token_ids], device=scores.device)
+            first = history.shape[1] - len(scores) + 1
+            rows = [processor(history[:, : first + i], scores[i : i + 1]) for i in range(len(scores))]
+            scores = torch.cat(rows)
+        return self._sampling(scores)
+
+
+def _vanishes(processor: object) -> bool:
+    """Say whether a processor divides by a temperature so low that it means greedy decoding, and would overflow."""
+    if not isinstance(processor, logits_process.TemperatureLogitsWarper):
+        return False
+    return SamplingParams(temperature=processor.temperature).temperature == 0
+
+
+def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> SamplingParams | None:
+    """Return what a call's processors do where they are plain sampling, in the usual order; None where they are more.
+
+    Example:
+        >>> sampling_of(LogitsProcessorList(), GenerationConfig(do_sample=False)).temperature
+        0.0
+    """
+    if not config.do_sample:
+        return None if len(processors) else SamplingParams(temperature=0.0)
+    given: dict[str, Any] = {}
+    warpers = (
+        logits_process.TemperatureLogitsWarper,
+        logits_process.TopKLogitsWarper,
+        logits_process.TopPLogitsWarper,
+        logits_process.MinPLogitsWarper,
+    )
+    order = [*zip(warpers, vars(SamplingParams()), strict=True)]  # attributes have the same names
+    for processor in processors:
+        while order and type(processor) is not order[0][0]:
+            order.pop(0)
+        if not order or getattr(processor, "min_tokens_to_keep", 1) > 1:
+            return None
+        name = order.pop(0)[1]
+        if getattr(processor, "filter_value", -math.inf) != -math.inf:
+            return None
+        given[name] = getattr(processor, name)
+    try:
+        return SamplingParams(**given)
+    except ValueError:  # transformers allows more, such as a top-p of 0
+        return None
+
+
+def with_stop_strings(
+    criteria: StoppingCriteriaList, strings: str | Sequence[str] | None, tokenizer: PreTrainedTokenizerBase | None
+) -> StoppingCriteriaList:
+    """Return stopping criteria that also end a response at a stop string, as `generate` reads it."""
+    if not strings:
+        return criteria
+    if tokenizer is None:
+        raise ValueError(
+            "stop_strings need the target's tokenizer, which `generate` keeps from a callable: bind it, as "
+            "custom_generate=functools.partial(speculative_generate, tokenizer=tokenizer)"
+        )
+    strings = strings if isinstance(strings, str) else list(strings)
+    return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, strings)])
+
+
+class StoppingCheck:
+    """Asks a `generate` call's stopping criteria after each token.
+
+    Attributes:
+        max_length: the longest sequence, without padding.
+    """
+
+    def __init__(
+        self, criteria: StoppingCriteriaList, config: GenerationConfig, input_ids: Tensor, padding: int
+    ) -> None:
+        lengths = [criterion.max_length for criterion in criteria if type(criterion) is MaxLengthCriteria]
+        self.max_length = int(min(lengths, default=config.max_length)) - padding
+        ends = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
+        self._end_ids = frozenset(int(token) for criterion in ends for token in criterion.eos_token_id)
+        # the loop looks after lengths, and a set after end tokens: the rest need a tensor of all tokens
+        self._others = [c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)]
+        self._padding, self._device = input_ids[0, :padding].tolist(), input_ids.device
+
+    def __call__(self, token_ids: list[int]) -> bool:
+        """Say whether the last token ends the response."""
+        if not self._others:
+            return token_ids[-1] in self._end_ids
+        sequence = torch.tensor([self._padding + token_ids], device=self._device)
+        verdicts = [bool(torch.as_tensor(criterion(sequence, None)).any()) for criterion in self._others]
+        return token_ids[-1] in self._end_ids or any(verdicts)
+
+
+def check_call(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    processors: LogitsProcessorList,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+) -> None:
+    """Raise `ValueError` for what a draft-and-verify loop over one sequence cannot do."""
+    check_can_roll_back(model, by_copies=True)
+    if (mode := config.get_generation_mode()) not in ("greedy_search", "sample", "assisted_generation"):
+        raise ValueError(f"speculative_generate does greedy search and sampling with one beam, but not {mode.value}")
+    if (config.num_return_sequences or 1) > 1:
+        raise ValueError(f"num_return_sequences must be 1, but is {config.num_return_sequences}")
+    extra = sorted(name for name, value in model_kwargs.items() if name not in _PREPARED and _carries(name, value))
+    if extra:
+        raise ValueError(f"speculative_generate takes text only, but was given {', '.join(extra)}")
+    if input_ids.shape[0] != 1:
+        raise ValueError(f"speculative_generate takes one prompt at a time, but was given {input_ids.shape[0]}")
+    if input_ids.shape[1] == 0:
+        raise ValueError("the prompt must have at least one token, but has none")
+    outputs = [name for name in ("output_logits", "output_scores") if getattr(config, name)]
+    if outputs:
+        raise ValueError(f"speculative_generate returns sequences only, but {', '.join(outputs)} is set")
+    if config.is_assistant:
+        raise ValueError("is_assistant is what transformers sets for a draft, and speculative_generate drives targets")
+    if getattr(config, "prefill_chunk_size", None) is not None:
+        raise ValueError("prefill_chunk_size is not supported: a prompt is read at once")
+    if getattr(config, "assistant_ensemble_weight", None) is not None:
+        raise ValueError("assistant_ensemble_weight is not looked at: give rule='ensemble:weight=...' instead")
+    _check_cache(config, model_kwargs)
+    for processor in processors:
+        if isinstance(processor, _WITH_MEMORY):
+            raise ValueError(
+                f"{type(processor).__name__} remembers earlier calls, and cannot take back a rejected token"
+            )
+
+
+def _carries(name: str, value: object) -> bool:
+    """Say whether an input tells the model anything: `generate` itself adds empty ones, such as encoder outputs."""
+    if isinstance(value, Tensor):
+        # a kind for each token, of which 0 is text: processors make it for texts too
+        return bool(value.any()) if name == "mm_token_type_ids" else value.numel() > 0
+    if isinstance(value, Mapping):
+        return any(_carries("", one) for one in value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return any(_carries("", one) for one in value)
+    return value is not None and value is not False
+
+
+def _check_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    cache = model_kwargs.get("past_key_values")
+    if cache is not None and (cache.get_seq_length() > 0 or getattr(cache, "_is_user_defined", False)):
+        raise ValueError("past_key_values is not supported: the cache must be rolled back, so it is made here")
+    if model_kwargs.get("use_cache") is False:
+        raise ValueError("use_cache must be true, but is False")
+    if config.cache_implementation not in (None, "dynamic"):
+        raise ValueError(f"cache_implementation must be None or 'dynamic', but is {config.cache_implementation!r}")
+
+
+def left_padding(input_ids: Tensor, model_kwargs: dict[str, Any]) -> int:
+    """Return how many tokens of padding precede the prompt; raise `ValueError` for any other mask or positions."""
+    length = input_ids.shape[1]
+    mask = model_kwargs.get("attention_mask")
+    kept = length if mask is None else int((mask[0] != 0).sum())
+    padding = length - kept
+    if mask is not None and (tuple(mask.shape) != (1, length) or not kept or not bool((mask[0, padding:] != 0).all())):
+        raise ValueError(
+            f"attention_mask must be ones, perhaps after zeros on the left, but is {mask.tolist()} (where none is "
+            "given, `generate` takes pad tokens for padding)"
+        )
+    positions = model_kwargs.get("position_ids")
+    if positions is not None:
+        expected = torch.arange(kept, device=positions.device)
+        if positions.shape[-1] != length or not bool((positions[..., padding:] == expected).all()):
+            raise ValueError(f"position_ids must count the prompt's tokens from 0, but are {positions.tolist()}")
+    return padding

@@ -1,0 +1,52 @@
+"""The seam to vLLM's front end: bad values are refused before they reach a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from cactus_decoding.engines.openai.keys import RULE_KEY
+from cactus_decoding.engines.vllm.request import (
+    ServerConfig,
+    asks_for_report,
+    check_request_texts,
+    check_texts,
+    request_of,
+    vocabulary_of,
+)
+from cactus_decoding.engines.vllm.seams import replace
+
+
+def install() -> None:
+    """Add our check to the one that vLLM makes of parameters for logits processors; it answers with HTTP 400."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    replace(InputProcessor, "_build_logits_processors_params_validator", with_check)
+
+
+def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any], Callable[[Any], None]]:
+    """Return vLLM's builder of the per-request check with ours in front, and check the server's own values."""
+
+    def build(processor: Any) -> Callable[[Any], None]:
+        config = ServerConfig.of(processor.vllm_config)
+        vocabulary = cache(lambda: vocabulary_of(processor.vllm_config))  # where nobody asks, nobody waits for it
+        if config.default is not None:  # also without a rule, for requests that bring one
+            check_texts(config.default.policy, vocabulary)
+        check = stock(processor)
+
+        def validate(params: Any) -> None:
+            from vllm.exceptions import VLLMValidationError
+
+            try:
+                config.check_report(asks_for_report(params.extra_args))
+                asked = request_of(params.extra_args, config.default, thinking=config.thinking)
+                config.check(asked)
+                check_request_texts(asked, vocabulary)
+            except (TypeError, ValueError) as error:
+                raise VLLMValidationError(str(error), parameter=RULE_KEY) from error
+            check(params)
+
+        return validate
+
+    return build

@@ -1,0 +1,282 @@
+"""What a request asks for by its extra arguments, what the server was started with, and what may go with what."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from cactus_decoding.core.checks import check_number, shown
+from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules import RULES, Lossless, parse_rule
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.values import suggestion
+from cactus_decoding.engines.openai.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
+from cactus_decoding.engines.openai.reports import REPORT_KEY
+
+logger = logging.getLogger("vllm.cactus_decoding")
+
+GREEDY_BELOW = 1e-5
+"""vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
+METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
+RULES_KEY = "outside_rules"
+"""Rules by path that requests may name too, beside the default rule's."""
+REQUEST_KEYS = (*KEYS, REPORT_KEY)
+SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, RULES_KEY)
+
+
+def request_of(
+    asked: Mapping[str, Any] | None,
+    default: Request | None = None,
+    *,
+    thinking: Marks | None = None,
+    any_pattern: bool = False,
+) -> Request | None:
+    """Return what is asked for by our keys among others, each completed from a default.
+
+    These are `KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
+    the request that is returned says nothing of them.
+
+    What is None is as good as absent. ``any_pattern`` allows what `read_keys` does then, and rules by any path.
+
+    Raises `TypeError` for a value of the wrong type; `ValueError` for an unknown rule, one that vLLM's sampler cannot
+    follow, a parameter out of range, a pattern that is not named, a value that needs a rule without one, or a key that
+    `check_spelling` refuses.
+
+    Example:
+        >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
+        Budget(nats=2, max_shift=None, expected_tokens=None, max_relaxed=None)
+        >>> request_of({"acceptance_rule": "top_k:k=5"})
+        Traceback (most recent call last):
+        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
+    """
+    asked = asked or {}
+    check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
+    if asked.get(NOT_HERE) not in (None, False):
+        raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
+    defaults = Request() if default is None else default
+    settings = read_keys(asked, defaults.policy.as_dict(), thinking=thinking, any_pattern=any_pattern)
+    if not settings:
+        return default
+    if default is None and "rule" not in settings:
+        key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
+        raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
+    rule, budget = settings.pop("rule", None), settings.pop("budget", defaults.budget)
+    policy = relaxation_policy(**defaults.policy.as_dict() | settings)
+    return Request(defaults.rule if rule is None else _parse(rule, any_pattern), budget, policy=policy)
+
+
+def asked_of(request: Request) -> dict[str, Any]:
+    """Return the keys and values that ask for a request's rule, budget and policy, without those that are defaults.
+
+    Example:
+        >>> asked_of(Request("cactus:delta=1", 2.0))
+        {'acceptance_rule': 'cactus:delta=1.0', 'budget': 2.0}
+    """
+    nats, defaults = nats_of(request), RelaxationPolicy().as_dict()
+    policy = {key: value for key, value in request.policy.as_dict().items() if value != defaults[key]}
+    return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
+
+
+def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
+    """Raise `ValueError` for a key that is nearly one of ours, or belongs elsewhere; others may be meant for others.
+
+    Example:
+        >>> check_spelling({"acceptance_rule": "lossless", "top_n": 3}, REQUEST_KEYS)
+        >>> check_spelling({"acceptance_metrics": True}, REQUEST_KEYS)
+        Traceback (most recent call last):
+        ValueError: acceptance_metrics is a key of the server's --additional-config, not of a request
+    """
+    for key in given:
+        if not isinstance(key, str) or key in ours:
+            continue
+        if key in SERVER_KEYS:
+            raise ValueError(f"{key} is a key of the server's --additional-config, not of a request")
+        if key in REQUEST_KEYS:
+            raise ValueError(f"{key} is a key of a request, not of the server's --additional-config")
+        close = suggestion(key, ours, cutoff=0.8)
+        if close or key.startswith("acceptance_"):
+            raise ValueError(f"there is no key {key!r}{close}")
+
+
+def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
+    """Say whether a request asks for a report; raise `TypeError` for neither true nor false (vLLM hands on 1 and 0).
+
+    Example:
+        >>> asks_for_report({"acceptance_report": True}), asks_for_report({}), asks_for_report(None)
+        (True, False, False)
+    """
+    value = (asked or {}).get(REPORT_KEY)
+    if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
+        raise TypeError(f"{REPORT_KEY} must be true or false, but is {shown(value)}")
+    return bool(value)
+
+
+def nats_of(request: Request) -> float:
+    """Return how many nats a request may spend; infinite without a budget."""
+    return math.inf if request.budget is None else request.budget.limit
+
+
+def is_lossless(request: Request) -> bool:
+    """Say whether vLLM can do without us."""
+    return isinstance(request.rule, Lossless) or nats_of(request) == 0
+
+
+def vocabulary_of(vllm_config: Any) -> Vocabulary | None:
+    """Return what the target's tokens say; None if the server has no tokenizer, or one that cannot tell."""
+    model = vllm_config.model_config
+    try:
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(model)
+        return None if tokenizer is None else Vocabulary.of(tokenizer, model.get_vocab_size())
+    except Exception as error:  # tokenizers are of many kinds, and one that is not needed must not end a server
+        logger.warning("requests cannot protect tokens: the tokenizer does not say what tokens say: %s", error)
+        return None
+
+
+def protected_tokens(pattern: str, vocabulary: Vocabulary) -> Tensor:
+    """Return the tokens that a pattern protects, ``[tokens]``; raise `ValueError` if there are none, or no others."""
+    # masks are kept by pattern and threshold, and of thresholds there are too many
+    return Protection(pattern).mask(vocabulary).nonzero().squeeze(1)
+
+
+def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise what `check_texts` raises of the policy of a request that has a use for it."""
+    if asked is not None and not is_lossless(asked):
+        check_texts(asked.policy, vocabulary)
+
+
+def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
+    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown (None) or do not fit."""
+    asked = {
+        "protect": policy.protection is not None,
+        "importance": policy.limit is not None,
+        "relax_within": policy.phases.reads_text,
+    }
+    key = next((name for name, reads in asked.items() if reads), None)
+    if key is None:
+        return
+    words = vocabulary()
+    if words is None:
+        raise ValueError(f"{key} needs a tokenizer that says what tokens say, and the server has none")
+    if policy.protection is not None:
+        protected_tokens(policy.protection.pattern, words)
+    if policy.limit is not None:
+        try:
+            policy.limit.fit(words)
+        except OSError as error:
+            raise ValueError(f"importance: {error.filename}: {error.strerror}") from None
+
+
+def admitted(params: Any, config: ServerConfig) -> Request | None:
+    """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
+
+    The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
+    in a worker ends the server.
+    """
+    if params.temperature < GREEDY_BELOW:
+        return None
+    try:
+        asked = request_of(params.extra_args, config.default, thinking=config.thinking)
+        reports = asks_for_report(params.extra_args)
+        config.check(asked)
+    except (TypeError, ValueError) as error:
+        logger.error("a request is verified losslessly: %s", error)
+        return None
+    if asked is None or isinstance(asked.rule, Lossless):
+        return None
+    return asked if reports or nats_of(asked) > 0 else None  # a report says where a budget of 0 fell back
+
+
+@lru_cache(maxsize=1024)
+def _parse(spelling: str, importing: bool) -> Rule:
+    try:
+        rule = parse_rule(spelling, importing=importing)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{RULE_KEY}: {error}") from None
+    if not rule.recovers_from_relaxed_target:
+        known = ", ".join(name for name, one in RULES.items() if one.recovers_from_relaxed_target)
+        raise ValueError(
+            f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; "
+            f"rules that do are {known}"
+        )
+    return rule
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Our part of vLLM's configuration; the keys are those of ``--additional-config``.
+
+    Attributes:
+        speculates: whether there is a draft at all.
+        method: vLLM's ``rejection_sample_method``; rules work with ``standard`` only.
+        watermarks: whether tokens are watermarked, which the rules leave no room for.
+        default: for requests that ask for nothing (``acceptance_rule``, ``budget``, ``protect``, ...).
+        metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
+        audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
+        thinking: the tokens that open and close a thinking part, where a reasoning parser says.
+    """
+
+    speculates: bool = True
+    method: str = "standard"
+    watermarks: bool = False
+    default: Request | None = None
+    metrics: bool = True
+    audit_fraction: float = 0.0
+    thinking: Marks | None = None
+
+    @classmethod
+    def of(cls, vllm_config: Any) -> ServerConfig:
+        """Read vLLM's configuration; raise what `request_of` does, also for a rule that the server cannot follow."""
+        speculative = vllm_config.speculative_config
+        keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
+        metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
+        if not isinstance(metrics, bool):
+            raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
+        check_number(AUDIT_KEY, fraction, 0, 1)
+        for spelling in keys.get(RULES_KEY) or ():
+            parse_rule(spelling)
+        thinking = _thinking_marks(getattr(vllm_config, "reasoning_config", None))
+        config = cls(
+            speculates=speculative is not None,
+            method="standard" if speculative is None else speculative.rejection_sample_method,
+            watermarks=getattr(vllm_config, "watermark_config", None) is not None,
+            default=request_of(keys, thinking=thinking, any_pattern=True),
+            metrics=metrics,
+            audit_fraction=float(fraction),
+            thinking=thinking,
+        )
+        config.check(config.default)
+        return config
+
+    def check_report(self, asked: bool) -> None:
+        """Raise `ValueError` where a report is asked for and there is nothing to report of."""
+        if asked and not self.speculates:
+            raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
+
+    def check(self, asked: Request | None) -> None:
+        """Raise `ValueError` unless the server can do what is asked."""
+        if asked is None or is_lossless(asked):
+            return
+        if not self.speculates:
+            raise ValueError(f"{RULE_KEY} needs a draft, and the server runs without --speculative-config")
+        if self.method != "standard":
+            raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
+        if self.watermarks:
+            raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
+
+
+def _thinking_marks(reasoning_config: Any) -> Marks | None:
+    """Return the tokens that open and close a thinking part; None if vLLM's configuration knows no such tokens."""
+    opening = getattr(reasoning_config, "reasoning_start_token_ids", None)
+    closing = getattr(reasoning_config, "natural_reasoning_end_token_ids", None)
+    return (tuple(opening), tuple(closing)) if opening and closing else None

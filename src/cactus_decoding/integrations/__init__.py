@@ -1,1 +1,0 @@
-"""Translations to and from other engines; no mathematics of their own."""

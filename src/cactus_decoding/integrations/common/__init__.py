@@ -1,1 +1,0 @@
-"""What engines share that sample by themselves: rules as logits, costs, meters and counters."""

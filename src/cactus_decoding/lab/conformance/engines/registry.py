@@ -1,0 +1,59 @@
+"""Engines by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from cactus_decoding.core.values import suggestion
+from cactus_decoding.lab.conformance.asking import Engine
+
+ENGINES = {
+    "cactus": ("cactus", "CactusEngine"),
+    "transformers": ("transformers", "TransformersEngine"),
+    "vllm": ("vllm", "VllmEngine"),
+    "llama-cpp": ("llama_cpp", "LlamaCppEngine"),
+}
+"""Names, and where the classes are: each is imported when it is asked for."""
+
+
+def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
+    """Return an engine by its name, a server by its address, or a function by ``module:function``.
+
+    Raises:
+        EngineError: for a server that does not answer.
+        ValueError: for a name that is none, or an engine that is not installed.
+
+    Example:
+        >>> open_engine("cactis")
+        Traceback (most recent call last):
+        ValueError: engine must be one of cactus, transformers, vllm, llama-cpp, an address such as http://127.0.0.1:8000...
+    """
+    try:
+        return _opened(name, settings)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"engine {name!r} cannot be imported: {error}") from error
+
+
+def _opened(name: str, settings: Mapping[str, Any] | None) -> Engine:
+    if name in ENGINES:
+        module, of = ENGINES[name]
+        found: Engine = getattr(importlib.import_module(f"{__package__}.{module}"), of)(settings)
+        return found
+    if name.startswith(("http://", "https://")):
+        from cactus_decoding.lab.conformance.engines.server import ServerEngine
+
+        return ServerEngine(name, settings)
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        known = ", ".join(ENGINES)
+        raise ValueError(
+            f"engine must be one of {known}, an address such as http://127.0.0.1:8000, or a function as "
+            f"module:function, but is {name!r}{suggestion(name, ENGINES)}"
+        )
+    from cactus_decoding.lab.conformance.engines.function import FunctionEngine
+
+    if settings:
+        raise ValueError(f"a function takes no settings, but {', '.join(settings)} are given")
+    return FunctionEngine(getattr(importlib.import_module(module), attribute))

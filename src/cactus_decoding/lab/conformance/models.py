@@ -1,0 +1,196 @@
+"""Tiny models, made here: a target and drafts that are good, bad, adversarial and deterministic."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from cactus_decoding.core.values import check_choice
+from cactus_decoding.lab.conformance.asking import DRAFTS, END, LETTERS, VOCABULARY
+from cactus_decoding.lab.conformance.processing import Rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+POSITIONS = 64
+_SHAPE = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+NAMES = ("target", *DRAFTS)
+PROMPTS = ((1, 2, 3), (1, 2, 3, 4, 5, 1, 2), (9, 7, 9))
+"""The second begins with the first."""
+
+
+class TinyModel:
+    """A Llama of about ten thousand weights; `logits` are its rows in float64."""
+
+    def __init__(self, name: str) -> None:
+        self.model = tiny_llama(name)
+
+    def logits(self, sequences: Sequence[Sequence[int]]) -> list[Rows]:
+        """Return a row behind every token of each sequence, ``[tokens, vocabulary]``."""
+        longest = max(map(len, sequences))
+        padded = torch.tensor([[*each, *[END] * (longest - len(each))] for each in sequences])
+        with torch.no_grad():
+            rows = self.model(padded, use_cache=False).logits.numpy()
+        return [np.asarray(row[: len(each)]) for row, each in zip(rows, sequences, strict=True)]
+
+
+def _config() -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        max_position_embeddings=POSITIONS,
+        bos_token_id=None,
+        eos_token_id=END,
+        pad_token_id=None,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    )
+
+
+@cache
+def tiny_llama(name: str) -> Any:
+    """Return a model in float64 whose weights are float32's, so that folders and files hold them exactly."""
+    from transformers import LlamaForCausalLM
+
+    check_choice("model", name, NAMES)
+    model = LlamaForCausalLM(_config()).double().eval()
+    with torch.no_grad():
+        for weights in zip(
+            model.parameters(), *(_weights(model, seed) for seed in (1, 2)), model.state_dict(), strict=True
+        ):
+            weights[0].copy_(_mixed(name, *weights[1:]).float())
+    return model
+
+
+def _weights(model: Any, seed: int) -> list[torch.Tensor]:
+    """Return random weights, large enough that rows differ from place to place."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            made.append(torch.ones(parameter.shape, dtype=torch.float64))
+        else:
+            made.append(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 32**0.5 * 1.5)
+    return made
+
+
+def _mixed(name: str, target: torch.Tensor, other: torch.Tensor, of: str) -> torch.Tensor:
+    """Return a draft's weights: near the target's, other ones, its opposite, or so sharp that a row is one token."""
+    head = of == "lm_head.weight"
+    if name == "good":
+        return 0.97 * target + 0.08 * other if target.ndim > 1 else target
+    if name == "bad":
+        return other
+    if name == "adversarial":
+        return -0.7 * target if head else target
+    if name == "deterministic":
+        return 200 * target if head else target
+    return target
+
+
+def tokenizer() -> PreTrainedTokenizerBase:
+    """Return the tokenizer: every letter is a token."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"</s>": END} | {letter: index + 1 for index, letter in enumerate(LETTERS)}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    inner.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
+
+
+def text_of(token_ids: Sequence[int]) -> str:
+    """Return tokens as text; the end of sequence has none.
+
+    Example:
+        >>> text_of([1, 2, 9, 0])
+        'abi'
+    """
+    return "".join(LETTERS[token - 1] for token in token_ids if token != END)
+
+
+def gbnf(letters: str) -> str:
+    """Return the grammar of texts of some letters, as llama.cpp writes it.
+
+    Example:
+        >>> gbnf("ab")
+        'root ::= [ab]*'
+    """
+    return f"root ::= [{letters}]*"
+
+
+def tokens_of(text: str) -> list[int]:
+    """Return a text's tokens; raise `ValueError` for a letter that the models do not know.
+
+    Example:
+        >>> tokens_of("abi")
+        [1, 2, 9]
+    """
+    if unknown := set(text) - set(LETTERS):
+        raise ValueError(f"the tiny models write the letters {LETTERS}, but here is {min(unknown)!r}")
+    return [LETTERS.index(letter) + 1 for letter in text]
+
+
+def write_models(folder: Path, *, gguf: bool = False) -> Path:
+    """Write every model into a folder of its name, and with ``gguf`` into ``NAME.gguf`` beside it; return the folder.
+
+    Args:
+        folder: is made if it is not there.
+        gguf: needs the package of this name.
+
+    Raises:
+        ValueError: where something else has the name of a model; nothing is written then.
+
+    Example:
+        >>> import tempfile
+        >>> sorted(each.name for each in write_models(Path(tempfile.mkdtemp())).iterdir())
+        ['adversarial', 'bad', 'deterministic', 'good', 'target']
+    """
+    import copy
+
+    from transformers.utils import logging
+
+    for name in NAMES:
+        _check_ours(folder / name)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    for name in NAMES:
+        place = folder / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        copy.deepcopy(tiny_llama(name)).float().save_pretrained(place)
+        tokenizer().save_pretrained(place)
+        plain = {"do_sample": True, "eos_token_id": END, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        (place / "generation_config.json").write_text(json.dumps(plain))
+        if gguf:
+            from cactus_decoding.lab.conformance.gguf_files import write_gguf
+
+            write_gguf(tiny_llama(name), ["</s>", *LETTERS], folder / f"{name}.gguf")
+    if shown:
+        logging.enable_progress_bar()
+    return folder
+
+
+def _check_ours(place: Path) -> None:
+    """Raise `ValueError` where another model, or anything else, would be overwritten."""
+    try:
+        config = json.loads((place / "config.json").read_text())
+        ours = all(config[name] == value for name, value in _config().to_dict().items() if name in _SHAPE)
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = not place.exists() and not place.with_suffix(".gguf").exists()
+    if not ours:
+        raise ValueError(f"the tiny models are written into {place.parent}, but {place.name} is something else there")

@@ -1,0 +1,227 @@
+"""A run: everything that an evaluation varies; its seeds, and the grid that runs come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.knobs import settings_of
+from cactus_decoding.core.policy.budget import Budget
+from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules import as_rule, recorded_rule
+from cactus_decoding.core.types import DraftLength
+from cactus_decoding.core.verification.declarations import scheme_for
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.lab.evaluation.chat import Chat, as_settings, from_settings
+
+_OWN = ("task", "target", "draft", "engine", "problems")
+_NOT_OF_A_RUN = ("max_shift", "stop")
+"""What a run does not keep of a request: the budget is given by its nats, and stop strings are the task's."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunConfig:
+    """What one line of a result file is about; two are equal when their `key` is.
+
+    For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The request's seed gives, with a problem's place,
+    the seed of its answer. ``chat`` is None where prompts are continued as they are.
+
+    Example:
+        >>> config = RunConfig("word_problems", "bundled", "ngram", request=Request("cactus:delta=1.0"))
+        >>> config.label, RunConfig.from_dict(config.as_dict()) == config
+        ('cactus:delta=1.0 ×6', True)
+    """
+
+    task: str
+    target: str
+    draft: str
+    engine: str = "transformers"
+    problems: int = 0
+    request: Request = field(default_factory=Request)
+    chat: Chat | None = None
+
+    def __post_init__(self) -> None:
+        request = self.request if self.request.seed is not None else replace(self.request, seed=0)
+        if request.budget is not None and math.isinf(request.budget.limit):
+            request = replace(request, budget=None)  # it would only measure, which the audit does
+        object.__setattr__(self, "request", request)
+        if self.engine == "transformers" and parse_gguf(self.target) is not None:
+            object.__setattr__(self, "engine", "llama-cpp")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunConfig) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields and those of the request side by side, for JSON."""
+        left_out = (*_NOT_OF_A_RUN, *(RelaxationPolicy().as_dict() if self.request.policy.everywhere else ()))
+        left_out += () if self.proposes_trees else ("tree",)
+        asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
+        return {name: getattr(self, name) for name in _OWN} | asked | as_settings(self.chat)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Return the run of `as_dict`.
+
+        Raises `TypeError` for a value of the wrong type; `ValueError` for a field that is missing or unknown, or a
+        value out of range.
+        """
+        names = set(cls("", "", "").as_dict())
+        if names != set(values) - {"tree", "chat", "system", "max_relaxed", *RelaxationPolicy().as_dict()}:
+            missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
+            raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
+        asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
+        own = {name: values[name] for name in _OWN}
+        request = Request.from_dict(asked | {"rule": recorded_rule(asked["rule"])})
+        return cls(**own, request=request, chat=from_settings(values))
+
+    def asking(self, **changes: Any) -> RunConfig:
+        """Return the run with another request: the arguments are those of `Request`."""
+        return replace(self, request=replace(self.request, **changes))
+
+    def request_at(self, place: int, stop: Sequence[str] = ()) -> Request:
+        """Return what is asked of the answer to the problem at a place: the seed is its own, the same for every rule.
+
+        A draft length that learns is the run's, and goes on learning from answer to answer.
+        """
+        return replace(self.request, seed=seed_of(self.seed, place), stop=tuple(stop))
+
+    @cached_property
+    def key(self) -> str:
+        """The run as text: two runs are the same when their keys are."""
+        return json.dumps(self.as_dict(), sort_keys=True)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the answers' seeds."""
+        return self.request.seed or 0
+
+    @property
+    def rule(self) -> str:
+        """The acceptance rule's spelling, or that of what relaxes by itself."""
+        return self.request.verification if self.request.lossy else str(self.request.rule)
+
+    @property
+    def num_speculative_tokens(self) -> int | str:
+        """Proposals per step, or the spelling of a draft length; for people, a tree's shape stands after ``tree:``."""
+        if self.request.tree is not None:
+            return f"tree:{self.request.tree}"
+        length = str(self.request.num_speculative_tokens)
+        return int(length) if length.isdecimal() else length
+
+    @property
+    def proposes_trees(self) -> bool:
+        """Whether proposals are trees rather than chains."""
+        return self.request.tree is not None
+
+    @property
+    def label(self) -> str:
+        """The rule, the budget, the way to verify and the draft length, for people."""
+        budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
+        how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
+        policy = f" {self.request.policy}" if not self.request.policy.everywhere else ""
+        return f"{self.rule}{policy}{budget}{how} ×{self.num_speculative_tokens}"
+
+    @property
+    def comparable(self) -> tuple[object, ...]:
+        """What two runs must share to be compared: task, models, engine, chat, sampling and the limit of length."""
+        request = self.request
+        return (
+            self.task,
+            self.problems,
+            self.target,
+            self.draft,
+            self.engine,
+            self.chat,
+            request.sampling,
+            request.max_new_tokens,
+        )
+
+
+def seed_of(seed: int, place: int) -> int:
+    """Return the seed of a problem's answer, the same for every rule; in [0, 2**63).
+
+    Hashed, because generators look at the low bits only and neighbouring seeds must not share answers.
+
+    Example:
+        >>> seed_of(0, 1) == seed_of(0, 1), seed_of(0, 1) == seed_of(1, 0)
+        (True, False)
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed} {place}".encode()).digest()[:8], "big") >> 1
+
+
+def proposing(length: DraftLength | int | str, verification: str) -> dict[str, Any]:
+    """Return the settings that ask for a draft length or a tree's shape, verified by a scheme or its counterpart.
+
+    Example:
+        >>> from cactus_decoding.core.drafting.registry import as_tree
+        >>> proposing(as_tree("static=2.2"), "block")
+        {'verification': 'joint', 'tree': 'static=2.2'}
+        >>> proposing(6, "joint")
+        {'verification': 'block', 'num_speculative_tokens': 6}
+    """
+    tree = isinstance(length, TreeShape)
+    spelled = {"tree": str(length)} if tree else {"num_speculative_tokens": length}  # each run learns by itself
+    return {"verification": scheme_for(verification, tree=tree)} | spelled
+
+
+def protecting(settings: Mapping[str, Any], pattern: str | None) -> dict[str, Any]:
+    """Return the settings of a protection with another pattern; None protects nothing."""
+    kept = {name: None if pattern is None else settings.get(name) for name in settings_of(Protection)}
+    return kept | {"protect": pattern}
+
+
+def grid(
+    target: str,
+    engine: str,
+    settings: Mapping[str, Any],
+    *,
+    tasks: Mapping[str, int],
+    drafts: Sequence[str],
+    rules: Sequence[str],
+    lengths: Sequence[DraftLength | int | str],
+    seeds: Sequence[int],
+    protect: Sequence[str | None] | None = None,
+    chat: Chat | None = None,
+) -> Iterator[RunConfig]:
+    """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
+
+    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
+    rule spends nothing, so it gets no budget and no policy.
+
+    ``settings`` are what the requests share, by the flat names of `Request.from_dict`; ``tasks`` says how many problems
+    each has; each length is asked for by `proposing`; and ``protect`` is which tokens each rule protects, one after
+    another, None for none (and for all of it, what the settings say).
+
+    Example:
+        >>> runs = grid("bundled", "transformers", {}, tasks={"word_problems": 5}, drafts=["ngram"],
+        ...             rules=["lossless", "cactus:delta=1.0"], lengths=[0, 4], seeds=[0])
+        >>> [(run.rule, run.num_speculative_tokens) for run in runs]
+        [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
+    """
+    unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
+    seen = set()
+    protections = [settings.get("protect")] if protect is None else protect
+    varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
+    for draft, (task, problems), seed, length, rule, protected in varied:
+        asked = dict(settings) | {"rule": rule, "seed": seed} | protecting(settings, protected)
+        asked |= proposing(length, settings.get("verification", "token"))
+        if length == 0:
+            asked |= {"rule": "lossless", "verification": "token"}
+        if str(as_rule(rule)) == "lossless" or length == 0:
+            asked |= unlimited
+        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat)
+        if config not in seen:
+            seen.add(config)
+            yield config

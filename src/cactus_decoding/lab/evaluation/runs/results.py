@@ -1,0 +1,204 @@
+"""Result files: JSON Lines, one line a finished run, and beside them the answers of those that are not finished."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cactus_decoding.core.files.jsonl import number_of, objects_in, parse_json, whole_lines
+from cactus_decoding.core.files.writing import as_json, lock, write_atomically
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+
+SCHEMA = 1
+COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
+AUDITED = ("metered", "nats", "tv", "max_log_ratio")
+COLUMNS = ("id", "group", "right", "finish_reason", *COUNTS, "seconds")
+_BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """A finished run.
+
+    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, and ``text`` and
+    ``token_ids`` where they were not kept.
+    """
+
+    config: RunConfig
+    answers: Mapping[str, list[Any]]
+    provenance: Mapping[str, Any]
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a column of numbers; what is not known is NaN, and a cost without a bound infinite."""
+        return self._numbers[name]
+
+    @property
+    def scored(self) -> bool:
+        """Whether every answer is right or wrong."""
+        return not bool(np.isnan(self.column("right")).any())
+
+    @property
+    def audited(self) -> bool:
+        """Whether the exact costs are known."""
+        return all(name in self.answers for name in AUDITED)
+
+    @cached_property
+    def _numbers(self) -> dict[str, NDArray[np.float64]]:
+        text = ("id", "group", "finish_reason", "text", "turns", "token_ids")
+        return {
+            name: np.array([number_of(value) for value in values])
+            for name, values in self.answers.items()
+            if name not in text
+        }
+
+    def line(self) -> str:
+        """Return the line of a result file."""
+        value = {
+            "schema": SCHEMA,
+            "cell": self.config.as_dict(),
+            "answers": self.answers,
+            "provenance": self.provenance,
+        }
+        return as_json(value) + "\n"
+
+
+def read_results(path: str | Path) -> list[RunResult]:
+    """Return the finished runs of a result file; a last line that a kill cut off is passed over."""
+    return _parse(Path(path).expanduser().read_bytes(), path)[0]
+
+
+def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
+    """Return the finished runs, and how many bytes they take."""
+    results, whole = [], whole_lines(data)
+    for number, line in enumerate(whole.splitlines(), start=1):
+        results.append(_parse_line(parse_json(line, path, number), f"{path}, line {number}"))
+    rest = data[len(whole) :]
+    if rest and not (_BEGINNING.encode().startswith(rest) or rest.startswith(_BEGINNING.encode())):
+        raise ValueError(f"{path}, line {len(results) + 1}: this is not a result of cactus eval")
+    return results, len(whole)
+
+
+def _parse_line(value: Any, where: str) -> RunResult:
+    if not isinstance(value, dict) or "schema" not in value or "cell" not in value:
+        raise ValueError(f"{where}: this is not a result of cactus eval")
+    if value["schema"] != SCHEMA:
+        raise ValueError(f"{where}: schema is {value['schema']!r}, but this version reads schema {SCHEMA}")
+    try:
+        result = RunResult(RunConfig.from_dict(value["cell"]), value["answers"], value["provenance"])
+        lengths = {name: len(column) for name, column in result.answers.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{where}: this is not a result of cactus eval: {error}") from None
+    missing = [name for name in COLUMNS if name not in lengths]
+    if missing or set(lengths.values()) != {result.config.problems}:
+        raise ValueError(
+            f"{where}: the answers must have {result.config.problems} entries in each of the columns "
+            f"{', '.join(COLUMNS)}, but have {lengths}"
+        )
+    return result
+
+
+class ResultFile:
+    """A result file that is being written: what is in it, and a way to add to it."""
+
+    def __init__(self, path: Path, results: list[RunResult], file: IO[bytes]) -> None:
+        self.path, self.results = path, results
+        self._file = file
+
+    def append(self, result: RunResult) -> None:
+        """Add a finished run; it is on the disk when this returns."""
+        self._file.write(result.line().encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.results.append(result)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ResultFile]:
+    """Open a result file to add to it, make it where there is none, and cut off what a kill left of a line.
+
+    Raises `OSError` if it cannot be written; `ValueError` if it is something else, or another process is writing it; it
+    is then left as it is.
+    """
+    is_new = not path.exists()
+    with path.open("a+b") as file:
+        lock(file.fileno(), path)
+        file.seek(0)
+        data = file.read()
+        results, kept = _parse(data, path)
+        if kept < len(data):
+            file.truncate(kept)
+        try:
+            yield ResultFile(path, results, file)
+        except (TypeError, ValueError):
+            if is_new and not os.fstat(file.fileno()).st_size:  # a mistake leaves nothing behind
+                path.unlink(missing_ok=True)
+            raise
+
+
+AnswerEntry = dict[str, Any]
+"""An answer's entry in each column of a result."""
+
+
+class Journal:
+    """Answers of unfinished runs.
+
+    An answer counts only for the same run, problems and commit. A last line that a kill cut off is passed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: dict[str, list[AnswerEntry]] = {}
+        data = whole_lines(path.read_bytes()) if path.exists() else b""
+        for _, where, value in objects_in(data, path):
+            if not isinstance(value.get("of"), str) or not isinstance(value.get("row"), dict):
+                raise ValueError(f"{where}: this is not an answer of an unfinished run")
+            self._entries.setdefault(value["of"], []).append(value["row"])
+        self._file = path.open("ab")
+        self._file.truncate(len(data))
+
+    def entries(self, of: str) -> list[AnswerEntry]:
+        """Return the answers of an unfinished run, in the order of its problems."""
+        return [
+            entry | {name: number_of(entry[name]) for name in AUDITED if name in entry}
+            for entry in self._entries.get(of, [])
+        ]
+
+    def add(self, of: str, entry: AnswerEntry) -> None:
+        """Keep an answer."""
+        self._entries.setdefault(of, []).append(entry)
+        self._file.write(_line(of, entry).encode())
+        self._file.flush()
+
+    def finish(self, finished: Iterable[str]) -> None:
+        """Forget finished runs, and remove the file where nothing is left."""
+        for of in finished:
+            self._entries.pop(of, None)
+        self._file.close()
+        write_atomically(
+            self._path, "".join(_line(of, each) for of, entries in self._entries.items() for each in entries)
+        )
+        if not self._entries:
+            self._path.unlink()
+
+
+def _line(of: str, entry: AnswerEntry) -> str:
+    return as_json({"of": of, "row": entry}) + "\n"
+
+
+def journal_of(results: Path) -> Path:
+    """Return where the journal of a result file is.
+
+    Example:
+        >>> journal_of(Path("results.jsonl")).name
+        'results.jsonl.partial'
+    """
+    return results.with_name(results.name + ".partial")

@@ -1,0 +1,248 @@
+"""Answers runs one after another, and keeps each as soon as it is finished; scores stored answers anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from cactus_decoding.core.files.provenance import commit, with_engines
+from cactus_decoding.core.request import Request
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.lab.evaluation.runs.estimate import longest_seconds
+from cactus_decoding.lab.evaluation.runs.results import (
+    AUDITED,
+    COUNTS,
+    AnswerEntry,
+    Journal,
+    ResultFile,
+    RunResult,
+    journal_of,
+)
+from cactus_decoding.lab.evaluation.runs.workers import Workers, check_apart
+from cactus_decoding.lab.evaluation.tasks.task import Task
+
+
+def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
+    """Return the runs that have no result yet, in order."""
+    finished = {result.config for result in results}
+    return [config for config in configs if config not in finished]
+
+
+def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult], *, chat: bool = False) -> None:
+    """Raise `ValueError` where a file holds answers to other problems under the name of one of the tasks.
+
+    What is asked in a ``chat`` is compared with what was asked in one.
+    """
+    digests: dict[tuple[str, int], str] = {}
+    for result in results:
+        config = result.config
+        if config.task not in tasks or (config.chat is not None) != chat:
+            continue
+        task, asked = tasks[config.task], (config.task, config.problems)
+        if config.problems > len(task.problems):  # fewer are asked now: their texts are not there to be compared
+            same = list(result.answers["id"][: len(task.problems)]) == [problem.id for problem in task.problems]
+        else:
+            if asked not in digests:
+                digests[asked] = task.digest_of(config.problems)
+            same = result.provenance.get("problems") == digests[asked]
+        if not same:
+            raise ValueError(
+                f"the file holds answers to other problems under the name of task {config.task!r} "
+                f"(rule {config.rule}); give another file"
+            )
+
+
+def run(
+    configs: Sequence[RunConfig],
+    tasks: Mapping[str, Task],
+    load: Callable[[str], Engine],
+    file: ResultFile,
+    provenance: Mapping[str, Any],
+    report: Callable[[str], None] = lambda remark: None,
+    *,
+    interleaved: bool = True,
+    token_ids: bool = False,
+    workers: int | None = None,
+    threads: int = 1,
+    estimate: Callable[[float], None] | None = None,
+) -> None:
+    """Answer the runs that a file lacks, and add each to it when it is finished.
+
+    Everything that can be checked is checked before the first answer: requests, problems, prompts, models.
+    ``load`` is called once for each draft that has something to do, and the runs of a draft stand together. Provenance
+    gets versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed
+    are answered side by side, so that their wall times can be compared. With ``token_ids``
+    each answer's tokens are kept beside its text. ``workers`` processes of ``threads`` each answer problems apart;
+    ``load`` must pickle for them. ``estimate`` is told about how many seconds all will take at most.
+    Raises `ValueError` for settings that do not go together, or a prompt that does not fit.
+    """
+    check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
+    todo = pending(configs, file.results)
+    engines: dict[str, Engine] = {}
+    for draft in dict.fromkeys(config.draft for config in todo):
+        engines[draft] = load(draft)
+    provenance = with_engines(provenance)
+    checked = set()
+    for config in todo:
+        engines[config.draft].check(config.request)
+        prompts = config.task, config.draft, config.num_speculative_tokens
+        if prompts not in checked:
+            checked.add(prompts)
+            tasks[config.task].check(engines[config.draft], config)
+    longest = longest_seconds(todo, engines, tasks) if estimate is not None else None
+    if longest is not None and estimate is not None:
+        estimate(longest / (workers or 1))
+    pool = None
+    if workers is not None and todo:
+        check_apart(todo, tasks)
+        pool = Workers(workers, threads, load, todo, tasks)
+        engines.clear()  # theirs are the ones that answer
+    journal = Journal(journal_of(file.path))
+    try:
+        for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
+            for group in groups:
+                _answer(group, tasks, pool or engines, file, provenance, journal, report, token_ids)
+            if pool is None:
+                engines[draft].close()  # what the next draft's engine takes may not be there twice
+    finally:
+        if pool is not None:
+            pool.close()
+        for engine in engines.values():
+            engine.close()
+        unfinished = pending(todo, file.results)
+        journal.finish(journal_name(config, tasks, provenance) for config in todo if config not in unfinished)
+
+
+def _groups(configs: Sequence[RunConfig], interleaved: bool) -> list[list[RunConfig]]:
+    """Return the runs that are answered side by side: those of one task, draft and seed."""
+    if not interleaved:
+        return [[config] for config in configs]
+    return [list(group) for _, group in groupby(configs, key=_side_by_side)]
+
+
+def _side_by_side(config: RunConfig) -> tuple[object, ...]:
+    """Return what runs share that are answered side by side; starting vLLM takes minutes, so it never changes back."""
+    length = config.num_speculative_tokens if config.engine == "vllm" else None
+    return config.draft, config.task, config.seed, length
+
+
+def journal_name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
+    """Return what the journal files a run's answers under: other problems or other code are another matter."""
+    return f"{provenance.get('commit')} {tasks[config.task].digest_of(config.problems)} {config.key}"
+
+
+def _answer(
+    configs: Sequence[RunConfig],
+    tasks: Mapping[str, Task],
+    engines: Mapping[str, Engine] | Workers,
+    file: ResultFile,
+    provenance: Mapping[str, Any],
+    journal: Journal,
+    report: Callable[[str], None],
+    token_ids: bool,
+) -> None:
+    """Answer runs side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
+    names = {config: journal_name(config, tasks, provenance) for config in configs}
+    entries = {config: journal.entries(names[config]) for config in configs}
+    for config in configs:
+        for _ in entries[config]:
+            report(config.label)
+    starts = {config: len(entries[config]) for config in configs}
+    if isinstance(engines, Workers):
+        answers = engines.answers(starts)
+    else:
+        answers = {
+            config: tasks[config.task].answer(engines[config.draft], config, start) for config, start in starts.items()
+        }
+    while answers:
+        # those that are behind catch up first: an earlier command may have been killed between two of them
+        fewest = min(len(entries[config]) for config in answers)
+        for config in [config for config in answers if len(entries[config]) == fewest]:
+            if fewest < config.problems:
+                entry = entry_of(*next(answers[config]), token_ids)
+                entries[config].append(entry)
+                journal.add(names[config], entry)
+                report(config.label)
+            if len(entries[config]) == config.problems:
+                del answers[config]
+                # an earlier command may have kept fewer, and not every problem has several turns
+                names_of_columns = dict.fromkeys(name for entry in entries[config] for name in entry)
+                columns = {name: [entry.get(name) for entry in entries[config]] for name in names_of_columns}
+                file.append(RunResult(config, columns, {**provenance, **about(tasks[config.task], config)}))
+
+
+def about(task: Task, config: RunConfig) -> dict[str, str]:
+    """Return what the provenance of a run that ends now says of its problems, and the date."""
+    return {
+        "problems": task.digest_of(config.problems),
+        "prompts": task.digest_of(config.problems, prompts_only=True),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def entry_of(problem: Problem, answer: Answer, right: bool | None, token_ids: bool = False) -> AnswerEntry:
+    """Return an answer's entry in each column."""
+    entry: AnswerEntry = {
+        "id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason,
+        "text": answer.text,
+    }  # fmt: skip
+    if token_ids:
+        entry["token_ids"] = list(answer.token_ids)
+    entry |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
+    if not answer.relaxed_known:
+        entry["relaxed"] = None
+    if answer.turns:
+        entry["turns"] = list(answer.turns)
+    if answer.audited is not None:
+        entry |= {name: getattr(answer.audited, name) for name in AUDITED}
+    return entry
+
+
+class StoredAnswers(Engine):
+    """An engine that gives the answers of a finished run, each to the request that has its seed."""
+
+    def __init__(self, result: RunResult) -> None:
+        texts, reasons = result.answers["text"], result.answers["finish_reason"]
+        self._answers = {
+            seed_of(result.config.seed, place): Answer(text, reason)
+            for place, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+        }
+
+    def check(self, request: Request) -> None:
+        """Take every request: it was answered."""
+
+    def check_prompt(self, prompt: str, request: Request) -> None:
+        """Take every prompt likewise."""
+
+    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
+        """Return nothing: seeds say what is asked."""
+        return ""
+
+    def answer(self, prompt: str, request: Request) -> Answer:
+        """Return the stored answer, which holds those of further turns."""
+        assert request.seed is not None  # a run's requests have one
+        return self._answers.get(request.seed, Answer("", "stop"))
+
+
+def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: str) -> Iterator[RunResult]:
+    """Yield the runs with their texts scored by the tasks; everything else is as it was.
+
+    The tasks are by the names that the runs have; the provenance then names ``source``, the file.
+    """
+    for result in results:
+        config, named = result.config, f"{source}: the run of {result.config.rule}"
+        if config.task not in tasks:
+            raise ValueError(f"{named} is of task {config.task!r}: give it as --task or --lm-eval")
+        if any(text is None for text in result.answers.get("text", [None])):
+            raise ValueError(f"{named} holds no texts: its answers cannot be scored anew")
+        task = tasks[config.task]
+        said = about(task, config)
+        if len(task.problems) < config.problems or result.provenance.get("prompts") != said["prompts"]:
+            raise ValueError(f"{named} answers other problems than task {config.task!r} asks")
+        right = [right for _, _, right in task.answer(StoredAnswers(result), config)]
+        rescoring = {"from": source, "commit": commit(), "date": said["date"]}
+        provenance = {**result.provenance, "problems": said["problems"], "rescored": rescoring}
+        yield RunResult(config, {**result.answers, "right": right}, provenance)

@@ -1,0 +1,276 @@
+"""What a result file says: every metric of every run with its 95 % interval, against lossless at its best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cactus_decoding.lab.evaluation.intervals import (
+    Interval,
+    Numbers,
+    bootstrapped,
+    clustered_proportion,
+    paired_difference,
+    resampled_sums,
+)
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.results import AUDITED, COUNTS, RunResult
+
+Sums = Mapping[str, Numbers]
+
+
+@dataclass(frozen=True, eq=False)
+class RunGroup:
+    """The runs, by seed, that differ in nothing else; the seed of ``config`` says nothing."""
+
+    config: RunConfig
+    results: tuple[RunResult, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        """The problems."""
+        return list(self.results[0].answers["id"])
+
+    @property
+    def scored(self) -> bool:
+        """Whether every answer is right or wrong."""
+        return all(result.scored for result in self.results)
+
+    @property
+    def audited(self) -> bool:
+        """Whether the exact costs are known."""
+        return all(result.audited for result in self.results)
+
+    @cached_property
+    def columns(self) -> dict[str, Numbers]:
+        """What is summed over problems: the mean of each problem's answers, ``[problems]``."""
+        names = ["right", *COUNTS, "seconds", *(AUDITED[:-1] if self.audited else ())]
+        return {name: np.mean([result.column(name) for result in self.results], axis=0) for name in names}
+
+    @property
+    def truncated(self) -> Numbers:
+        """The share of each problem's answers that reached the limit of length, ``[problems]``."""
+        reasons = [result.answers["finish_reason"] for result in self.results]
+        cut = np.array([[reason == "length" for reason in column] for column in reasons], dtype=np.float64)
+        return np.asarray(cut.mean(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class RunSummary:
+    """A group of runs and what came out.
+
+    The baseline is lossless at its own best draft length, a chain's where there is one, ``best_tree`` lossless at its
+    own best tree, None where the file has no such run; a metric is None where it needs what the file lacks.
+    """
+
+    group: RunGroup
+    baseline: RunGroup | None
+    best_tree: RunGroup | None
+    metrics: Mapping[str, Interval | None]
+
+    @property
+    def config(self) -> RunConfig:
+        """What the runs share."""
+        return self.group.config
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that went into it."""
+        return [result.config.seed for result in self.group.results]
+
+    def known(self, metric: str) -> Interval:
+        """Return a metric that has a value."""
+        found = self.metrics[metric]
+        assert found is not None
+        return found
+
+    def as_dict(self) -> dict[str, object]:
+        """Return everything, for JSON."""
+        return {
+            "cell": self.config.as_dict(),
+            "seeds": self.seeds,
+            "baseline": None if self.baseline is None else self.baseline.config.as_dict(),
+            "best_tree": None if self.best_tree is None else self.best_tree.config.as_dict(),
+            "metrics": {name: None if each is None else each._asdict() for name, each in self.metrics.items()},
+        }
+
+
+def _ratio(above: str, below: str, plus: float = 0.0) -> Callable[[Sums], Numbers]:
+    def ratio(sums: Sums) -> Numbers:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return plus + sums[above] / sums[below]
+
+    return ratio
+
+
+PASS_AT = (2, 5, 10, 100)
+"""Of so many answers how often one is right is estimated, where there are as many seeds."""
+
+METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
+    {
+        "acceptance_length": _ratio("accepted", "steps", plus=1.0),
+        "accepted_per_step": _ratio("accepted", "steps"),
+        "acceptance_rate": _ratio("accepted", "drafted"),
+        "relaxed_rate": _ratio("relaxed", "accepted"),
+        "nodes_per_step": _ratio("nodes", "steps"),
+        "rejections_ratio": _ratio("recovered", "lossless.recovered"),
+        "tokens_per_answer": _ratio("generated", "answers"),
+        "length_ratio": _ratio("generated", "baseline.generated"),
+        "steps_per_answer": _ratio("steps", "answers"),
+        "steps_ratio": _ratio("steps", "baseline.steps"),
+        "seconds_per_answer": _ratio("seconds", "answers"),
+        "seconds_ratio": _ratio("seconds", "baseline.seconds"),
+        "seconds_ratio_to_best_tree": _ratio("seconds", "best_tree.seconds"),
+        "seconds_ratio_to_target_alone": _ratio("seconds", "alone.seconds"),
+        "tokens_per_second": _ratio("generated", "seconds"),
+        "nats_per_token": _ratio("nats", "generated"),
+        "nats_per_answer": _ratio("nats", "answers"),
+        "tv_per_position": _ratio("tv", "metered"),
+    }
+    | {f"pass_at_{k}": _ratio(f"pass_at_{k}", "answers") for k in PASS_AT}
+)
+"""Metrics as functions of sums over problems. Without a prefix a sum is the group's own; ``baseline`` is lossless at
+its own best draft length, ``best_tree`` at its own best tree, ``lossless`` is lossless at the group's draft length,
+``alone`` is the target alone. ``nodes`` are the proposals of trees."""
+
+NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncated")
+"""Every metric of a summary."""
+
+
+def grouped(results: Iterable[RunResult]) -> list[RunGroup]:
+    """Return the runs of a file, gathered over seeds, in the order of their first one."""
+    gathered: dict[RunConfig, dict[int, RunResult]] = {}
+    for result in results:
+        shared = gathered.setdefault(result.config.asking(seed=0), {})
+        if result.config.seed in shared:
+            raise ValueError(f"there are two results of the run {result.config.key}")
+        shared[result.config.seed] = result
+    found = [RunGroup(config, tuple(runs[seed] for seed in sorted(runs))) for config, runs in gathered.items()]
+    asked: dict[tuple[str, int], list[str]] = {}
+    for group in found:
+        for result in group.results:
+            ids = list(result.answers["id"])
+            if asked.setdefault((group.config.task, group.config.problems), ids) != ids:
+                raise ValueError(f"the runs of task {group.config.task!r} hold answers to different problems")
+    return found
+
+
+def lossless_beside(group: RunGroup, groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the lossless runs that a group can be compared with."""
+    comparable = group.config.comparable
+    return [other for other in groups if other.config.rule == "lossless" and other.config.comparable == comparable]
+
+
+def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
+    """Return lossless at the draft length (and the way to verify) with the least wall time per answer.
+
+    Trees count only where there is no chain, and the target alone only where there is no other lossless run.
+    """
+    chains = [group for group in lossless if not group.config.proposes_trees]
+    speculative = [group for group in chains if group.config.num_speculative_tokens != 0]
+    return _fastest(speculative) or best_lossless_tree(lossless) or _fastest(chains)
+
+
+def best_lossless_tree(lossless: Sequence[RunGroup]) -> RunGroup | None:
+    """Return lossless at the tree (and the way to verify) with the least wall time per answer."""
+    return _fastest([group for group in lossless if group.config.proposes_trees])
+
+
+def _fastest(groups: Sequence[RunGroup]) -> RunGroup | None:
+    return min(groups, key=lambda group: float(group.columns["seconds"].mean()), default=None)
+
+
+def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
+    """Return a summary of each group of runs, in the order of the file; the bootstrap's seed is fixed."""
+    found = grouped(results)
+    summaries = []
+    for group in found:
+        lossless = lossless_beside(group, found)
+        baseline, best_tree = best_lossless(lossless), best_lossless_tree(lossless)
+        alone = next((other for other in lossless if other.config.num_speculative_tokens == 0), None)
+        same_length = _same_length(group, lossless)
+        references = {"baseline": baseline, "best_tree": best_tree, "lossless": same_length, "alone": alone}
+        summaries.append(RunSummary(group, baseline, best_tree, _metrics(group, references)))
+    return summaries
+
+
+def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict[str, Interval | None]:
+    columns = dict(group.columns)
+    columns["answers"] = np.ones(len(group.ids))
+    if group.config.proposes_trees:
+        columns["nodes"] = columns["drafted"]
+    if group.scored:
+        right = np.stack([result.column("right") for result in group.results], axis=1)
+        columns |= {f"pass_at_{k}": pass_at(right, k) for k in PASS_AT if k <= right.shape[1]}
+    else:
+        del columns["right"]
+    for prefix, other in references.items():
+        if other is not None:
+            columns |= {f"{prefix}.{name}": column for name, column in other.columns.items()}
+    names = list(columns)
+    table = np.stack([columns[name] for name in names], axis=1)
+    totals = dict(zip(names, table.sum(0), strict=True))
+    # what is infinite in total has no spread, and infinity times no draw is no number
+    resampled = dict(zip(names, resampled_sums(np.where(np.isfinite(table), table, 0.0)).T, strict=True))
+
+    metrics: dict[str, Interval | None] = dict.fromkeys(NAMES)
+    answers, baseline = len(group.results), references["baseline"]
+    if group.scored:
+        metrics["score"] = clustered_proportion(group.columns["right"], answers)
+    if group.scored and baseline is not None:
+        metrics["score_difference"] = _score_difference(group, baseline)
+    metrics["truncated"] = clustered_proportion(group.truncated, answers)
+    for name, metric in METRICS.items():
+        try:
+            value = float(metric(totals))
+        except KeyError:  # a column or a reference that the file lacks
+            continue
+        if math.isinf(value):
+            metrics[name] = Interval(value, value, value)
+        elif not math.isnan(value):
+            metrics[name] = bootstrapped(value, metric(resampled), len(group.ids))
+    if group.audited:
+        largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in group.results), 700))
+        metrics["max_likelihood_ratio"] = Interval(largest, math.nan, math.nan)  # a maximum: it has no interval
+    return metrics
+
+
+def pass_at(right: ArrayLike, k: int) -> Numbers:
+    r"""Return how often one of k answers is right, estimated without bias from n ≥ k of them, ``[problems]``.
+
+    .. math:: 1 - \binom{n - c}{k} / \binom{n}{k}
+
+    with c of the n answers right. ``right`` holds 0 or 1, ``[problems, n]``.
+
+    Source: Chen et al., arXiv 2107.03374, equation 1.
+
+    Example:
+        >>> pass_at([[1, 0, 0], [0, 0, 0]], 2).round(3).tolist()
+        [0.667, 0.0]
+    """
+    answers = np.asarray(right, dtype=np.int64)
+    n = answers.shape[1]
+    return np.array([1 - math.comb(n - int(c), k) / math.comb(n, k) for c in answers.sum(1)])
+
+
+def _score_difference(group: RunGroup, baseline: RunGroup) -> Interval | None:
+    if group is baseline:
+        return Interval(0.0, math.nan, math.nan)  # there is nothing to estimate
+    if not baseline.scored:
+        return None
+    answers = min(len(each.results) for each in (group, baseline))
+    return paired_difference(group.columns["right"] - baseline.columns["right"], answers)
+
+
+def _same_length(group: RunGroup, lossless: Sequence[RunGroup]) -> RunGroup | None:
+    """Return lossless with the same number of proposals, and the same way to verify if there is a choice."""
+    config = group.config
+    same = [other for other in lossless if other.config.num_speculative_tokens == config.num_speculative_tokens]
+    same.sort(key=lambda other: other.config.request.verification != config.request.verification)
+    return same[0] if same else None

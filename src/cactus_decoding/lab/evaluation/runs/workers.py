@@ -1,0 +1,113 @@
+"""Answers problems in several processes at once, each with engines of its own: the answers are those of one process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+
+from cactus_decoding.core.drafting.lengths.base import LearnsNothing
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.tasks.task import Task, ask
+
+Answered = Iterator[tuple[Problem, Answer, bool | None]]
+
+
+def check_apart(configs: Sequence[RunConfig], tasks: Mapping[str, Task]) -> None:
+    """Raise `ValueError` for runs whose problems cannot be answered apart."""
+    for config in configs:
+        if config.engine == "vllm":
+            raise ValueError("--workers is for the package's own loop: vLLM starts processes itself")
+        if type(tasks[config.task]).answer is not Task.answer:
+            raise ValueError(f"--workers answers problems apart, but {config.task} is asked as a whole: leave it out")
+        if not isinstance(config.request.draft_length, LearnsNothing):
+            raise ValueError(
+                f"--workers answers problems apart, but the draft length {str(config.request.draft_length)!r} learns "
+                "from each answer for the next: give a fixed one"
+            )
+
+
+class Workers:
+    """Processes that load engines when they first need them."""
+
+    def __init__(
+        self,
+        count: int,
+        threads: int,
+        load: Callable[[str], Engine],
+        configs: Sequence[RunConfig],
+        tasks: Mapping[str, Task],
+    ) -> None:
+        """Start processes of so many threads; ``load`` must pickle, and judges stay here."""
+        self._before = multiprocessing.active_children()
+        self._tasks, self._places = tasks, {config: place for place, config in enumerate(configs)}
+        asked = {name: replace(task, extract=None, judge=None) for name, task in tasks.items()}
+        self._pool = ProcessPoolExecutor(
+            count,
+            multiprocessing.get_context("spawn"),  # threads of torch do not survive a fork
+            _begin,
+            (threads, load, list(configs), asked),
+        )
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            if process not in self._before:
+                process.terminate()
+                process.join()
+
+    def answers(self, starts: Mapping[RunConfig, int]) -> dict[RunConfig, Answered]:
+        """Return the answers of runs from places on, problem by problem: one process answers it under every run."""
+        asked: dict[int, Future[dict[int, Answer]]] = {}
+        for place in range(min(starts.values()), max(config.problems for config in starts)):
+            runs = [self._places[config] for config, start in starts.items() if start <= place < config.problems]
+            asked[place] = self._pool.submit(_answer, runs, place)
+        return {config: self._answers(config, start, asked) for config, start in starts.items()}
+
+    def _answers(self, config: RunConfig, start: int, asked: Mapping[int, Future[dict[int, Answer]]]) -> Answered:
+        task, run = self._tasks[config.task], self._places[config]
+        for place in range(start, config.problems):
+            answer, problem = asked[place].result()[run], task.problems[place]
+            yield problem, answer, task.is_right(problem, answer.text)
+
+
+_load: Callable[[str], Engine]
+_configs: list[RunConfig]
+_tasks: dict[str, Task]
+_engines: dict[str, Engine] = {}
+
+
+def _begin(threads: int, load: Callable[[str], Engine], configs: list[RunConfig], tasks: dict[str, Task]) -> None:
+    """Prepare a process."""
+    global _load, _configs, _tasks
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    torch.set_num_threads(threads)
+    _load, _configs, _tasks = load, configs, tasks
+
+
+def _answer(runs: list[int], place: int) -> dict[int, Answer]:
+    """Answer the problem at a place under some runs, in a process that was prepared."""
+    return {run: _answer_one(_configs[run], place) for run in runs}
+
+
+def _answer_one(config: RunConfig, place: int) -> Answer:
+    if config.draft not in _engines:
+        for engine in _engines.values():
+            engine.close()
+        _engines.clear()
+        engine = _engines[config.draft] = _load(config.draft)
+        for each in _configs:  # all that prompts share is read alike, wherever one of them is answered
+            if each.draft == config.draft:
+                engine.check(each.request)
+                _tasks[each.task].check(engine, each)
+    task = _tasks[config.task]
+    return ask(_engines[config.draft], task.problems[place], config, place, task.stop)

@@ -1,0 +1,185 @@
+"""Where tasks come from: one dataclass a kind, the registry, and the spelling such as ``gsm8k:path=test.jsonl``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cactus_decoding.core.checks import check_choice, check_integer
+from cactus_decoding.core.files.jsonl import read_objects, text_of
+from cactus_decoding.core.spelling import parse
+from cactus_decoding.lab.evaluation.chat import from_settings
+from cactus_decoding.lab.evaluation.engines.engine import Problem
+from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, SpecBench
+from cactus_decoding.lab.evaluation.tasks.code import HumanEval
+from cactus_decoding.lab.evaluation.tasks.instructions import IfEval
+from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, in_chat
+from cactus_decoding.zoo.word_problems import word_problems
+
+USUAL_WORD_PROBLEMS = 500
+"""How many of the word problems are asked where nobody says: they never end."""
+
+
+@dataclass(frozen=True)
+class WordProblems:
+    """The bundled word problems, grouped by their number of steps; those of the split ``test`` are held out.
+
+    Example:
+        >>> WordProblems().task(1).problems[0].id
+        'test-0-0'
+    """
+
+    split: str = "test"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("split", self.split, ("train", "validation", "test"))
+        check_integer("seed", self.seed, 0)
+
+    def task(self, limit: int | None, *, chat: bool = False) -> Task:
+        """Return the task."""
+        drawn = word_problems(self.split, seed=self.seed)  # type: ignore[arg-type]
+        problems = tuple(
+            Problem(
+                f"{self.split}-{self.seed}-{i}",
+                each.question if chat else each.prompt,
+                str(each.answer),
+                f"{each.num_steps} steps",
+            )
+            for i, each in enumerate(islice(drawn, limit or USUAL_WORD_PROBLEMS))
+        )
+        name = "word_problems"
+        if self != WordProblems():
+            name += f":split={self.split},seed={self.seed}"
+        return Task(name, problems, after_hashes)
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    r"""Any JSON Lines of objects with a ``prompt``, and optionally an ``answer``, an ``id`` and a ``group``.
+
+    Attributes:
+        path: the file.
+        extract: how both the model's text and the answer are read, such as ``last_number``; all have an answer, then.
+            ``none`` asks without a score, which is what problems without answers need not say.
+        pattern: with ``extract=regex``, a regular expression; what its first group (or all of it) matches last counts.
+            Write a comma as ``\x2c``.
+        name: what result files call the task; the file's name without its ending, if empty.
+        template: the prompt (in a chat the user's message), where ``{prompt}`` stands for the object's; ``\n`` is a new
+            line.
+        stop: a text that ends an answer; ``\n`` is a new line.
+    """
+
+    path: str
+    extract: str = ""
+    pattern: str = ""
+    name: str = ""
+    template: str = "{prompt}"
+    stop: str = ""
+
+    def __post_init__(self) -> None:
+        self._extractor()
+        if "{prompt}" not in self.template:
+            raise ValueError(f"template must contain {{prompt}}, but is {self.template!r}")
+
+    def _extractor(self) -> Extractor | None:
+        return None if self.extract in ("", "none") else extractor(self.extract, self.pattern)
+
+    def task(self, limit: int | None, *, chat: bool = False) -> Task:
+        """Return the task."""
+        stop = (self.stop.replace("\\n", "\n"),) if self.stop else ()
+        problems = tuple(islice(self._problems(), limit))
+        return Task(f"jsonl:{self.name or Path(self.path).stem}", problems, self._extractor(), stop)
+
+    def _problems(self) -> Iterator[Problem]:
+        extract, template = self._extractor(), self.template.replace("\\n", "\n")
+        for number, where, value in read_objects(self.path):
+            prompt = template.replace("{prompt}", text_of(value, "prompt", where))
+            reference = None
+            if not self.extract and "answer" in value:
+                raise ValueError(
+                    f"{where}: there is an answer, but it is not said how it is read: add extract=last_number (or "
+                    f"{', '.join(name for name in EXTRACTORS if name != 'last_number')}, regex) to the task, or "
+                    "extract=none to ask without a score"
+                )
+            if extract is not None:
+                answer = text_of(value, "answer", where, numbers=True)
+                # an answer is given as it is, or as the text in which it is looked for
+                reference = extract(answer) if extract(answer) is not None else answer.strip()
+            yield Problem(str(value.get("id", number)), prompt, reference, str(value.get("group", "")))
+
+
+SOURCES: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        "word_problems": WordProblems,
+        "gsm8k": Gsm8k,
+        "humaneval": HumanEval,
+        "ifeval": IfEval,
+        "spec_bench": SpecBench,
+        "jsonl": JsonLines,
+    }
+)
+"""Every kind of task by its name."""
+
+
+def file_of(text: str) -> Path | None:
+    """Return the file that a task's spelling names; None where there is none.
+
+    Example:
+        >>> file_of("gsm8k:path=test.jsonl"), file_of("word_problems")
+        (PosixPath('test.jsonl'), None)
+    """
+    path = getattr(parse("task", text, SOURCES), "path", None)
+    return None if path is None else Path(path).expanduser()
+
+
+def parse_task(text: str, problems: int | None = None, *, chat: bool = False) -> Task:
+    """Return the task that a text spells, or its first problems: a kind, then ``:`` and ``parameter=value`` pairs.
+
+    In a ``chat`` prompts are a user's messages.
+
+    Raises `OSError` for a file that cannot be read; `ValueError` for an unknown task or parameter, a malformed line, or
+    fewer problems than are asked for.
+
+    Example:
+        >>> parse_task("word_problems:split=validation", 3).problems[2].id
+        'validation-0-2'
+    """
+    task: Task = parse("task", text, SOURCES).task(problems, chat=chat)
+    if not task.problems:
+        raise ValueError(f"task {text!r} has no problems")
+    if problems is not None and len(task.problems) < problems:
+        raise ValueError(f"task {text!r} has {len(task.problems)} problems, but {problems} are asked for")
+    ids = [problem.id for problem in task.problems]
+    if len(set(ids)) < len(ids):
+        twice = next(each for place, each in enumerate(ids) if each in ids[:place])
+        raise ValueError(f"task {text!r} has two problems with the id {twice!r}")
+    return task
+
+
+def recorded_task(settings: Mapping[str, Any], tokenizer: Any) -> Task:
+    """Return the task of a recording's settings, with its prompts as a chat's template, if it was one, writes them."""
+    chat = from_settings(settings)
+    return in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
+
+
+def check_not_held_out(spelling: str) -> None:
+    """Raise `ValueError` for a task of the bundled word problems that is kept for tests.
+
+    Example:
+        >>> check_not_held_out("word_problems:split=train")
+        >>> check_not_held_out("word_problems")
+        Traceback (most recent call last):
+        ValueError: the problems of 'word_problems' are held out for tests: learn from word_problems:split=train, or
+        split=validation
+    """
+    source = parse("task", spelling, SOURCES)
+    if isinstance(source, WordProblems) and source.split == "test":
+        raise ValueError(
+            f"the problems of {spelling!r} are held out for tests: learn from word_problems:split=train, or "
+            "split=validation"
+        )

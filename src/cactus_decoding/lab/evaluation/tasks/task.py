@@ -1,0 +1,252 @@
+"""What is asked, how an answer is found in a text, and how it is judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.values import suggestion
+from cactus_decoding.lab.evaluation.chat import Chat
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
+
+Extractor = Callable[[str], str | None]
+
+_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
+_HASHES = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+)")
+_LETTER = re.compile(r"\b([A-J])\b")
+_BOXED_NUMBER = re.compile(rf"\\boxed\{{[^{{}}\d]*?({_NUMBER.pattern})")
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+
+
+def number(text: str) -> str | None:
+    """Return a number in one spelling, or None for what is none.
+
+    Example:
+        >>> number("1,250.50"), number("7.0"), number("seven")
+        ('1250.5', '7', None)
+    """
+    try:
+        value = Decimal(text.replace(",", "").strip())
+    except InvalidOperation:
+        return None
+    if not value.is_finite():
+        return None
+    return str(int(value)) if value == value.to_integral_value() else str(value.normalize())
+
+
+def after_hashes(text: str) -> str | None:
+    r"""Return the number after the first ``####``.
+
+    Example:
+        >>> after_hashes("3 * 4 = 12 legs.\n#### 12")
+        '12'
+    """
+    found = _HASHES.search(text)
+    return number(found.group(1)) if found else None
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number.
+
+    Example:
+        >>> last_number("It costs $1,250, not 1,300.")
+        '1300'
+    """
+    found = _NUMBER.findall(text)
+    return number(found[-1]) if found else None
+
+
+def letter(text: str) -> str | None:
+    """Return the last capital from A to J that stands alone: the answer to a multiple choice.
+
+    Example:
+        >>> letter("Not A, so the answer is (C).")
+        'C'
+    """
+    found = _LETTER.findall(text)
+    return found[-1] if found else None
+
+
+def final_number(text: str) -> str | None:
+    r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one.
+
+    Example:
+        >>> [final_number(text) for text in (r"2 * 9 = \\boxed{\$18}. Check: 9", "#### 18\n\nQ", "so 18 eggs")]
+        ['18', '18', '18']
+    """
+    found = _BOXED_NUMBER.findall(text)
+    return number(found[-1]) if found else after_hashes(text) or last_number(text)
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what the last ``\boxed{...}`` holds, a number in one spelling.
+
+    Example:
+        >>> boxed(r"so \\boxed{1,000}")
+        '1000'
+    """
+    found = _BOXED.findall(text)
+    return (number(found[-1]) or found[-1].strip()) if found else None
+
+
+def exact(text: str) -> str | None:
+    """Return the whole text without space at its ends.
+
+    Example:
+        >>> exact(" yes ")
+        'yes'
+    """
+    return text.strip() or None
+
+
+def first_line(text: str) -> str | None:
+    r"""Return the first line that is not blank.
+
+    Example:
+        >>> first_line("\n yes\nbecause")
+        'yes'
+    """
+    lines = text.strip().splitlines()
+    return lines[0].strip() if lines else None
+
+
+EXTRACTORS = MappingProxyType(
+    {
+        "hashes": after_hashes,
+        "last_number": last_number,
+        "letter": letter,
+        "boxed": boxed,
+        "final_number": final_number,
+        "exact": exact,
+        "first_line": first_line,
+    }
+)
+"""Every extractor by its name; ``regex`` is another, with a pattern."""
+
+
+def extractor(name: str, pattern: str = "") -> Extractor:
+    """Return the extractor of a name.
+
+    Example:
+        >>> extractor("regex", "= ([0-9]+)")("1 + 1 = 2 and 2 + 2 = 4")
+        '4'
+    """
+    if name != "regex":
+        if name not in EXTRACTORS:
+            known = (*EXTRACTORS, "regex", "none")
+            raise ValueError(f"extract must be one of {', '.join(known)}, but is {name!r}{suggestion(name, known)}")
+        if pattern:
+            raise ValueError(f"a pattern goes with extract=regex only, but extract is {name!r}")
+        return EXTRACTORS[name]
+    if not pattern:
+        raise ValueError("extract=regex needs a pattern, as in extract=regex,pattern=is ([0-9]+)")
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
+
+    def search(text: str) -> str | None:
+        found = list(compiled.finditer(text))
+        if not found:
+            return None
+        groups = found[-1].groups()
+        return (groups[0] if groups else found[-1].group()) or None
+
+    return search
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Problems in order, and how their answers are read.
+
+    ``extract`` turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
+    ``stop`` ends an answer. Where ``judge`` is given it says whether an answer is right, and nothing is extracted;
+    ``runs_code`` says that it does so by running what a model wrote.
+    """
+
+    name: str
+    problems: tuple[Problem, ...]
+    extract: Callable[[str], str | None] | None = None
+    stop: tuple[str, ...] = ()
+    judge: Callable[[Problem, str], bool] | None = None
+    runs_code: bool = False
+
+    def digest_of(self, problems: int, *, prompts_only: bool = False) -> str:
+        """Return a hash of the first problems, or of what they ask: runs of the same task must have the same."""
+        given = [problem.as_dict() for problem in self.problems[:problems]]
+        if prompts_only:
+            given = [{"id": each["id"], "prompt": each["prompt"]} for each in given]
+        text = json.dumps(given, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def is_right(self, problem: Problem, text: str) -> bool | None:
+        """Say whether an answer is the problem's; None where nothing is scored."""
+        if self.judge is not None:
+            return self.judge(problem, text)
+        if self.extract is None or problem.answer is None:
+            return None
+        return self.extract(text) == problem.answer
+
+    def check(self, engine: Engine, config: RunConfig) -> None:
+        """Raise `ValueError` where a problem cannot be answered or judged, before any is."""
+        getattr(self.judge, "check", lambda: None)()
+        for problem in self.problems[: config.problems]:
+            try:
+                engine.check_prompt(prompt_of(engine, problem, config.chat), config.request)
+            except ValueError as error:
+                raise ValueError(f"task {self.name}, problem {problem.id!r}: {error}") from None
+
+    def answer(
+        self, engine: Engine, config: RunConfig, start: int = 0
+    ) -> Iterator[tuple[Problem, Answer, bool | None]]:
+        """Yield each problem of a run from the place ``start`` on, its answer, and whether that is right."""
+        for place, problem in islice(enumerate(self.problems[: config.problems]), start, None):
+            answer = ask(engine, problem, config, place, self.stop)
+            yield problem, answer, self.is_right(problem, answer.text)
+
+
+def prompt_of(engine: Engine, problem: Problem, chat: Chat | None) -> str:
+    """Return what an engine continues to answer a problem's first turn."""
+    return problem.prompt if chat is None else engine.chat_prompt([problem.prompt], chat.system) + problem.begun
+
+
+def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
+    r"""Return a task whose prompts are written by a chat template already; only first turns are asked then.
+
+    Example:
+        >>> from cactus_decoding.lab.evaluation.chat import tokenizer_of
+        >>> in_chat(Task("a", (Problem("1", "How?"),)), tokenizer_of("bundled"), Chat()).problems[0].prompt
+        'Question: How?\nAnswer:'
+    """
+    if chat is None:
+        return task
+    asked = (as_chat_prompt(tokenizer, problem.prompt, system=chat.system) for problem in task.problems)
+    problems = (
+        replace(problem, prompt=prompt + problem.begun, follow_ups=())
+        for problem, prompt in zip(task.problems, asked, strict=True)
+    )
+    return replace(task, problems=tuple(problems))
+
+
+def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: tuple[str, ...]) -> Answer:
+    """Return the answer to a problem; in a chat every further turn has all before it, and a seed of its own."""
+    request = config.request_at(place, stop)
+    answer = engine.answer(prompt_of(engine, problem, config.chat), request)
+    if config.chat is None:
+        return answer
+    messages = [problem.prompt, problem.begun + answer.text]
+    for turn, message in enumerate(problem.follow_ups, 1):
+        asked = engine.chat_prompt([*messages, message], config.chat.system)
+        reply = engine.answer(asked, replace(request, seed=seed_of(request.seed or 0, turn)))
+        messages += [message, reply.text]
+        answer += reply
+    return answer

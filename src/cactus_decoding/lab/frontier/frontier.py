@@ -1,0 +1,313 @@
+"""What every rule accepts, and what it costs, exactly, at the recorded positions of a lossless run.
+
+Where a policy keeps a rule away, the lossless rule judges: it accepts what it accepts, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.audit import audit, audit_beside
+from cactus_decoding.core.divergences.rows import without
+from cactus_decoding.core.files.jsonl import number_of, read_json
+from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.policy.protection import may_relax
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.rules import Lossless, as_rule
+from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.types import AcceptanceRule
+from cactus_decoding.lab.evaluation.expected import expected_tokens
+from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks
+from cactus_decoding.lab.frontier.relaxations import EVERYWHERE, Relaxation
+
+DEFAULT_MEMORY = 2**29
+LOOSEST = "clamped:width=500.0"
+"""Accepts all that any rule may, at (almost) the least KL that this can have."""
+_LOSSLESS = Lossless()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A relaxation, and what follows from it at the recorded positions; the intervals are over problems.
+
+    Acceptance, KL(emitted || target) in nats and total variation are per visited position, ``max_log_ratio`` is the
+    largest at any; ``tokens_per_step`` are those expected of 1, 2, … proposals, from the recorded steps' beginnings,
+    and ``kept_by_children`` is the probability that one of 1, 2, … children of a tree's node is kept by `match`: the
+    draft's likeliest tokens but for one that is drawn (or none, ``kept_by_fixed_children``). It is empty where nobody
+    asked. ``lossless`` and ``limit`` are families of their own.
+    """
+
+    relaxation: Relaxation
+    family: str
+    knob: float | None
+    acceptance: Interval
+    kl: Interval
+    tv: Interval
+    max_log_ratio: float
+    tokens_per_step: tuple[Interval, ...]
+    kept_by_children: tuple[Interval, ...] = ()
+    kept_by_fixed_children: tuple[Interval, ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """The rule's spelling."""
+        return self.relaxation.rule
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON; the relaxation's parts stand beside the numbers."""
+        shown = {name: each for name, each in vars(self).items() if name != "relaxation" and each != ()}
+        found: dict[str, Any] = plain(shown)
+        return self.relaxation.as_dict() | found
+
+
+class Frontier:
+    """Measures rules on recorded rows.
+
+    ``memory`` is what an audit may take, in bytes; ``vocabulary`` is for policies that ask what tokens say.
+    """
+
+    def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY, vocabulary: Vocabulary | None = None) -> None:
+        self.rows, self.memory, self.vocabulary = rows, memory, vocabulary
+        self._masses: dict[str, Tensor] = {}
+        problems = rows.problems
+        self._problem_of_proposal = rows.problem[rows.step]
+        self._positions = sums_by(rows.visited, self._problem_of_proposal, problems)
+        self.steps = sums_by(torch.ones(len(rows.problem)), rows.problem, problems)
+
+    def measure(
+        self,
+        rule: AcceptanceRule | str,
+        family: str = "",
+        knob: float | None = None,
+        policy: RelaxationPolicy = EVERYWHERE,
+        max_children: int = 0,
+    ) -> Point:
+        """Return what follows from a rule where it may relax, exactly: nothing is sampled.
+
+        Up to ``max_children`` children of a tree's node are looked at.
+        """
+        rule = as_rule(rule)
+        rows, problems = self.rows, self.rows.problems
+        per_position = torch.zeros(len(rows.drafted), 3, dtype=torch.float64)
+        accepted = torch.zeros(len(rows.drafted), dtype=torch.float64)
+        largest = -math.inf
+        for judge, places, target, draft, drafted in self._judged(rule, policy):
+            accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
+            visited = rows.visited[places]
+            if not visited.any():
+                continue
+            result = audit(judge, target[visited], draft[visited])
+            # rounding takes a divergence of zero to either side of it
+            numbers = torch.stack([result.acceptance, result.kl.clamp(min=0), result.tv], dim=-1)
+            per_position[places[visited]] = numbers
+            largest = max(largest, float(result.max_log_ratio.max()))
+        sums = sums_by(per_position[rows.visited], self._problem_of_proposal[rows.visited], problems)
+        acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
+        tokens = self.tokens(accepted)
+        lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
+        kept = [self.kept_by_children(rule, policy, max_children, drawn=drawn) for drawn in (True, False)]
+        return Point(Relaxation(str(rule), policy), family, knob, acceptance, kl, tv, largest, lengths, *kept)
+
+    def kept_by_children(
+        self, rule: AcceptanceRule, policy: RelaxationPolicy, max_children: int, *, drawn: bool
+    ) -> tuple[Interval, ...]:
+        """Return how often one of 1, 2, … children is kept, per visited position; see `chance_kept`."""
+        rows, kept = self.rows, torch.zeros(len(self.rows.drafted), max_children, dtype=torch.float64)
+        for judge, places, target, draft, _ in self._judged(rule, policy) if max_children else ():
+            visited = rows.visited[places]
+            for count in range(1, max_children + 1) if visited.any() else ():
+                chance = chance_kept(judge, target[visited], draft[visited], count, drawn=drawn)
+                kept[places[visited], count - 1] = chance
+        sums = sums_by(kept[rows.visited], self._problem_of_proposal[rows.visited], rows.problems)
+        return tuple(ratio_of_sums(sums[:, i], self._positions) for i in range(max_children))
+
+    def tokens(self, accepted: Tensor) -> Tensor:
+        """Return the expected tokens of each problem's steps, for 1, 2, … proposals, ``[problems, proposals]``."""
+        per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
+        return sums_by(per_step, self.rows.problem, self.rows.problems)
+
+    def chances(self, rule: AcceptanceRule | str, policy: RelaxationPolicy = EVERYWHERE) -> Tensor:
+        """Return the probability that each recorded proposal is accepted, were it reached, ``[proposals]``."""
+        rule = as_rule(rule)
+        accepted = torch.zeros(len(self.rows.drafted), dtype=torch.float64)
+        for judge, places, target, draft, drafted in self._judged(rule, policy):
+            accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
+        return accepted
+
+    def relaxable(self, policy: RelaxationPolicy) -> Tensor:
+        """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
+
+        Rows keep every bit of float32 probabilities, whether packed or not, but for the tails of large vocabularies'
+        rows: there what the tokens have may be wrong by `TAIL`.
+        """
+        if policy != RelaxationPolicy(policy.protection):
+            raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {policy}")
+        protection = policy.protection
+        if protection is None:
+            return torch.ones(len(self.rows.drafted), dtype=torch.bool)
+        if protection.pattern not in self._masses:
+            if self.vocabulary is None:
+                raise ValueError(f"what the tokens say must be known to protect {protection.pattern}")
+            mask = protection.mask(self.vocabulary)
+            self._masses[protection.pattern] = self.rows.target.masses(mask.nonzero().squeeze(1))
+        return may_relax(self._masses[protection.pattern], protection.threshold)
+
+    def _judged(
+        self, rule: AcceptanceRule, policy: RelaxationPolicy
+    ) -> Iterator[tuple[AcceptanceRule, Tensor, Tensor, Tensor, Tensor]]:
+        """Yield who judges, the places of the proposals, their rows, and the columns of the drafted tokens."""
+        rows, relaxable = self.rows, self.relaxable(policy)
+        for start, target, draft, drafted in chunks(rows.target, rows.draft, rows.drafted, self.memory):
+            may_relax = relaxable[start : start + len(target)]
+            for judge, judged in ((rule, may_relax), (_LOSSLESS, ~may_relax)):
+                if judged.any():
+                    yield judge, start + judged.nonzero().squeeze(1), target[judged], draft[judged], drafted[judged]
+
+
+def sums_by(values: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return the sum of each group's values in float64, ``[count, ...]`` for values ``[n, ...]`` and groups ``[n]``."""
+    return torch.zeros((count, *values.shape[1:]), dtype=torch.float64).index_add_(0, groups.long(), values.double())
+
+
+def ratio_of_sums(above: Tensor, below: Tensor) -> Interval:
+    """Return sum over sum, and its interval over problems: the positions of one answer are alike.
+
+    Both are a sum for each problem, ``[problems]``.
+
+    Example:
+        >>> ratio_of_sums(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))  # two problems are too few to tell
+        Interval(value=0.5, low=nan, high=nan)
+    """
+    value = float(above.double().sum() / below.double().sum())
+    if not math.isfinite(value):
+        return Interval(value, value, value)
+    sums = resampled_sums(torch.stack([above, below], dim=1).double().numpy())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return bootstrapped(value, sums[:, 0] / sums[:, 1], len(above))
+
+
+def chance_of_acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor, drafted: Tensor) -> Tensor:
+    """Return min(1, h(n) / p(n)) for the drafted tokens, ``[rows]``."""
+    relaxed_prob = rule.judge(target, draft, drafted).relaxed_prob
+    return (relaxed_prob / draft.gather(-1, drafted).double()).clamp(max=1).squeeze(-1)
+
+
+def frontier(
+    rows: RecordedRows,
+    families: Sequence[Family],
+    *,
+    points: int,
+    memory: int = DEFAULT_MEMORY,
+    policies: Sequence[RelaxationPolicy] = (EVERYWHERE,),
+    vocabulary: Vocabulary | None = None,
+    max_children: int = 0,
+    report: Callable[[int, str], None] = lambda done, remark: None,
+) -> list[Point]:
+    """Return the lossless point, the point where acceptance is as high as it gets, and each family over its range.
+
+    Each family is measured at ``points`` knobs under every policy; see `Frontier`.
+    """
+    measured = Frontier(rows, memory, vocabulary)
+    wanted: list[tuple[str, str, float | None, RelaxationPolicy]] = [
+        ("lossless", "lossless", None, EVERYWHERE),
+        (LOOSEST, "limit", None, EVERYWHERE),
+    ]
+    for family, policy in product(families, policies):
+        wanted += [(family.spell(knob), family.name, knob, policy) for knob in family.knobs(points)]
+    results = []
+    for done, (rule, name, knob, policy) in enumerate(wanted, start=1):
+        results.append(measured.measure(rule, name, knob, policy, max_children))
+        report(done, rule)
+    return results
+
+
+def as_result(points: Sequence[Point], rows: RecordedRows, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result file of `cactus frontier`."""
+    return {
+        "schema": 1,
+        "kind": "frontier",
+        "settings": dict(rows.settings),
+        "visited": rows.positions,
+        "steps": len(rows.problem),
+        "problems": rows.problems,
+        "points": [point.as_dict() for point in points],
+        "recorded": dict(rows.provenance),
+        "provenance": dict(provenance),
+    }
+
+
+def chance_kept(rule: AcceptanceRule, target: Tensor, draft: Tensor, count: int, *, drawn: bool) -> Tensor:
+    """Return the probability that one of some children of a node is kept by `match`, ``[rows]``.
+
+    They are the draft's likeliest tokens, of which the last makes way for one that is drawn from what the draft's row
+    holds besides, if one is drawn. A row that holds fewer tokens has fewer children.
+
+    Target and draft are rows ``[rows, vocabulary]`` in float64.
+
+    Example:
+        >>> from cactus_decoding.core.rules import Lossless
+        >>> q, p = torch.tensor([[0.5, 0.3, 0.2]]).double(), torch.tensor([[0.6, 0.4, 0.0]]).double()
+        >>> [round(chance_kept(Lossless(), q, p, count, drawn=False).item(), 3) for count in (1, 2, 3)]
+        [0.5, 0.8, 0.8]
+        >>> [round(chance_kept(Lossless(), q, p, count, drawn=True).item(), 3) for count in (1, 2)]
+        [0.8, 0.8]
+    """
+    held = (draft > 0).sum(-1).clamp(max=count - drawn)
+    kept = torch.zeros(len(draft), dtype=torch.float64)
+    for num_fixed in held.unique().tolist():
+        rows = held == num_fixed
+        kept[rows] = _kept_beside(rule, target[rows], draft[rows], num_fixed, drawn=drawn)
+    return kept
+
+
+def _kept_beside(rule: AcceptanceRule, target: Tensor, draft: Tensor, num_fixed: int, *, drawn: bool) -> Tensor:
+    fixed = draft.topk(num_fixed, dim=-1).indices
+    law = without(draft, fixed) if drawn else torch.zeros_like(draft)
+    if num_fixed:  # where nothing is left to draw, the first is the one that is judged
+        first = torch.zeros_like(law).scatter(-1, fixed[:, :1], 1.0)
+        law = torch.where(law.sum(-1, keepdim=True) > 0, law, first)
+    return audit_beside(rule, target, draft, law, fixed).acceptance
+
+
+SCHEMA, KIND = 1, "frontier"
+
+
+def read_frontier(path: str | Path) -> dict[str, Any]:
+    """Return what a result file of `cactus frontier` holds."""
+    value = read_json(path)
+    if not isinstance(value, dict) or value.get("kind") != KIND:
+        raise ValueError(f"{path}: this is not a result of cactus frontier")
+    if value.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema is {value.get('schema')!r}, but this version reads schema {SCHEMA}")
+    missing = [name for name in ("settings", "visited", "problems", "points", "provenance") if name not in value]
+    if missing:
+        raise ValueError(f"{path}: the result of cactus frontier lacks {', '.join(missing)}")
+    for number, point in enumerate(value["points"]):
+        if not _is_point(point):
+            raise ValueError(f"{path}: point {number} is not a point of a frontier")
+    if [point["family"] for point in value["points"][:2]] != ["lossless", "limit"]:
+        raise ValueError(f"{path}: the first two points must be the lossless one and the limit")
+    return value
+
+
+def _is_point(point: object) -> bool:
+    if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
+        return False
+    if not isinstance(point.get("protect", ""), str):  # what protects nothing lacks it
+        return False
+    try:
+        numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]
+    except (KeyError, TypeError, ValueError):
+        return False
+    return all(len(interval) == 3 for interval in numbers)

@@ -1,0 +1,246 @@
+"""Recorded steps of a lossless run: the pairs of rows from which every rule's exact behaviour follows, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.files.tensors import Format, read_tensors, write_tensors
+
+_BYTES_AT_WORK = 400
+"""What an audit holds at once for each probability of a chunk, generously."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedRows:
+    """Rows of probabilities in float32: many `SparseProbs` one after another, as a file keeps them.
+
+    ``probs`` are all rows, ``[rows, vocabulary]``; or, where ``token_ids`` (int32, ascending within a row) are given,
+    only the positive entries, row after row, and ``ends`` says where those of each row end, ``[rows]``, int64.
+    """
+
+    vocabulary: int
+    probs: Tensor
+    token_ids: Tensor | None = None
+    ends: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.probs if self.ends is None else self.ends)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only positive entries are kept."""
+        return self.ends is not None
+
+    @property
+    def counts(self) -> Tensor:
+        """How many entries each row has, ``[rows]``; sparse rows only."""
+        assert self.ends is not None
+        return torch.diff(self.ends, prepend=torch.zeros(1, dtype=torch.long))
+
+    def dense(self, start: int, stop: int) -> Tensor:
+        """Return rows ``start`` to ``stop``, ``[stop - start, vocabulary]``."""
+        if not self.sparse:
+            return self.probs[start:stop]
+        row, token_ids, values = self.entries(start, stop)
+        rows = torch.zeros(stop - start, self.vocabulary)
+        rows[row, token_ids] = values
+        return rows
+
+    def entries(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return row (counted from ``start``), token and probability of the entries of some rows; sparse rows only."""
+        assert self.ends is not None
+        assert self.token_ids is not None
+        begin = 0 if start == 0 else int(self.ends[start - 1])
+        end = 0 if stop == 0 else int(self.ends[stop - 1])
+        row = torch.searchsorted(self.ends[start:stop], torch.arange(begin, end), right=True)
+        return row, self.token_ids[begin:end].long(), self.probs[begin:end]
+
+    def masses(self, token_ids: Tensor) -> Tensor:
+        """Return the probability that each row puts on some tokens, ``[tokens]``, in float64, ``[rows]``.
+
+        Example:
+            >>> pack([torch.eye(3)], 3).masses(torch.tensor([0, 2])).tolist()
+            [1.0, 0.0, 1.0]
+        """
+        if self.token_ids is None:
+            return self.probs.index_select(-1, token_ids).sum(-1, dtype=torch.float64)
+        counted = torch.where(torch.isin(self.token_ids, token_ids.int()), self.probs, 0.0)
+        row = torch.repeat_interleave(torch.arange(len(self)), self.counts)
+        return torch.zeros(len(self), dtype=torch.float64).index_add_(0, row, counted.double())
+
+
+def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
+    """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller.
+
+    Example:
+        >>> packed = pack([torch.eye(4)], 4)
+        >>> packed.sparse, packed.dense(1, 2).tolist()
+        (True, [[0.0, 1.0, 0.0, 0.0]])
+    """
+    places = [block.nonzero() for block in blocks]
+    rows = sum(len(block) for block in blocks)
+    if sum(len(place) for place in places) * 8 >= rows * vocabulary * 4:
+        return PackedRows(
+            vocabulary, torch.cat([block.float() for block in blocks]) if rows else torch.zeros(0, vocabulary)
+        )
+    counts = torch.cat([(block != 0).sum(-1) for block in blocks])
+    values = torch.cat([block[tuple(place.T)].float() for block, place in zip(blocks, places, strict=True)])
+    return PackedRows(vocabulary, values, torch.cat([place[:, 1] for place in places]).int(), counts.cumsum(0))
+
+
+def join(parts: Sequence[PackedRows], vocabulary: int) -> PackedRows:
+    """Return the rows of several parts in one."""
+    if not parts or len({packed.sparse for packed in parts}) == 2:  # rare: truncation that sometimes cuts little
+        return pack([packed.dense(0, len(packed)) for packed in parts], vocabulary)
+    values = torch.cat([packed.probs for packed in parts])
+    if not parts[0].sparse:
+        return PackedRows(vocabulary, values)
+    token_ids = torch.cat([packed.token_ids for packed in parts if packed.token_ids is not None])
+    return PackedRows(vocabulary, values, token_ids, torch.cat([packed.counts for packed in parts]).cumsum(0))
+
+
+class Chunk(NamedTuple):
+    """Some pairs of rows, over as many columns as they need.
+
+    Rows are ``[pairs, columns]`` in float64, scaled to sum to 1 as closely as that can. Where both were sparse, a row's
+    columns are the tokens that either model gives any probability, in order, and then columns of zeros: every rule says
+    the same on them. ``drafted`` is the column of the drafted token, ``[pairs, 1]``, and ``start`` the place of the
+    first pair.
+    """
+
+    start: int
+    target: Tensor
+    draft: Tensor
+    drafted: Tensor
+
+
+def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) -> Iterator[Chunk]:
+    """Yield all pairs in chunks that an audit works on with about ``memory`` bytes, one pair at least."""
+    columns = target.vocabulary
+    if target.sparse and draft.sparse and len(target):
+        columns = min(columns, int((target.counts + draft.counts).max()) + 1)
+    size = max(1, memory // (columns * _BYTES_AT_WORK))
+    for start in range(0, len(target), size):
+        stop = min(start + size, len(target))
+        tokens = drafted[start:stop].long()
+        if target.sparse and draft.sparse:
+            entries = [packed.entries(start, stop) for packed in (target, draft)]
+            rows = _compact(entries[0], entries[1], tokens, target.vocabulary)
+        else:
+            rows = target.dense(start, stop), draft.dense(start, stop), tokens.unsqueeze(1)
+        yield Chunk(start, _normalised(rows[0]), _normalised(rows[1]), rows[2])
+
+
+def _normalised(rows: Tensor) -> Tensor:
+    """Scale rows in float64: what float32 leaves of a sum would pass for a difference between nearly equal rows."""
+    rows = rows.double()
+    return rows / rows.sum(-1, keepdim=True)
+
+
+Entries = tuple[Tensor, Tensor, Tensor]
+
+
+def _compact(target: Entries, draft: Entries, drafted: Tensor, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows over the union of both supports and the drafted token, and the drafted token's column."""
+    rows = torch.arange(len(drafted))
+    keys = [row * vocabulary + token_ids for row, token_ids, _ in (target, draft)]
+    drafted_keys = rows * vocabulary + drafted
+    union = torch.cat([*keys, drafted_keys]).unique()
+    row = union // vocabulary
+    column = torch.arange(len(union)) - torch.searchsorted(row, rows)[row]
+    dense = []
+    for key, (_, _, values) in zip(keys, (target, draft), strict=True):
+        place = torch.searchsorted(union, key)
+        matrix = torch.zeros(len(rows), int(column.max()) + 1)
+        matrix[row[place], column[place]] = values
+        dense.append(matrix)
+    return dense[0], dense[1], column[torch.searchsorted(union, drafted_keys)].unsqueeze(1)
+
+
+FORMAT = Format("cactus_rows", schema=1, described="of rows that cactus frontier recorded")
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRows:
+    """Steps of a lossless run, and the target's and the draft's row at each proposal.
+
+    A step's proposals end with one that would end the response, if there is such a one.
+
+    Rows are ``[proposals, vocabulary]``, the draft's one-hot where it is deterministic; ``visited`` says whether the
+    lossless run looked at a proposal: the accepted ones and the first rejected one. The step of each proposal and the
+    problem of each step ascend, and ``ends`` says whether a step's last proposal would end the response.
+    """
+
+    target: PackedRows
+    draft: PackedRows
+    drafted: Tensor
+    visited: Tensor
+    step: Tensor
+    problem: Tensor
+    ends: Tensor
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    @property
+    def positions(self) -> int:
+        """How many positions the lossless run visited."""
+        return int(self.visited.sum())
+
+    @property
+    def problems(self) -> int:
+        """How many problems were begun."""
+        return int(self.problem.max()) + 1 if len(self.problem) else 0
+
+    def save(self, path: Path) -> None:
+        """Write the file, all or nothing."""
+        tensors = {name: getattr(self, name) for name in ("drafted", "visited", "step", "problem", "ends")}
+        for role, packed in (("target", self.target), ("draft", self.draft)):
+            tensors[f"{role}_values"] = packed.probs
+            if packed.token_ids is not None and packed.ends is not None:
+                tensors |= {f"{role}_token_ids": packed.token_ids, f"{role}_ends": packed.ends}
+        about = {
+            "vocabulary": self.target.vocabulary,
+            "settings": dict(self.settings),
+            "provenance": dict(self.provenance),
+        }
+        write_tensors(path, FORMAT, tensors, about)
+
+
+def read_rows(path: str | Path) -> RecordedRows:
+    """Return what a file holds."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(2, "there is no such file", str(path))
+    tensors, about = read_tensors(path, FORMAT)
+    try:
+        parts = [
+            PackedRows(
+                about["vocabulary"],
+                tensors[f"{role}_values"],
+                tensors.get(f"{role}_token_ids"),
+                tensors.get(f"{role}_ends"),
+            )
+            for role in ("target", "draft")
+        ]
+        plain = {name: tensors[name] for name in ("drafted", "visited", "step", "problem", "ends")}
+        rows = RecordedRows(parts[0], parts[1], **plain, settings=about["settings"], provenance=about["provenance"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: the file of rows lacks {error}") from None
+    if len({len(x) for x in (rows.target, rows.draft, rows.drafted, rows.visited, rows.step)}) != 1:
+        raise ValueError(f"{path}: the file of rows has parts of different lengths")
+    return rows
+
+
+def step_of_proposals(counts: Tensor) -> Tensor:
+    """Return the step of each proposal, given each step's number of proposals.
+
+    >>> step_of_proposals(torch.tensor([2, 0, 1])).tolist()
+    [0, 0, 2]
+    """
+    return torch.repeat_interleave(torch.arange(len(counts)), counts)

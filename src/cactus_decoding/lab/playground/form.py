@@ -1,0 +1,276 @@
+"""What the page offers, and from the page's JSON to checked requests: every mistake is a sentence, before any work."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cactus_decoding import zoo
+from cactus_decoding.core.checks import check_integer
+from cactus_decoding.core.drafting.registry import DRAFT_LENGTHS, LOOK_UPS, check_keeps_nothing
+from cactus_decoding.core.knobs import parameters
+from cactus_decoding.core.policy.budget import Budget
+from cactus_decoding.core.policy.protection import PATTERNS, Protection, named_sets
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules import RULES, Lossless, Rule, parse_rule
+from cactus_decoding.core.rules.family import round_to
+from cactus_decoding.core.rules.names import name_of
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.types import AcceptanceRule
+from cactus_decoding.core.verification.declarations import VERIFICATIONS
+from cactus_decoding.zoo.settings import RELAXED
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper limits that keep one visitor from taking the server away from the others.
+
+    ``prompt_characters`` and ``new_tokens`` are lengths of a prompt and an answer, ``proposals`` tokens of a step,
+    ``waiting`` visitors in the queue, and ``runs`` finished ones that are kept for what-if questions and downloads.
+    """
+
+    prompt_characters: int = 8000
+    new_tokens: int = 512
+    proposals: int = 64
+    waiting: int = 20
+    runs: int = 24
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            check_integer(name, value, 1)
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of a request: a character takes at most 12 bytes in JSON, and everything beside the prompt is small."""
+        return 16 * 1024 + 12 * self.prompt_characters
+
+
+MAX_RULES = 2
+_MAX_SEED = 2**32 - 1
+"""A browser's numbers are exact up to 2^53."""
+_OWN = ("prompt", "rules", "target", "draft", "chat", "system", "after")
+"""What the page sends beside what `Request.from_dict` takes."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What a visitor asks for: one prompt and seed, under one rule or two.
+
+    The requests are alike but for the rule, and for budget and relaxation policy where it spends nothing. ``chat`` says
+    whether the prompt is put by the target's chat template, where it has one, and ``system`` what stands before it;
+    ``after`` names the visitor's last run.
+    """
+
+    prompt: str
+    requests: tuple[Request, ...]
+    target: str | None = None
+    draft: str | None = None
+    chat: bool = True
+    system: str | None = None
+    after: str | None = None
+
+
+def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> RunRequest:
+    """Check what the page sent: prompt, chat, system, rules, target and draft, and what `Request.from_dict` takes.
+
+    The fields of a `Budget` are an object of their own. ``models`` says whether visitors may name models.
+
+    Example:
+        >>> asked = read_request({"prompt": "Hi", "rules": ["lossless"], "seed": 3}, Limits(), models=False)
+        >>> asked.requests[0].seed
+        3
+    """
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError("the prompt is empty: write a question or a text to continue")
+    system = body.get("system")
+    if not isinstance(system, str | None):
+        raise TypeError(f"system must be a text, but is {system!r}")
+    if (length := len(prompt) + len(system or "")) > limits.prompt_characters:
+        raise ValueError(f"the prompt has {length} characters; allowed are {limits.prompt_characters}")
+    seed = body.get("seed")
+    seed = secrets.randbelow(_MAX_SEED) if seed is None else seed
+    check_integer("seed", seed, 0, _MAX_SEED)
+    chat = body.get("chat", True)
+    if not isinstance(chat, bool):
+        raise TypeError(f"chat must be true or false, but is {chat!r}")
+    if system is not None and not chat:
+        raise ValueError("a system message is part of a chat: leave it out, or ask by the chat template")
+    after = body.get("after")
+    if not isinstance(after, str | None):
+        raise TypeError(f"after must be the name of a run, but is {after!r}")
+    target, draft = (_model_name(role, body.get(role), models) for role in ("target", "draft"))
+    budget = body.get("budget")
+    shared = {name: value for name, value in body.items() if name not in _OWN} | {
+        "budget": Budget(**budget) if isinstance(budget, dict) else budget,
+        "seed": seed,
+    }
+    # each rule has a draft length of its own, which may learn from the answer
+    requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
+    # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
+    prompt, system = (text and text.encode(errors="replace").decode() for text in (prompt, system))
+    return RunRequest(prompt or "", requests, target, draft, chat, system, after)
+
+
+def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
+    if not models and values.get("importance") is not None:
+        raise ValueError("this server does not read files by name, so importance must be left out")
+    if isinstance(values["rule"], Lossless):
+        values["budget"] = None  # of which it spends nothing
+    request = Request.from_dict(values)
+    if not models and getattr(request.num_speculative_tokens, "profile", None) is not None:
+        raise ValueError("this server does not read files by name, so auto's profile must be left out")
+    if not models:
+        _check_named(request.policy)
+    if isinstance(request.rule, Lossless):
+        request = replace(request, policy=RelaxationPolicy())  # nothing to keep away
+    check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
+    length, tree = request.num_speculative_tokens, request.tree
+    # of a tree every token counts, not only those that follow one another
+    name, proposals = ("num_speculative_tokens", length.max_draft_tokens) if tree is None else ("tree", tree.max_nodes)
+    if proposals > limits.proposals:
+        raise ValueError(f"{name} must be at most {limits.proposals} on this server, but is {proposals}")
+    return request
+
+
+def _check_named(policy: RelaxationPolicy) -> None:
+    """Raise `ValueError` for a regular expression, which could take the server's time without end."""
+    pattern = "" if policy.protection is None else policy.protection.pattern
+    if pattern and named_sets(pattern) is None:
+        raise ValueError(
+            f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"
+        )
+
+
+def _rules(given: object) -> list[AcceptanceRule]:
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_RULES:
+        raise ValueError(f"rules must be a list of one or two spellings, but is {given!r}")
+    return [parse_rule(spelling, importing=False) for spelling in given]
+
+
+def _model_name(role: str, given: object, models: bool) -> str | None:
+    if given in (None, ""):
+        return None
+    if not isinstance(given, str):
+        raise TypeError(f"{role} must be a model's name or path, but is {given!r}")
+    ours = role == "draft" and (given.strip() in LOOK_UPS or zoo.draft_path(given.strip()) is not None)
+    if not models and not ours:
+        raise ValueError(f"this server does not load models by name, so {role} must be left empty")
+    if role == "draft":
+        check_keeps_nothing(given)
+    return given.strip()
+
+
+TREES = ("static=3.2.1", "best_first", "adaptive")
+"""Trees that the page proposes; others can be written."""
+FIRST_EXAMPLE = 6
+"""Where the rule and the seed that the page starts with part from lossless at once, take fewer steps, and are right."""
+_FINEST, _WIDEST = 0.02, 20.0
+"""The range of a slider that no study of rules has set, in units of where it starts."""
+
+
+def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = (), proposals: str | None = None) -> dict[str, Any]:
+    """Return everything that the page needs to draw itself, for JSON: the package's rules and those of the server.
+
+    ``proposals`` is how many the page begins with, if not as many as suit the bundled pair.
+    """
+    return {
+        "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
+        "sampling": knobs(SamplingParams),
+        "draft_lengths": list(DRAFT_LENGTHS),
+        "trees": TREES,
+        "budget": knobs(Budget),
+        "protection": knobs(Protection),
+        "protected_sets": list(PATTERNS),
+        "start": RELAXED if proposals is None else RELAXED | {"num_speculative_tokens": proposals},
+        "verifications": {each.name: each.summary for each in VERIFICATIONS.values() if not each.lossy},
+        "limits": asdict(limits),
+        "models": models,
+        "examples": [each._asdict() for each in (*EXAMPLES[FIRST_EXAMPLE:], *EXAMPLES[:FIRST_EXAMPLE])],
+    }
+
+
+def knobs(described: type) -> list[dict[str, Any]]:
+    """Return the parameters of a dataclass: name, kind, default, what each means, and the choices of words.
+
+    The kind is ``int``, ``float`` or ``str``; a default of None means that the parameter may be left out, and
+    ``required`` that it may not. Infinity, which JSON lacks, is left out as a default.
+
+    Example:
+        >>> [(knob["name"], knob["kind"], knob["choices"]) for knob in knobs(RULES["top_k"])]
+        [('k', 'int', []), ('residual', 'str', ['sample', 'mask'])]
+    """
+    return [
+        {
+            "name": each.name,
+            "kind": each.kind.__name__,
+            "default": None if each.required or each.default == float("inf") else each.default,
+            "required": each.required,
+            "doc": each.knob.doc,
+            "unit": each.knob.unit,
+            "choices": list(each.choices),
+        }
+        for each in parameters(described)
+    ]
+
+
+def rule(name: str) -> dict[str, Any]:
+    """Return what the page shows of a rule: title, summary, knobs with the ranges of their sliders, and presets.
+
+    A preset is a spelling with its values and its guarantee; the first one is where the page starts.
+
+    Example:
+        >>> rule("ensemble")["title"], rule("ensemble")["knobs"][0]["range"]
+        ('Static ensemble', [0.001, 1.0])
+    """
+    described = RULES[name]
+    presets: list[dict[str, Any]] = [
+        {"spelling": each.spelling, "guarantee": each.guarantee, "values": _finite(vars(parse_rule(each.spelling)))}
+        for each in described.presets
+    ]
+    studied = _studied_ranges(described)
+    shown = [
+        knob | {"range": studied.get(knob["name"]) or _range_around(knob, presets[0]["values"])}
+        for knob in knobs(described)
+    ]
+    return {"name": name, "title": described.title, "summary": described.summary, "knobs": shown, "presets": presets}
+
+
+def _outside(given: Rule) -> dict[str, Any]:
+    """Return what the page shows of a rule that the server was started with, whose knobs begin as given."""
+    values = _finite(vars(given))
+    preset = {"spelling": str(given), "guarantee": given.summary, "values": values}
+    name, described = name_of(type(given)), type(given)
+    shown = [knob | {"range": _range_around(knob, values)} for knob in knobs(described)]
+    title = described.title or name
+    return {"name": name, "title": title, "summary": described.summary, "knobs": shown, "presets": [preset]}
+
+
+def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:
+    """Return, by knob, where the study of rules begins and ends; of two ranges the narrower one."""
+    ranges: dict[str, list[float]] = {}
+    for family in described.families:
+        strict, loose = parse_rule(family.spell(family.strict)), parse_rule(family.spell(family.loose))
+        for parameter in parameters(described):
+            ends = [getattr(end, parameter.name) for end in (strict, loose)]
+            if parameter.kind is not str and None not in ends and ends[0] != ends[1]:
+                low, high = sorted(ends)
+                ranges[parameter.name] = [low, min(high, ranges.get(parameter.name, [0, high])[1])]
+    return ranges
+
+
+def _range_around(knob: dict[str, Any], values: dict[str, Any]) -> list[float] | None:
+    """Return a range for a knob that must be given, around where it starts."""
+    start = values.get(knob["name"])
+    if not knob["required"] or knob["kind"] != "float" or not start:
+        return None
+    return [round_to(start * _FINEST), round_to(start * _WIDEST)]
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out infinity, which JSON lacks and which is a default."""
+    return {name: None if value == float("inf") else value for name, value in values.items()}

@@ -1,0 +1,214 @@
+"""Runs: what visitors asked for, on pairs that are loaded once, and what is kept of them for questions afterwards."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from cactus_decoding.core.checks import check_integer
+from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.pair import Pair, load_pair
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
+from cactus_decoding.core.types import AcceptanceRule
+from cactus_decoding.engines.transformers.loading import sentence_of
+from cactus_decoding.lab.playground.form import RunRequest
+from cactus_decoding.lab.tracing import TracedPosition, stream_trace, to_json, what_if
+from cactus_decoding.lab.tracing.file import as_object, lines_of, tree_to_json
+from cactus_decoding.lab.tracing.page import to_html
+from cactus_decoding.zoo.word_problems import as_prompt
+
+KEPT = 2
+"""Pairs that visitors named and that stay in memory; the default one always does."""
+
+
+class PairStore:
+    """Loads pairs, and keeps the ones that were used last. One caller at a time.
+
+    ``default`` names target and draft where a visitor names neither; None for the bundled ones.
+    """
+
+    def __init__(self, default: tuple[str | None, str | None] = (None, None)) -> None:
+        self.default = default
+        self._pairs: OrderedDict[tuple[str | None, str | None], Pair] = OrderedDict()
+
+    def has(self, target: str | None, draft: str | None) -> bool:
+        """Whether the pair need not be loaded."""
+        return self._key(target, draft) in self._pairs
+
+    def get(self, target: str | None, draft: str | None) -> Pair:
+        """Return a pair, loaded if it is not there yet."""
+        key = self._key(target, draft)
+        if key not in self._pairs:
+            self._pairs[key] = _load(*key)
+        self._pairs.move_to_end(key)
+        named = [each for each in self._pairs if each != self.default]
+        for old in named[:-KEPT]:
+            del self._pairs[old]
+        return self._pairs[key]
+
+    def _key(self, target: str | None, draft: str | None) -> tuple[str | None, str | None]:
+        """Return the names to load by: a draft alone goes with the default target."""
+        return (target, draft) if target is not None else (self.default[0], draft or self.default[1])
+
+
+def _load(target: str | None, draft: str | None) -> Pair:
+    try:
+        return load_pair(target, draft)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a broken checkpoint provokes is the visitor's to read, not the server's end
+        reason = sentence_of(error)
+        raise ValueError(f"cannot load the pair of target {target!r} and draft {draft!r}: {reason}") from error
+
+
+SESSION_BYTES = 256 * 2**20
+"""Memory for one session's rows; positions behind it keep none, and cannot be asked about."""
+
+
+class Session:
+    """A response that grows step by step, and answers questions about its positions.
+
+    Nothing else uses the caches of its models.
+    """
+
+    def __init__(self, pair: Pair, prompt: str, request: Request, *, max_rows_bytes: int = SESSION_BYTES) -> None:
+        """Begin the response; raises `ValueError` for arguments that do not go together."""
+        self._response = stream_trace(pair, prompt, request, keep_rows=True, max_rows_bytes=max_rows_bytes)
+        self._positions: dict[int, TracedPosition] = {}
+        self.header = plain(self._response.header.as_dict() | {"policy": str(request.policy)})
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the kept rows take."""
+        return self._response.rows_bytes
+
+    def step(self) -> dict[str, Any] | None:
+        """Take a step and return its positions, its tree if it is one, and the metrics so far, or None at the end."""
+        step = next(self._response, None)
+        if step is None:
+            return None
+        self._positions.update((position.place, position) for position in step.positions)
+        shown = [to_json(position) for position in step.positions]
+        trees = {step.step: tree_to_json(step.tree)} if step.tree else {}
+        return {"positions": shown, "trees": trees, "metrics": self._response.response.metrics.as_dict()}
+
+    def end(self, *, stopped: bool = False) -> dict[str, Any]:
+        """Return why the response ended, and its metrics."""
+        trace = self._response.trace
+        reason = "stopped" if stopped else trace.finish_reason
+        return {"finish_reason": reason, "text": trace.text, "metrics": trace.metrics.as_dict()}
+
+    def what_if(self, place: int, rule: AcceptanceRule | str) -> dict[str, Any]:
+        """Return what a rule would have emitted at a position, and at what cost; of the recorded candidates."""
+        position = self._positions.get(place)
+        if position is None:
+            raise ValueError(f"the answer has no token {place} that can be asked about")
+        if position.drafted_id is None:
+            raise ValueError("nothing was drafted at this token: it is the target's own, whatever the rule")
+        if position.rows is None:
+            raise ValueError("this token cannot be asked about: the rows of those before it took all memory for them")
+        done = as_object(what_if(position.rows, rule))
+        ids = [candidate.token_id for candidate in position.candidates]
+        return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, torch.Tensor)}
+
+    def close(self) -> None:
+        """Take no further step, and leave the caches to others."""
+        self._response.response.close()
+
+    def lines(self) -> str:
+        """Return the trace as JSON Lines; with both models' rows, unless they are large."""
+        trace = self._response.trace
+        return "".join(lines_of(trace, rows=trace.header.vocabulary <= LARGE_VOCABULARY))
+
+    def page(self) -> str:
+        """Return the trace as a page that needs nothing else."""
+        return to_html(self._response.trace)
+
+
+ROWS_BYTES = 2**30
+"""Memory for the rows of all runs but the last."""
+MAX_QUESTIONS = 64
+"""Rules that may be asked about at once: the points of a curve."""
+
+
+class UnknownRunError(ValueError):
+    """A run that never was, or is no longer kept."""
+
+
+class Run:
+    """A prompt and a seed, under one rule or two.
+
+    Its name is a secret that its visitor asks by, and with which the next run reads on behind what this one has read:
+    no other visitor's does. Set ``stopped`` to end the run before its next step.
+    """
+
+    def __init__(self, pair: Pair, request: RunRequest, before: Run | None = None) -> None:
+        """Begin the responses; raises `ValueError` for arguments that do not go together."""
+        self.name, self.stopped = secrets.token_hex(16), False
+        prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
+        if request.chat and not pair.bundled and getattr(pair.tokenizer, "chat_template", None):
+            prompt = as_chat_prompt(pair.tokenizer, prompt, system=request.system)
+        elif request.system is not None:
+            raise ValueError("the target is asked by no chat template, so it has no place for a system message")
+        self.seed = request.requests[0].seed
+        self._pair, self._twins = pair, [] if before is None else before.give_up(pair)
+        self._twins += [pair.twin() for _ in request.requests[len(self._twins) :]]
+        self.sessions = [Session(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)]
+
+    def give_up(self, pair: Pair) -> list[Pair]:
+        """Return what the sessions ran on, with what it has read, if they are of this pair; they take no more steps."""
+        if pair is not self._pair:
+            return []
+        for session in self.sessions:
+            session.close()
+        given, self._twins = self._twins, []
+        return given
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what the page shows of the sessions before they begin."""
+        return [session.header for session in self.sessions]
+
+    def session(self, index: object) -> Session:
+        """Return a session by its number."""
+        check_integer("session", index, 0, len(self.sessions) - 1)
+        return self.sessions[index]  # type: ignore[call-overload, no-any-return]
+
+    def what_if(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer ``{"session": 0, "place": 7, "rules": [spelling, ...]}``: what each rule would have done there."""
+        rules = asked.get("rules")
+        if not isinstance(rules, list) or not 1 <= len(rules) <= MAX_QUESTIONS:
+            raise ValueError(f"rules must be a list of 1 to {MAX_QUESTIONS} spellings")
+        session, place = self.session(asked.get("session")), asked.get("place")
+        check_integer("place", place, 0)
+        return {"place": place, "rules": [session.what_if(place, rule) for rule in rules]}  # type: ignore[arg-type]
+
+
+class Runs:
+    """The latest runs, by name; older ones are forgotten, rows and all."""
+
+    def __init__(self, kept: int) -> None:
+        """Start with none; ``kept`` is how many are remembered."""
+        self._kept, self._runs = kept, OrderedDict[str, Run]()
+
+    def begin(self, pair: Pair, request: RunRequest) -> Run:
+        """Begin a run, and forget the oldest one where there are too many."""
+        run = Run(pair, request, self._runs.get(request.after or ""))
+        self._runs[run.name] = run
+        while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
+            self._runs.popitem(last=False)
+        return run
+
+    def _bytes(self) -> int:
+        return sum(session.bytes for run in self._runs.values() for session in run.sessions)
+
+    def get(self, name: str) -> Run:
+        """Return a run by its name."""
+        if name not in self._runs:
+            raise UnknownRunError("this run is no longer kept: generate again")
+        return self._runs[name]

@@ -1,0 +1,204 @@
+"""Addresses of the playground, a run as a stream of events, and how the server starts."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import webbrowser
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.core.rules import Rule
+from cactus_decoding.engines.openai.guards import BadRequestError, Guards, names_of, read_json
+from cactus_decoding.engines.openai.request_queue import QueueIsFullError, RequestQueue
+from cactus_decoding.engines.openai.starting import address_of, server_of
+from cactus_decoding.engines.openai.streams import StreamedResponse
+from cactus_decoding.lab.playground.form import Limits, RunRequest, form, read_request
+from cactus_decoding.lab.playground.runs import PairStore, Runs, UnknownRunError
+from cactus_decoding.lab.tracing.page import PAGE as SHARED
+
+Events = AsyncGenerator[Mapping[str, Any], None]
+
+
+async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: RunRequest) -> Events:
+    """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
+
+    Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
+    its ``sessions``), ``step`` (with ``session``, new ``positions``, the ``trees`` that steps
+    proposed, by the step's number, and the ``metrics`` so far), ``ended`` (with
+    ``session`` and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last.
+    """
+    with queue.join() as place:  # only here: an answer that is never begun must not hold a place
+        try:
+            async for ahead in place.ahead():
+                yield {"event": "queued", "ahead": ahead}
+            if not pairs.has(request.target, request.draft):
+                yield {"event": "loading"}
+            pair = await run_sync(pairs.get, request.target, request.draft)
+            run = await run_sync(runs.begin, pair, request)
+            yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
+            going = dict(enumerate(run.sessions))
+            while going and not run.stopped:
+                for index, session in list(going.items()):
+                    step = await run_sync(session.step)
+                    if step is None:
+                        del going[index]
+                        yield {"event": "ended", "session": index, **session.end()}
+                    else:
+                        yield {"event": "step", "session": index, **step}
+            for index, session in going.items():
+                yield {"event": "ended", "session": index, **session.end(stopped=True)}
+            yield {"event": "finished"}
+        except (ValueError, TypeError) as error:
+            yield {"event": "error", "message": " ".join(str(error).split())}
+        except Exception as error:  # a sentence for the visitor, the details for whoever runs the server
+            logging.getLogger(__name__).exception("a run failed")
+            yield {"event": "error", "message": f"the server failed at this: {type(error).__name__}"}
+
+
+async def lines(source: Events) -> AsyncGenerator[bytes]:
+    """Yield events as lines of JSON."""
+    async with aclosing(source):
+        async for event in source:
+            yield as_json(event).encode() + b"\n"
+
+
+PAGE = Path(__file__).parent / "page"
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+class Playground:
+    """What visitors share: models, a queue, and recent runs.
+
+    ``models`` says whether visitors may name models; ``pair`` names target and draft where they do not;
+    ``rules`` are those from outside that they may choose beside the package's, and ``proposals`` how many the page
+    begins with, if not as many as suit the bundled pair.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        models: bool,
+        pair: tuple[str | None, str | None] = (None, None),
+        rules: Sequence[Rule] = (),
+        proposals: str | None = None,
+    ) -> None:
+        self.limits, self.models = limits, models
+        self.pairs, self.queue, self.runs = PairStore(pair), RequestQueue(limits.waiting), Runs(limits.runs)
+        self._form = form(limits, models=models, rules=rules, proposals=proposals) | {
+            "pair": dict(zip(("target", "draft"), pair, strict=True))
+        }
+
+    async def show_form(self, request: Request) -> Response:
+        """Say what there is to choose from."""
+        return JSONResponse(self._form)
+
+    async def generate(self, request: Request) -> ASGIApp | Response:
+        """Check what is asked, queue for it, and answer with events."""
+        body = await read_json(request, self.limits.body_bytes)
+        wanted = read_request(body, self.limits, models=self.models)
+        self.queue.check_open()
+        return StreamedResponse(
+            lines(events(self.queue, self.pairs, self.runs, wanted)), "application/x-ndjson; charset=utf-8"
+        )
+
+    async def check(self, request: Request) -> Response:
+        """Say whether a run could be asked for in this way, without running it."""
+        body = await read_json(request, self.limits.body_bytes)
+        read_request(body, self.limits, models=self.models)
+        return JSONResponse({})
+
+    async def stop(self, request: Request) -> Response:
+        """End a run after the step that it is in."""
+        await read_json(request, self.limits.body_bytes)
+        self.runs.get(request.path_params["run"]).stopped = True
+        return JSONResponse({})
+
+    async def what_if(self, request: Request) -> Response:
+        """Answer what another rule would have emitted at a position, and at what cost."""
+        body = await read_json(request, self.limits.body_bytes)
+        run = self.runs.get(request.path_params["run"])
+        answer = await run_sync(run.what_if, body)
+        return Response(as_json(answer), media_type="application/json")
+
+    async def download(self, request: Request) -> Response:
+        """Hand out a session's trace, as JSON Lines or as a page that needs nothing else."""
+        run, kind = self.runs.get(request.path_params["run"]), request.path_params["kind"]
+        if kind not in ("html", "jsonl"):
+            raise HTTPException(404, f"a trace is html or jsonl, but not {kind!r}")
+        session = run.session(request.path_params["session"])
+        text = await run_sync(session.page if kind == "html" else session.lines)
+        media_type = "text/html; charset=utf-8" if kind == "html" else "application/x-ndjson; charset=utf-8"
+        name = f"trace-{run.name[:6]}-{request.path_params['session']}.{kind}"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(text, media_type=media_type, headers=headers)
+
+    def application(self, hosts: tuple[str, ...] | None) -> ASGIApp:
+        """Return the application that answers under some names, or under any."""
+        run = "/api/runs/{run}"
+        routes = [
+            Route("/", _show_page),
+            Route("/assets/{name}", _show_asset),
+            Route("/api/form", self.show_form),
+            Route("/api/check", self.check, methods=["POST"]),
+            Route("/api/runs", self.generate, methods=["POST"]),
+            Route(run + "/stop", self.stop, methods=["POST"]),
+            Route(run + "/what-if", self.what_if, methods=["POST"]),
+            Route(run + "/{session:int}/trace.{kind}", self.download),
+        ]
+        handlers = {
+            QueueIsFullError: _sentence(503),
+            UnknownRunError: _sentence(404),
+            BadRequestError: _sentence(400),
+            ValueError: _sentence(422),
+            TypeError: _sentence(422),
+        }
+        return Guards(Starlette(routes=routes, exception_handlers=handlers), hosts)
+
+
+def serve(
+    playground: Playground, host: str, listening: socket.socket, *, browser: bool, announce: Callable[[str], None]
+) -> None:
+    """Serve until Ctrl-C, on a socket from `listen`; from loopback only under a loopback name.
+
+    ``announce`` takes the page's address once the models are there.
+    """
+    address = address_of(host, listening)
+    announce(address)
+    if browser:  # it may take its time, or be a text browser that waits for its user
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    server_of(playground.application(names_of(host))).run(sockets=[listening])
+
+
+def _show_page(request: Request) -> Response:
+    return FileResponse(PAGE / "index.html", media_type="text/html; charset=utf-8")
+
+
+def _show_asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    for folder in (PAGE, SHARED):
+        if name in {path.name for path in folder.iterdir() if path.suffix in KINDS}:
+            return FileResponse(folder / name, media_type=KINDS[Path(name).suffix])
+    raise HTTPException(404, f"there is no asset {name!r}")
+
+
+def _sentence(status: int) -> Callable[[Request, Exception], Response]:
+    """Return a handler that answers a mistake with a sentence."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        return JSONResponse({"message": " ".join(str(error).split())}, status_code=status)
+
+    return answer

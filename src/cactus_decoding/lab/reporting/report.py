@@ -1,0 +1,282 @@
+"""From result files to one page and one table: every number with its interval, in the order of the files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cactus_decoding.core.files.templates import page_templates
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.runs.results import RunResult, read_results
+from cactus_decoding.lab.evaluation.runs.summary import PASS_AT, RunSummary, summarise
+from cactus_decoding.lab.reporting import charts
+from cactus_decoding.lab.reporting.pictures import clean, parts_of
+
+COLUMNS = (
+    ("score", "score", 3),
+    *((f"pass_at_{k}", f"pass@{k}", 3) for k in PASS_AT),
+    ("score_difference", "score − best lossless", 3),
+    ("acceptance_rate", "acceptance rate", 3),
+    ("acceptance_length", "acceptance_length", 2),
+    ("accepted_per_step", "accepted_per_step", 2),
+    ("nodes_per_step", "tree's nodes per step", 1),
+    ("rejections_ratio", "rejections ÷ lossless", 2),
+    ("length_ratio", "length ratio", 3),
+    ("steps_per_answer", "steps per answer", 1),
+    ("seconds_per_answer", "seconds per answer", 3),
+    ("seconds_ratio", "wall time ÷ best lossless", 3),
+    ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 3),
+    ("seconds_ratio_to_target_alone", "wall time ÷ target alone", 3),
+    ("tokens_per_second", "tokens per second", 1),
+    ("nats_per_token", "nats per token", 4),
+    ("nats_per_answer", "nats per answer", 3),
+    ("tv_per_position", "TV per position", 4),
+    ("max_likelihood_ratio", "largest likelihood ratio", 1),
+    ("truncated", "truncated", 3),
+)
+"""Metric, heading, digits."""
+_LARGE = 1e6
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture, its caption, what it shows for those who cannot see it, and whether it takes the page's width."""
+
+    svg: str
+    caption: str
+    alternative: str
+    wide: bool = False
+
+    @property
+    def source(self) -> str:
+        """The picture as a data address."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """Results of one task and sampling: summaries by pair of models, and notes on what is missing, and why."""
+
+    title: str
+    pairs: Mapping[str, Sequence[RunSummary]]
+    pictures: Sequence[Picture]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a page shows: sections, the frontier's picture if there is one, and file names with what made them."""
+
+    sections: Sequence[Section]
+    frontier: Picture | None = None
+    sources: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[RunResult]]]:
+    """Return the results of several files."""
+    seen: dict[str, Path] = {}
+    found = []
+    for path in paths:
+        results = read_results(path)
+        if not results:
+            raise ValueError(f"{path}: there is no finished run in this file")
+        for number, result in enumerate(results, start=1):
+            if result.config.key in seen:
+                raise ValueError(f"{path}, line {number}: this run is also in {seen[result.config.key]}")
+            seen[result.config.key] = path
+        found.append((path, results))
+    return found
+
+
+def make_report(
+    files: Sequence[tuple[Path, Sequence[RunResult]]], frontier: tuple[Path, Mapping[str, Any]] | None = None
+) -> Report:
+    """Return what a page shows of the results of several files, and of a frontier."""
+    summaries = summarise(result for _, results in files for result in results)
+    groups: dict[tuple[Any, ...], list[RunSummary]] = {}
+    for summary in summaries:
+        config, request = summary.config, summary.config.request
+        same = config.task, config.problems, config.engine, config.chat, request.max_new_tokens, request.sampling
+        groups.setdefault(same, []).append(summary)
+    sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
+    picture = None
+    if frontier is not None:
+        path, result = frontier
+        sources.append((clean(str(path)), _made_by([result["provenance"]])))
+        picture = _frontier_of(result)
+    return Report([_section(group) for group in groups.values()], picture, sources)
+
+
+def pair_of(summary: RunSummary) -> str:
+    """Return the name of a summary's pair of models."""
+    return clean(f"target {summary.config.target}, draft {summary.config.draft}")
+
+
+def _title(summary: RunSummary) -> str:
+    config, defaults = summary.config, vars(SamplingParams())
+    asked = vars(config.request.sampling)
+    cuts = [
+        f"{name.replace('_', '-')} {value:g}"
+        for name, value in asked.items()
+        if name != "temperature" and value != defaults[name]
+    ]
+    sampling = ", ".join([f"temperature {asked['temperature']:g}", *(cuts or ["no truncation"])])
+    how = "" if config.chat is None else f", {config.chat}"
+    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.engine}{how}")
+
+
+def _section(summaries: Sequence[RunSummary]) -> Section:
+    pairs: dict[str, list[RunSummary]] = {}
+    for summary in summaries:
+        pairs.setdefault(pair_of(summary), []).append(summary)
+    pictures: list[Picture] = []
+    notes: list[str] = []
+    for name, ours in pairs.items():
+        pictures += _pictures(name, ours, notes)
+    if len(pairs) > 1:
+        pictures.append(
+            Picture(
+                charts.time_picture(pairs),
+                "Normalised wall time per answer against proposals per step, for each pair of models.",
+                f"Line charts side by side for {len(pairs)} pairs; the tables below have the numbers.",
+                wide=True,
+            )
+        )
+    return Section(_title(summaries[0]), pairs, pictures, notes)
+
+
+def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> list[Picture]:
+    """Return the pictures of one pair; add to the notes why one is missing."""
+    found, table = [], "The table below has the numbers."
+    if all(summary.metrics["score"] is None for summary in summaries):
+        notes.append(f"{name}: the task has no score, so there is no picture of it.")
+    else:
+        alone = (each.metrics["score"] for each in summaries if each.config.num_speculative_tokens == 0)
+        band = next((score for score in alone if score is not None and math.isfinite(score.low)), None)
+        if band is None:
+            notes.append(f"{name}: the target alone was not measured, so its score has no band.")
+        caption = f"Score against acceptance rate; ×N: proposals per step. {name}."
+        found.append(Picture(charts.score_picture(summaries, band), caption, f"Scatter chart of score. {table}"))
+    caption = f"Normalised wall time per answer against proposals per step. {name}."
+    found.append(Picture(charts.time_picture({name: summaries}), caption, f"Line chart of wall time. {table}"))
+    if any(summary.metrics["nats_per_token"] is not None for summary in summaries):
+        caption = f"Acceptance rate against what it costs: exact nats per token. {name}."
+        found.append(Picture(charts.nats_picture(summaries), caption, f"Scatter chart of nats. {table}"))
+    else:
+        notes.append(f"{name}: nobody audited, so there is no picture of the nats.")
+    if any(summary.metrics["length_ratio"] is not None for summary in summaries):
+        caption = f"Length ratio of every setting: above 1, answers are longer than lossless's. {name}."
+        found.append(Picture(charts.length_picture(summaries), caption, f"Dot chart of length ratios. {table}"))
+    else:
+        notes.append(f"{name}: lossless was not measured, so nothing is compared with it.")
+    return found
+
+
+def _frontier_of(result: Mapping[str, Any]) -> Picture:
+    settings = result["settings"]
+    caption = (
+        f"Exact acceptance against divergence at {result['visited']} positions that a lossless run visited on "
+        f"{result['problems']} problems ({settings.get('task')}), target {settings.get('target')}, draft "
+        f"{settings.get('draft')}, temperature {settings.get('temperature')}."
+    )
+    return Picture(
+        charts.frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV."
+    )
+
+
+def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
+    """Return what made a file, as text: each provenance once."""
+    return "\n".join(dict.fromkeys(json.dumps(each, indent=1, sort_keys=True) for each in provenances))
+
+
+def number(interval: Interval | None, digits: int) -> str:
+    """Write a number with its interval; a dash where it is not known.
+
+    >>> number(Interval(0.5, 0.25, 0.75), 2), number(None, 2), number(Interval(7e8, math.nan, math.nan), 1)
+    ('0.50 (0.25 to 0.75)', '–', '7.0e+08')
+    """
+    if interval is None or math.isnan(interval.value):
+        return "–"
+    value, low, high = (short(x, digits) for x in interval)
+    return value if math.isnan(interval.low) else f"{value} ({low} to {high})"
+
+
+def short(value: float, digits: int) -> str:
+    """Write a value; a very large one with its exponent.
+
+    >>> short(0.5, 2), short(7e8, 1), short(math.inf, 1)
+    ('0.50', '7.0e+08', '∞')
+    """
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"
+
+
+def columns_of(summaries: Sequence[RunSummary]) -> list[tuple[str, str, int]]:
+    """Return the columns of which at least one summary knows the number."""
+    return [column for column in COLUMNS if any(summary.metrics[column[0]] is not None for summary in summaries)]
+
+
+def name_of(summary: RunSummary) -> str:
+    """Return a run's label for a table, the baselines marked."""
+    mark = mark_of(summary)
+    return clean(summary.config.label) + (f" ({mark})" if mark else "")
+
+
+def mark_of(summary: RunSummary) -> str:
+    """Return what a run is a baseline for: lossless at its best draft length, or at its best chain and tree."""
+    if summary.group is summary.best_tree:
+        return "best lossless tree"
+    if summary.group is not summary.baseline:
+        return ""
+    return "best lossless" if summary.best_tree is None else "best lossless chain"
+
+
+EXPLANATION = (
+    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
+    "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
+    "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
+    "same run; where trees were proposed, at its best chain, and its best tree stands beside it. "
+    "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
+    "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
+)
+
+
+def to_html(report: Report) -> str:
+    """Return one page that needs nothing else: no network, no script."""
+    templates = page_templates(Path(__file__).parent)
+    templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
+    return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
+
+
+def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
+    """Return the tables as Markdown."""
+    parts = [EXPLANATION]
+    for section in report.sections:
+        parts.append(heading(escape(section.title)))
+        for name, summaries in section.pairs.items():
+            columns = columns_of(summaries)
+            lines = [f"| {escape(name)} | " + " | ".join(title for _, title, _ in columns) + " |"]
+            lines.append("|---|" + "---:|" * len(columns))
+            for summary in summaries:
+                numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
+                lines.append(f"| {escape(name_of(summary))} | " + " | ".join(numbers) + " |")
+            parts.append("\n".join(lines))
+        parts += [escape(note) for note in section.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    r"""Return text that Markdown shows as it is, inside a table too.
+
+    >>> print(escape("<b>|*x*"))
+    &lt;b&gt;\|\*x\*
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{letter}" if letter in "\\`*_[]|" else letter for letter in text)

@@ -1,0 +1,172 @@
+"""What a rule does at one position: its numbers, what it emits, and what that costs, from the rows of both models."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.audit import audit_beside, judge_every_token
+from cactus_decoding.core.checks import check_integer, check_probabilities, shown
+from cactus_decoding.core.divergences.rows import kl_of_rows
+from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.rules import Lossless, as_rule
+from cactus_decoding.core.rules.relaxed_greedy import given_up
+from cactus_decoding.core.sampling.rows import SparseProbs
+from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows, judges_untempered
+
+_SOLVED, _UNIT = 1e-12, 2.0**-53
+"""How far from 1 a solver may leave the sum of h, and what adding up a token's probability in float64 may add."""
+
+
+@dataclass(frozen=True, eq=False)
+class PositionRows:
+    """All that a rule's behaviour at one position follows from.
+
+    Attributes:
+        drafted_id: the drafted token n.
+        target: the target's row q, as it is sampled from.
+        draft: the draft's row p; None if the choice was deterministic.
+        untempered: the target's row before temperature, kept at temperature 0, where `RelaxedGreedy` judges on it.
+        fixed_token_ids: in a tree, the tokens that were proposed here in any case; n was drawn from the draft's row
+            without them, or is one of them.
+        drawn: whether any token was drawn here, beside those.
+    """
+
+    drafted_id: int
+    target: SparseProbs
+    draft: SparseProbs | None = None
+    untempered: SparseProbs | None = None
+    fixed_token_ids: tuple[int, ...] = ()
+    drawn: bool = True
+
+    @classmethod
+    def keep(cls, position: Position, token_id: int, *, untempered: bool) -> PositionRows:
+        """Keep the rows of a position at which a token was judged, with the one before temperature if that is asked."""
+        beside = {"fixed_token_ids": tuple(position.fixed_token_ids.tolist()), "drawn": position.is_drawn}
+        rows = [position.row.dense(), position.draft_row, position.untempered if untempered else None]
+        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in rows)
+        assert target is not None
+        return cls(token_id, target, draft, before, **({} if position.is_plain else beside))  # type: ignore[arg-type]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows take in memory."""
+        return sum(row.nbytes for row in (self.target, self.draft, self.untempered) if row is not None)
+
+    def position(self) -> Position:
+        """Return the position; where n is a fixed token any other stands for the drawn one, whose law is known."""
+        target = check_probabilities("rows.target", self.target.dense())[None]
+        token = check_integer("rows.drafted_id", self.drafted_id, 0, target.shape[-1] - 1)
+        draft = None if self.draft is None else check_probabilities("rows.draft", self.draft.dense())
+        fixed = list(self.fixed_token_ids)
+        left = None if draft is None else (draft > 0).index_fill(0, torch.tensor(fixed, dtype=torch.long), 0)
+        drawn = self.drawn and left is not None and bool(left.any())
+        if drawn and token in fixed:
+            token = next(each for each in range(target.shape[-1]) if each not in fixed)
+        other = [] if token in fixed else [token]
+        token_ids, flags = [*fixed, *other], [False for _ in fixed] + [drawn for _ in other]
+        proposal = Proposal(token_ids, None if draft is None else draft[None], [ROOT] * len(token_ids), flags)
+        before = target if self.untempered is None else self.untempered.dense()[None]
+        return Position(StepRows(target, token_ids, proposal, lambda *_: target, lambda *_: before), ROOT)
+
+
+@dataclass(frozen=True, eq=False)
+class Consequences:
+    """What a rule does at one position, exactly, in float64.
+
+    Attributes:
+        rule: its spelling.
+        relaxed_prob: h(n) of the drafted token n, the first of the rule's two numbers.
+        residual_scale: s, the second one; may be infinite.
+        acceptance_prob: probability that n, once drafted, is accepted: min(h(n) / p(n), 1).
+        acceptance: probability that whatever the draft proposes here is accepted, averaged over its row; in a tree,
+            that one of the fixed tokens and the first drawn one is kept by `match`.
+        draft: the law that n was drawn from, ``[vocabulary]``: for a deterministic draft n alone.
+        relaxed: the relaxed target h given n, ``[vocabulary]``; for rules whose h is emitted whatever is drafted, that
+            one.
+        emitted: the law of the emitted token, averaged over the draft, ``[vocabulary]``.
+        conditional_nats: KL(h || q) given n; NaN where h is no distribution.
+        emitted_nats: KL(emitted || q). For ``relaxed_greedy`` both are the log-probability given up.
+        tv: total variation between emitted and q, in [0, 1].
+        max_log_ratio: log of the largest emitted(x) / q(x), in nats.
+    """
+
+    rule: str
+    relaxed_prob: float
+    residual_scale: float
+    acceptance_prob: float
+    acceptance: float
+    draft: Tensor
+    relaxed: Tensor
+    emitted: Tensor
+    conditional_nats: float
+    emitted_nats: float
+    tv: float
+    max_log_ratio: float
+
+
+def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
+    """Return what a rule would do, or did, at a position: the emitted law and its cost, exactly.
+
+    Args:
+        rows: of both models at the position.
+        rule: any acceptance rule or its spelling, whichever was used when the rows were kept.
+
+    Raises `TypeError`, `ValueError` for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
+
+    Example:
+        >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))
+        >>> rows = PositionRows(0, target, draft)
+        >>> [round(what_if(rows, f"cactus:delta={delta}").acceptance_prob, 6) for delta in (0, 0.02, 1)]
+        [0.5, 0.6, 1.0]
+    """
+    rule = as_rule(rule)
+    if not isinstance(rows, PositionRows):
+        raise TypeError(f"rows must be PositionRows, but is {shown(rows)}")
+    if judges_untempered(rule) and rows.untempered is None:
+        name = str(rule).partition(":")[0]
+        raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")
+    return consequences(rows.position(), rows.drafted_id, rule)
+
+
+def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Consequences:
+    """Return what a rule does at a position where a token is judged."""
+    target, law, greedy = position.target.probs, position.distribution(position.drafted).probs, judges_untempered(rule)
+    index, whole = position.token_ids.index(token_id), None if position.draft is None else position.draft.probs
+    effective = position.effective_rule(rule)
+    audited = audit_beside(effective, target, whole, law, position.fixed_token_ids)
+    judge = rule if position.is_plain and not greedy else effective
+    own = position.distribution(index)
+    given = None if index < position.num_fixed else own.probs
+    relaxed_prob, scale = (number.item() for number in judge.judge(target, given, torch.tensor([token_id])))
+    relaxed = position.relaxed_target(rule)
+    if relaxed is None:  # where recovery ignores the draft, it may return to n
+        anything = math.isinf(scale)
+        relaxed = (1 - relaxed_prob if anything else scale) * judge.recovery_target(target).double()
+        relaxed[token_id] = relaxed_prob + (relaxed[token_id] if anything else 0)
+    is_law = abs(relaxed.sum().item() - 1) <= _SOLVED + len(relaxed) * _UNIT
+    conditional = kl_of_rows(relaxed, target).item() if is_law else math.nan
+    # rounding leaves a KL of zero a little above it
+    emitted_nats = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
+    if greedy:
+        kept = judge_every_token(rule, position.untempered, law).relaxed_prob > 0
+        costs = torch.where(kept, given_up(position.untempered, torch.arange(len(law))), 0.0)
+        conditional, emitted_nats = costs[token_id].item(), (law * costs).sum().item()
+    draft_prob = own[token_id]
+    return Consequences(
+        rule=str(rule),
+        relaxed_prob=relaxed_prob,
+        residual_scale=scale,
+        acceptance_prob=min(relaxed_prob / draft_prob, 1.0) if draft_prob > 0 else float(relaxed_prob > 0),
+        acceptance=audited.acceptance.item(),
+        draft=own.probs,
+        relaxed=relaxed,
+        emitted=audited.output_probs,
+        conditional_nats=conditional,
+        emitted_nats=emitted_nats,
+        tv=audited.tv.item(),
+        max_log_ratio=audited.max_log_ratio.item(),
+    )

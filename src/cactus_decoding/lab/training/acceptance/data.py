@@ -1,0 +1,174 @@
+"""What a draft learns from: documents, and their tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.files.jsonl import read_objects, text_of
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.lab.evaluation.tasks.sources import SOURCES, check_not_held_out, parse_task
+from cactus_decoding.zoo.word_problems import format_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+IGNORED = -100
+"""The label of a token that is not learned, as transformers has it."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A prompt, given and not learned, and its completion, None where the target is still to write it."""
+
+    prompt: str
+    completion: str | None
+
+
+class TokenSequence(NamedTuple):
+    """A document's tokens, of which the first ``prompt_length`` are given."""
+
+    token_ids: list[int]
+    prompt_length: int
+
+    @property
+    def learned(self) -> int:
+        """How many tokens are learned: all that have a row before them and are not the prompt's."""
+        return len(self.token_ids) - max(self.prompt_length, 1)
+
+
+def read_documents(data: str, limit: int | None = None, *, chat: bool = False) -> list[Document]:
+    """Return the documents of a file or a task; prompts of a ``chat`` are a user's messages.
+
+    Example:
+        >>> read_documents("word_problems:split=train", 2)[0].prompt[:9]
+        'Question:'
+    """
+    if data.strip().partition(":")[0] in SOURCES and not Path(data).exists():
+        check_not_held_out(data)
+        return [Document(problem.prompt, None) for problem in parse_task(data, limit, chat=chat).problems]
+    documents = [_document(value, where, chat) for _, where, value in islice(read_objects(data), limit)]
+    if not documents:
+        raise ValueError(f"{data} has no documents: give JSON Lines of objects with a prompt or a text")
+    return documents
+
+
+def in_chat(documents: Sequence[Document], tokenizer: Any, system: str | None) -> list[Document]:
+    """Return documents whose prompts are written by a chat template; texts without a prompt stay as they are."""
+    return [
+        replace(each, prompt=as_chat_prompt(tokenizer, each.prompt, system=system)) if each.prompt else each
+        for each in documents
+    ]
+
+
+def _document(value: dict[str, object], where: str, chat: bool) -> Document:
+    if "text" in value:
+        return Document("", text_of(value, "text", where))
+    if "question" in value and "prompt" not in value:  # GSM8K's own files, whose answers are not the target's
+        question = text_of(value, "question", where)
+        return Document(question if chat else format_prompt(question), None)
+    prompt = text_of(value, "prompt", where)
+    return Document(prompt, text_of(value, "completion", where) if "completion" in value else None)
+
+
+def digest_of(documents: Sequence[Document]) -> str:
+    """Return the SHA-256 of documents: of JSON Lines of their prompts and completions."""
+    digest = hashlib.sha256()
+    for each in documents:
+        digest.update(json.dumps(astuple(each)).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def as_sequence(
+    tokenizer: PreTrainedTokenizerBase,
+    document: Document,
+    answer: Sequence[int] | None,
+    stop_token_ids: Sequence[int],
+    max_length: int,
+) -> TokenSequence:
+    """Return a document's tokens: the prompt's, and the answer's or, with an end of text, the completion's.
+
+    ``answer`` is what the target wrote, for a document without a completion; ``stop_token_ids`` end a completion, and
+    what is longer than ``max_length`` is cut.
+    """
+    prompt = list(tokenizer(document.prompt).input_ids) if document.prompt else []
+    if answer is None:
+        added = tokenizer(document.completion, add_special_tokens=not prompt).input_ids
+        answer = [*added, *stop_token_ids]
+    return TokenSequence([*prompt, *answer][:max_length], len(prompt))
+
+
+def commonest(token_ids: Iterable[int], size: int, always: Sequence[int] = ()) -> list[int]:
+    """Return the ``size`` tokens that occur most, in ascending order; those that must be among them count first.
+
+    Fewer, where the text has fewer.
+
+    Source: FR-Spec, arXiv 2502.14856.
+
+    Example:
+        >>> commonest([5, 3, 5, 9, 9, 9, 7], size=3, always=[0])
+        [0, 5, 9]
+    """
+    counts = Counter(token_ids)
+    rest = sorted(counts.keys() - set(always), key=lambda each: (-counts[each], each))
+    return sorted([*set(always), *rest][: max(size, len(set(always)))])
+
+
+class DataSplit(NamedTuple):
+    """Sequences to train on, to choose the best checkpoint by, and to measure the result on."""
+
+    train: list[TokenSequence]
+    validation: list[TokenSequence]
+    test: list[TokenSequence]
+
+
+def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataSplit:
+    """Return sequences in three parts, drawn by a seed; those of which nothing is learned are left out.
+
+    Sequences of one prompt, and equal texts, stay together: no part tells another's answers.
+
+    Example:
+        >>> [len(part) for part in split([TokenSequence([each, 2], 1) for each in range(30)], held_out=64, seed=0)]
+        [24, 3, 3]
+    """
+    alike: dict[tuple[int, ...], list[TokenSequence]] = {}
+    for each in sequences:
+        if each.learned > 0:
+            alike.setdefault(tuple(each.token_ids[: each.prompt_length or None]), []).append(each)
+    if len(alike) < 3:
+        raise ValueError(
+            f"there are {len(alike)} documents of which anything could be learned, but at least 3 are needed: to "
+            "train on, to choose the best checkpoint by, and to measure the result on (those of one prompt count once)"
+        )
+    groups = list(alike.values())
+    random.Random(seed).shuffle(groups)
+    held = min(held_out, max(1, len(groups) // 10))
+    parts = groups[2 * held :], groups[:held], groups[held : 2 * held]
+    return DataSplit(*([each for group in part for each in group] for part in parts))
+
+
+def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:
+    """Return sequences as one batch, padded on the right.
+
+    Example:
+        >>> collate([TokenSequence([5, 6, 7], 1), TokenSequence([8, 9], 0)])["labels"].tolist()
+        [[-100, 6, 7], [-100, 9, -100]]
+    """
+    shape = len(sequences), max(len(each.token_ids) for each in sequences)
+    input_ids = torch.full(shape, pad_token_id)
+    labels, mask = torch.full(shape, IGNORED), torch.zeros(shape, dtype=torch.long)
+    for row, (token_ids, prompt_length) in enumerate(sequences):
+        ids, start = torch.tensor(token_ids), max(prompt_length, 1)
+        input_ids[row, : len(ids)], mask[row, : len(ids)] = ids, 1
+        labels[row, start : len(ids)] = ids[start:]
+    return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}

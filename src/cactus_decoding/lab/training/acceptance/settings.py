@@ -1,0 +1,196 @@
+"""All that a training of a draft is asked for, checked once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cactus_decoding.core.extras import needing
+from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.spelling import parse, spell
+from cactus_decoding.lab.training.acceptance.losses import LOSSES, parse_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cactus_decoding.lab.training.acceptance.losses.base import Rows
+
+Report = Callable[[str, int, int, str], None]
+"""Called with what is being done, how much of it is done, how much there is to do, and a remark."""
+
+
+@dataclass(frozen=True)
+class AdaSpec:
+    """Learns only from tokens that a draft of its size can learn: where a reference draft is much nearer the target.
+
+    The reference is distilled first, by the loss ``kl``, from the same start for as many steps. Then the tokens with
+    the largest KL(q || p) - KL(q || p_ref) of each batch (of each process) count.
+
+    Source: AdaSPEC, arXiv 2510.19779.
+
+    Example:
+        >>> import torch
+        >>> from cactus_decoding.lab.training.acceptance.losses.base import Rows
+        >>> q, p = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]]).log(), torch.zeros(1, 2, 2)
+        >>> draft, reference = (Rows.of(q, each, torch.zeros(1, 2, dtype=torch.long)) for each in (p, q))
+        >>> AdaSpec(keep=0.5).chosen(draft, reference)
+        tensor([0])
+    """
+
+    keep: Annotated[float, Knob("share of a batch's tokens", gt=0, le=1)] = 0.4
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+
+    def chosen(self, draft: Rows, reference: Rows) -> Tensor:
+        """Return the places of the tokens that count, given the draft's and the reference's rows."""
+        gain = draft.kl.detach() - reference.kl
+        return gain.topk(math.ceil(self.keep * len(gain))).indices
+
+    def __str__(self) -> str:
+        """Return the spelling, which `parse_filter` takes."""
+        return spell("adaspec", self)
+
+
+FILTERS = MappingProxyType({"adaspec": AdaSpec})
+"""Every filter by its name."""
+
+
+def parse_filter(text: str) -> AdaSpec:
+    """Return the filter that a text spells.
+
+    Example:
+        >>> parse_filter("adaspec:keep=0.3")
+        AdaSpec(keep=0.3)
+    """
+    return parse("filter", text, FILTERS)
+
+
+def check_installed() -> None:
+    """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
+    with needing("training a draft needs accelerate", "train"):
+        import accelerate  # noqa: F401
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a draft is trained, and from what.
+
+    A ``draft``, ``layers`` with ``width``, or ``first_layers`` says where it starts; a draft may give its first layers.
+    Raises `TypeError`, `ValueError` for what is out of range or does not go together.
+
+    Example:
+        >>> TrainingSettings("bundled", "prompts.jsonl", draft="bundled:worded").loss
+        'lk'
+    """
+
+    target: Annotated[str, Knob("Verifying model: a local path, a hub name, or ``bundled``.")]
+    data: Annotated[str, Knob("JSON Lines of prompts, prompts with completions, or texts; or a task.")]
+    loss: Annotated[
+        str,
+        Knob(
+            f"One of {', '.join(LOSSES)}, which names a rule behind it, as in relaxed:clamped:width=3.", metavar="LOSS"
+        ),
+    ] = "lk"
+    draft: Annotated[
+        str | None,
+        Knob(
+            "A draft with the target's tokenizer: a local path, a hub name, or bundled:worded.",
+            metavar="MODEL",
+            shown="",
+        ),
+    ] = None
+    layers: Annotated[
+        int | None,
+        Knob("A new draft of N layers with the target's architecture and tokenizer, and --width.", ge=1, shown=""),
+    ] = None
+    width: Annotated[int | None, Knob("Of the new draft's hidden states.", ge=1, shown="")] = None
+    first_layers: Annotated[
+        int | None, Knob("The first N layers of the target or, where one is given, the draft.", ge=1, shown="")
+    ] = None
+    draft_vocabulary: Annotated[
+        int | None, Knob("Propose from the N commonest tokens of the training text alone.", ge=1, shown="the whole")
+    ] = None
+    filter: Annotated[
+        str | None,
+        Knob("Which tokens count, such as adaspec:keep=0.4, which distils a reference draft first.", metavar="FILTER"),
+    ] = None
+    on_policy: Annotated[
+        float,
+        Knob(
+            "Share of the sequences that the draft itself continues, and the target's rows judge.",
+            ge=0,
+            le=1,
+            metavar="SHARE",
+        ),
+    ] = 0.0
+    refresh_every: Annotated[int, Knob("Steps after which the draft continues anew.", ge=1)] = 50
+    problems: Annotated[int | None, Knob("Take the first N.", ge=1, shown="all; 500 word problems")] = None
+    max_new_tokens: Annotated[int, Knob("Of an answer that the target or the draft gives.", ge=1)] = 256
+    max_length: Annotated[int, Knob("Tokens of a sequence; longer ones are cut.", ge=2)] = 1024
+    held_out: Annotated[
+        int,
+        Knob(
+            "Documents that choose the best checkpoint, and as many that measure the result; at most a tenth of all "
+            "each.",
+            ge=1,
+        ),
+    ] = 64
+    steps: Annotated[int, Knob("Of the optimiser.", ge=1)] = 1000
+    batch_size: Annotated[int, Knob("Sequences a step, of each process.", ge=1, flat="batch")] = 16
+    gradient_accumulation: Annotated[int, Knob("Batches a step.", ge=1)] = 1
+    learning_rate: Annotated[
+        float,
+        Knob(
+            "Of AdamW: reached after 5 % of the steps, then along a cosine to zero.", gt=0, lt=math.inf, metavar="RATE"
+        ),
+    ] = 2e-4
+    evaluate_every: Annotated[int, Knob("Steps between evaluations and checkpoints.", ge=1)] = 100
+    num_speculative_tokens: Annotated[
+        int, Knob("Proposals per step, of the acceptance length that chooses the best checkpoint.", ge=1)
+    ] = 6
+    bfloat16: Annotated[bool, Knob("Forward passes in bfloat16; weights in float32.")] = False
+    cache: Annotated[
+        str | None,
+        Knob(
+            "Keep the target's rows here: the 64 likeliest tokens of each and the mass of the rest, which makes "
+            "divergences a little too small.",
+            metavar="DIR",
+        ),
+    ] = None
+    seed: Annotated[int, Knob("Of everything random.", ge=0, metavar="S")] = 0
+    chat: Annotated[bool, Knob("Prompts are a user's messages, which the target's chat template writes.")] = False
+    system: Annotated[str | None, Knob("System message of a chat.")] = None
+
+    def __post_init__(self) -> None:
+        check_knobs(self)
+        object.__setattr__(self, "loss", str(parse_loss(self.loss)))
+        if self.filter is not None:
+            object.__setattr__(self, "filter", str(parse_filter(self.filter)))
+        if (self.layers is None) != (self.width is None):
+            raise ValueError("layers and width go together: give both for a new draft")
+        given = self.draft is not None or self.first_layers is not None
+        if given == (self.layers is not None):
+            raise ValueError(
+                "give one start: a draft or its first_layers, layers and width for a new one, or first_layers of the "
+                f"target; {'several' if given else 'none'} of them are given"
+            )
+        if self.on_policy and self.loss == "cross_entropy":
+            raise ValueError(
+                "cross_entropy learns the texts' own tokens, which are the draft's with on_policy: give another loss"
+            )
+        if self.on_policy and self.cache is not None:
+            raise ValueError("a cache keeps rows of texts that stay, but on_policy writes new ones: give one of them")
+        if self.on_policy and self.evaluate_every % self.refresh_every:
+            raise ValueError(
+                f"evaluate_every must be a multiple of refresh_every, so that a run can be resumed, but they are "
+                f"{self.evaluate_every} and {self.refresh_every}"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values, for JSON."""
+        values = asdict(self)
+        return values if self.chat else {name: values[name] for name in values if name not in ("chat", "system")}

@@ -1,0 +1,206 @@
+"""Responses that a target continues alone, with random numbers of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.loop import StoppingCriteria
+from cactus_decoding.core.models.base import BaseCachedModel, num_shared, without_gradients
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
+from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+
+_MOST_TEXTS = 256
+"""Of a context of llama.cpp, by its ``LLAMA_MAX_SEQ``."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A response to be continued: tokens of the prompt and of the response so far.
+
+    Branches with the same seed get the same random numbers at the same distance.
+    """
+
+    token_ids: list[int]
+    prompt_length: int
+    seed: int
+
+
+@without_gradients
+def continue_alone(
+    pair: Pair,
+    branches: Sequence[Branch],
+    sampling: SamplingParams,
+    *,
+    max_new_tokens: int,
+    stop: Sequence[str] = (),
+    batch: int = 64,
+) -> list[str]:
+    r"""Return the texts of finished responses, each drawn from the target's law.
+
+    Each token is drawn by a race of exponential clocks, one for each token of the vocabulary, which come from the
+    branch's seed: two branches with the same seed mostly choose the same token where their rows are alike, whatever the
+    order of the vocabulary.
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> pair = load_pair()
+        >>> ids = pair.tokenizer("Question: Tom has 4 pens. He buys 2 more. How many has he?\nAnswer:").input_ids
+        >>> first, second = continue_alone(pair, [Branch(ids, len(ids), 1)] * 2, SamplingParams(), max_new_tokens=8)
+        >>> first == second
+        True
+    """
+    texts = [""] * len(branches)
+    # those of similar length together: the shorter ones are padded
+    order = sorted(range(len(branches)), key=lambda i: len(branches[i].token_ids))
+    batch = min(batch, _MOST_TEXTS) if isinstance(pair.target, LlamaCppModel) else batch
+    for start in range(0, len(order), batch):
+        some = order[start : start + batch]
+        finished = _continue(pair, [branches[i] for i in some], sampling, max_new_tokens, stop)
+        for i, text in zip(some, finished, strict=True):
+            texts[i] = text
+    return texts
+
+
+def _continue(
+    pair: Pair, branches: Sequence[Branch], sampling: SamplingParams, max_new_tokens: int, stop: Sequence[str]
+) -> list[str]:
+    sequences = [list(branch.token_ids) for branch in branches]
+    window = pair.target.max_length
+    limits = [branch.prompt_length + max_new_tokens for branch in branches]
+    limits = [limit if window is None else min(limit, window) for limit in limits]
+    criteria = [StoppingCriteria(pair.stop_token_ids, stop, pair.tokenizer, each.prompt_length) for each in branches]
+    noise = [torch.Generator().manual_seed(branch.seed) for branch in branches]
+
+    def goes_on(i: int) -> bool:
+        fresh = len(sequences[i]) == branches[i].prompt_length
+        return len(sequences[i]) < limits[i] and (fresh or not criteria[i](sequences[i]))
+
+    live = [i for i in range(len(branches)) if goes_on(i)]
+    rows = None
+    if live:
+        reader = _reader_of(pair.target, len(live), max(limits))
+        rows = reader.read([sequences[i] for i in live])
+    while live:
+        assert rows is not None
+        for i, token in zip(live, race(sampling(rows), [noise[i] for i in live]).tolist(), strict=True):
+            sequences[i].append(token)
+        kept = [place for place, i in enumerate(live) if goes_on(i)]
+        live = [live[place] for place in kept]
+        if live:
+            rows = reader.read_next([sequences[i][-1] for i in live], kept)
+    texts = []
+    for sequence, branch, each in zip(sequences, branches, criteria, strict=True):
+        texts.append(each.trim(pair.tokenizer.decode(sequence[branch.prompt_length :], skip_special_tokens=True)))
+    return texts
+
+
+def race(probs: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Return a token of each row of ``[rows, vocabulary]``: the one whose exponential clock of rate q(x) rings first.
+
+    Source: the minimum of exponential variables is that of rate q(x) with a probability in proportion to q(x).
+
+    Example:
+        >>> race(torch.tensor([[0.0, 1.0]]), [torch.Generator().manual_seed(0)])
+        tensor([1])
+    """
+    clocks = [torch.empty(probs.shape[-1]).exponential_(generator=each) for each in generators]
+    return (probs.float() / torch.stack(clocks).to(probs.device)).argmax(-1)
+
+
+def _reader_of(target: BaseCachedModel, texts: int, size: int) -> _Reader | _SideBySide:
+    if isinstance(target, LlamaCppModel):
+        return _SideBySide(target, texts, size)
+    assert isinstance(target, CachedModel)
+    return _Reader(target)
+
+
+class _Reader:
+    """Reads a batch of texts into one cache; they are padded on the left, and leave when they are finished."""
+
+    def __init__(self, target: CachedModel) -> None:
+        self._model, self._device = target.model, target.device
+        self._takes_positions = "position_ids" in inspect.signature(self._model.forward).parameters
+        self._keeps_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        from transformers import DynamicCache
+
+        self._cache = DynamicCache(config=self._model.config)
+        self._mask = torch.zeros(0, 0, dtype=torch.long)
+
+    def read(self, sequences: Sequence[list[int]]) -> Tensor:
+        """Return the last row of each text, ``[texts, vocabulary]``."""
+        width = max(map(len, sequences))
+        ids = torch.tensor([[0] * (width - len(each)) + each for each in sequences])
+        self._mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in sequences])
+        return self._forward(ids, (self._mask.cumsum(-1) - 1).clamp(min=0))
+
+    def read_next(self, token_ids: list[int], kept: list[int]) -> Tensor:
+        """Return the row behind another token of each text that is still there.
+
+        ``kept`` are their places among the texts of the last call.
+        """
+        if len(kept) < len(self._mask):
+            self._mask = self._mask[kept]
+            self._cache.batch_select_indices(torch.tensor(kept, device=self._device))
+        self._mask = torch.cat([self._mask, torch.ones(len(kept), 1, dtype=torch.long)], dim=1)
+        return self._forward(torch.tensor(token_ids).unsqueeze(1), self._mask.sum(-1, keepdim=True) - 1)
+
+    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        more = {"position_ids": positions.to(self._device)} if self._takes_positions else {}
+        keep = {"logits_to_keep": 1} if self._keeps_rows else {}
+        output = self._model(
+            input_ids=ids.to(self._device),
+            attention_mask=self._mask.to(self._device),
+            past_key_values=self._cache,
+            use_cache=True,
+            **more,
+            **keep,
+        )
+        return output.logits[:, -1]  # type: ignore[no-any-return]
+
+
+class _SideBySide:
+    """Reads texts of a GGUF file in one context; how far one begins as another is copied."""
+
+    def __init__(self, target: LlamaCppModel, texts: int, size: int) -> None:
+        self._context = Context.make(target.model, replace(target.settings, context_size=size), texts)
+        self._live, self._lengths = list(range(texts)), [0] * texts
+
+    def read(self, sequences: Sequence[list[int]]) -> Tensor:
+        """Return the last row of each text, ``[texts, vocabulary]``."""
+        rows, size, before = dict[int, Tensor](), self._context.batch_size, self._live[0]
+        for i in sorted(self._live, key=sequences.__getitem__):  # those that begin alike follow each other
+            text = np.array(sequences[i], np.int32)
+            start = self._copy(before, i, min(num_shared(sequences[before], sequences[i]), len(text) - 1))
+            for begin in range(start, len(text), size):
+                portion = Portion(i, text[begin : begin + size], begin, int(begin + size >= len(text)))
+                rows[i] = self._context.read([portion]).clone()
+            before, self._lengths[i] = i, len(text)
+        return torch.cat([rows[i] for i in self._live])
+
+    def read_next(self, token_ids: list[int], kept: list[int]) -> Tensor:
+        """Return the row behind another token of each text that is still there; see `_Reader.read_next`."""
+        self._live = [self._live[place] for place in kept]
+        portions = []
+        for i, token in zip(self._live, token_ids, strict=True):
+            portions.append(Portion(i, np.array([token], np.int32), self._lengths[i], 1))
+            self._lengths[i] += 1
+        return self._context.read(portions)
+
+    def _copy(self, before: int, i: int, shared: int) -> int:
+        """Take the first tokens of a text that was read; return how many are there, none of a recurrent state."""
+        if not self._lengths[before]:
+            return 0
+        self._context.restore(i, self._context.save(before))
+        if self._context.forget_from(i, shared):
+            return shared
+        self._context.clear(i)
+        return 0

@@ -1,0 +1,109 @@
+"""The target's answers to prompts, and what each draft and look-up would have proposed along them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.audit import acceptance
+from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.generate import stream
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+
+FEWEST = 8
+"""Tokens that an answer has, however little time is left."""
+_ROWS = 16
+"""Compared at once, in float64."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of the target, and what is known of proposals for each of its tokens.
+
+    ``copied`` is what look-up finds behind the text as it was before each token; by draft and rule, ``chances`` are
+    those that a proposal for each token is kept, ``[tokens]``; verification takes so many seconds a token.
+    """
+
+    token_ids: list[int]
+    copied: list[list[int]]
+    chances: Mapping[tuple[str, str], Tensor]
+    verify_seconds: float
+
+
+def answer(
+    target: Pair,
+    drafts: Mapping[str, ModelDrafter],
+    prompt: str,
+    request: Request,
+    rules: Sequence[AcceptanceRule],
+    *,
+    seconds: float,
+    copies: int,
+) -> Answer:
+    r"""Have the target answer, and read the answer with every draft in one pass each.
+
+    A drafted token is kept with the chance :math:`\sum_x \min(p(x), h_x(x))`, which needs no draft to be drawn. What
+    look-up copies is kept where it is what the target wrote: along the target's own answers that is as likely as that
+    the lossless test accepts it.
+
+    The target has look-up as its draft, which copies ``copies`` tokens at most; so many ``seconds`` behind the first
+    token the answer ends as soon as it has `FEWEST` tokens.
+    """
+    response, rows, verifying = stream(target, prompt, request), list[Tensor](), list[float]()
+    windows = [draft.max_length for draft in drafts.values() if draft.max_length is not None]
+    start = len(response.prompt_token_ids)
+    room = min(windows, default=start + request.max_new_tokens) - start
+    until = math.inf
+    for outcome in response:
+        until = min(until, time.perf_counter() + seconds)
+        rows.append(outcome.rows.logits[:1].float())
+        verifying.append(outcome.verify_seconds)
+        if len(rows) >= min(FEWEST, room) and (time.perf_counter() > until or len(rows) >= room):
+            break
+    response.close()
+    ids, text = response.token_ids, [*response.prompt_token_ids, *response.token_ids]
+    logits = torch.cat(rows)
+    chances = {
+        (name, str(rule)): kept
+        for name, draft in drafts.items()
+        for rule, kept in zip(rules, _kept(draft, text, logits, request.sampling, rules), strict=True)
+    }
+    copied = [
+        target.drafter.propose(text[: start + i], copies, lambda row, _: row, None).token_ids for i in range(len(ids))
+    ]
+    return Answer(ids, copied, chances, statistics.median(verifying))
+
+
+def _kept(
+    draft: ModelDrafter, text: list[int], logits: Tensor, sampling: SamplingParams, rules: Sequence[AcceptanceRule]
+) -> list[Tensor]:
+    """Return the chances that a draft's proposals for the last tokens of a text are kept, for each rule."""
+    count = len(logits)
+    try:
+        theirs = draft.read(text[:-1], count).float().to(logits.device)
+        found = [
+            [_chances(rule, *blocks, sampling) for blocks in zip(logits.split(_ROWS), theirs.split(_ROWS), strict=True)]
+            for rule in rules
+        ]
+    finally:
+        draft.reset()
+    return [torch.cat(blocks).cpu() for blocks in found]
+
+
+def _chances(rule: AcceptanceRule, target: Tensor, draft: Tensor, sampling: SamplingParams) -> Tensor:
+    judged = SamplingParams() if judges_untempered(rule) else sampling
+    rows = [part(logits).double() for part, logits in ((judged, target), (sampling, draft))]
+    q, p = (row / row.sum(-1, keepdim=True) for row in rows)
+    if isinstance(rule, Lossless):
+        return torch.minimum(q, p).sum(-1)
+    return acceptance(rule, q, p).clamp(0.0, 1.0)

@@ -1,0 +1,134 @@
+"""Tokens per second of every draft and draft length, worked out from pass times and from answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import torch
+
+from cactus_decoding.core.drafting.automatic.times import PassTimes
+from cactus_decoding.core.drafting.registry import LOOK_UP
+from cactus_decoding.lab.evaluation.expected import steps_taken
+from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.lab.tuning.answers import Answer
+
+WORTH = 0.05
+"""Less than so much speed is none: answers and machines differ by more."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What one draft (``suffix`` for look-up) and draft length bring under one rule.
+
+    Tokens per second are those behind the prompt, tokens per step include the recovered or bonus token, and the speedup
+    is over no proposals, with an interval over prompts.
+    """
+
+    draft: str
+    rule: str
+    num_speculative_tokens: int
+    tokens_per_second: float
+    tokens_per_step: float
+    speedup: Interval
+
+    def __str__(self) -> str:
+        """Return what it is of, for people."""
+        who = "look-up" if self.draft == LOOK_UP else self.draft
+        return f"{who} with {self.num_speculative_tokens} proposal{'s' * (self.num_speculative_tokens != 1)}"
+
+
+def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, PassTimes]) -> list[Forecast]:
+    r"""Return what there is without proposals, and then everything that was looked at with 1, 2, … of them.
+
+    N tokens of an answer in S expected steps of k proposals take, with V(n) a pass of the target over n tokens, d one
+    of the draft, b what it takes longer where it is behind by a token, and v what verification takes,
+
+    .. math:: S \, (V(k + 1) + k \, d) + F \, b + N \, v
+
+    F, the steps in which all is kept, follows from the tokens that the k-th proposal adds to a step. All answers have
+    the same drafts and rules, and as many proposals are tried as the widest of the target's passes has room for.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> times = PassTimes(((1, 1.0), (2, 1.1), (3, 1.2)))
+        >>> answer = Answer([7] * 12, [[]] * 12, {("small", "lossless"): torch.full((12,), 0.9)}, 0.0)
+        >>> for each in forecasts([answer], times, {"small": replace(times, draft=0.1)}):
+        ...     print(f"{each}: {each.tokens_per_second:.2f}")
+        look-up with 0 proposals: 1.00
+        look-up with 1 proposal: 1.00
+        look-up with 2 proposals: 1.00
+        small with 1 proposal: 1.54
+        small with 2 proposals: 1.83
+    """
+    verifying = float(np.median([each.verify_seconds for each in answers]))
+    tokens = np.array([len(each.token_ids) for each in answers], dtype=np.float64)
+    plain = tokens * (times.of(1) + verifying)
+    found = [_forecast(LOOK_UP, "lossless", 0, tokens, tokens, plain, plain)]
+    lengths = range(1, times.widths[-1])
+    for k in lengths:
+        counts = np.array([_copying(each, k, times) for each in answers])
+        found.append(_forecast(LOOK_UP, "lossless", k, tokens, counts[:, 0], counts[:, 1] + tokens * verifying, plain))
+    for draft, rule in answers[0].chances:
+        cost, before = drafts[draft], tokens
+        behind = max(cost.pair - cost.draft, 0.0)
+        for k in lengths:
+            steps = np.array([_steps(each, draft, rule, k) for each in answers])
+            whole = (1 - steps / before).clip(0.0) * tokens  # steps, times N / S(k) - N / S(k - 1)
+            seconds = steps * (times.of(k + 1) + k * cost.draft) + whole * behind + tokens * verifying
+            before = steps
+            found.append(_forecast(draft, rule, k, tokens, steps, seconds, plain))
+    return found
+
+
+def _steps(answer: Answer, draft: str, rule: str, k: int) -> float:
+    chances = answer.chances[draft, rule]
+    return float(steps_taken(chances, torch.zeros(len(chances), dtype=torch.long), k).sum())
+
+
+def _copying(answer: Answer, k: int, times: PassTimes) -> tuple[int, float]:
+    """Return the steps that look-up takes along an answer, and the seconds of their passes."""
+    at = steps = 0
+    seconds = 0.0
+    while at < len(answer.token_ids):
+        proposed = answer.copied[at][:k]
+        pairs = zip(proposed, answer.token_ids[at:], strict=False)
+        at += 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        steps, seconds = steps + 1, seconds + times.of(len(proposed) + 1)
+    return steps, seconds
+
+
+def _forecast(
+    draft: str, rule: str, k: int, tokens: Numbers, steps: Numbers, seconds: Numbers, plain: Numbers
+) -> Forecast:
+    sums = resampled_sums(np.stack([plain, seconds], axis=1))
+    speedup = bootstrapped(plain.sum() / seconds.sum(), sums[:, 0] / sums[:, 1], len(tokens))
+    return Forecast(draft, rule, k, tokens.sum() / seconds.sum(), tokens.sum() / steps.sum(), speedup)
+
+
+def best_of(found: Sequence[Forecast], rule: str) -> Forecast:
+    """Return what is fastest under a rule; look-up is judged losslessly under any."""
+    speculating = [each for each in found if each.num_speculative_tokens and each.rule in (rule, "lossless")]
+    own = [each for each in speculating if each.rule == rule or each.draft == LOOK_UP]
+    return max(own, key=lambda each: (each.tokens_per_second, -each.num_speculative_tokens))
+
+
+def verdict(best: Forecast) -> str:
+    """Say whether the best there is is worth it.
+
+    >>> verdict(Forecast("suffix", "lossless", 2, 9.0, 1.2, Interval(1.026, 0.9, 1.1)))
+    'Do not speculate here: at best 3 % faster (look-up with 2 proposals)'
+    """
+    value, low, high = best.speedup
+    if not pays(best):
+        change = f"{100 * (value - 1):.0f} % faster" if value > 1 else f"{100 * (1 / value - 1):.0f} % slower"
+        return f"Do not speculate here: at best {change} ({best})"
+    ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.has_ends else ""
+    return f"{best}: {value:.2f} times as fast as none{ends}"
+
+
+def pays(best: Forecast) -> bool:
+    """Say whether the best there is is worth it."""
+    return best.speedup.value >= 1 + WORTH

@@ -1,0 +1,102 @@
+"""The file that keeps what was tuned, with the machine and the files that it is of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cactus_decoding.core.drafting.automatic.times import cache_folder, device_name
+from cactus_decoding.core.files.jsonl import read_json
+from cactus_decoding.core.models.placement import checked_device
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+
+AGAIN = "run cactus tune here again"
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What is fastest for a target on one machine.
+
+    Names may have settings, such as ``model.gguf:threads=2``; no proposals mean that speculation does not pay; files
+    and machine are as `file_key` (of both names) and `machine_key` describe them.
+    Raises `ValueError` for values of other types.
+    """
+
+    target: str
+    draft: str
+    num_speculative_tokens: int
+    threads: int
+    files: Mapping[str, Any]
+    machine: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        texts, numbers = (self.target, self.draft), (self.num_speculative_tokens, self.threads)
+        known = all(isinstance(each, str) and each for each in texts) and all(type(each) is int for each in numbers)
+        if not known or self.num_speculative_tokens < 0 or self.threads < 1:
+            raise ValueError(f"target, draft, proposals and threads are {texts}, {numbers}")
+        if not isinstance(self.files, Mapping) or not isinstance(self.machine, Mapping):
+            raise ValueError("files and machine must be objects")
+
+    @classmethod
+    def of(cls, target: str, draft: str, num_speculative_tokens: int, threads: int) -> Profile:
+        """Return the profile of models on this machine."""
+        files = {each: file_key(each) for each in (target, draft)}
+        return cls(target, draft, num_speculative_tokens, threads, files, machine_key())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> Profile:
+        """Return the profile in a file, for this machine and the files that it was made with.
+
+        Raises `ValueError` for a file that is none, another machine, or other files than those.
+        """
+        try:
+            values = read_json(path)
+            found = cls(**values["recommended"])
+        except OSError as error:
+            raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{str(path)!r} is no profile of cactus tune: {error}") from None
+        here = machine_key()
+        for name, value in here.items():
+            if found.machine.get(name) != value:
+                raise ValueError(
+                    f"the profile {str(path)!r} is of a machine with {name} {found.machine.get(name)!r}, but this one "
+                    f"has {value!r}: {AGAIN}"
+                )
+        for name, key in found.files.items():
+            if file_key(name) != key:
+                raise ValueError(f"the profile {str(path)!r} is of another {name!r} than is there now: {AGAIN}")
+        return found
+
+
+def machine_key() -> dict[str, Any]:
+    """Return what tells a machine from another, as far as speed goes."""
+    return {"processor": device_name(torch.device("cpu")), "cores": os.cpu_count()} | (
+        {"accelerator": device_name(device)} if (device := checked_device(None)).type == "cuda" else {}
+    )
+
+
+def file_key(name: str) -> list[int]:
+    """Return the size and the last change of a model's files, in bytes and nanoseconds; nothing for other names."""
+    gguf = parse_gguf(name)
+    path = Path(name) if gguf is None else gguf.path
+    files = [path] if path.is_file() else [each for kind in _WEIGHTS for each in path.glob(kind)]
+    stats = [each.stat() for each in files]
+    return [sum(each.st_size for each in stats), max(each.st_mtime_ns for each in stats)] if stats else []
+
+
+def default_place(target: str) -> Path:
+    """Return where the profile of a target is kept where nobody says; it may be deleted at any time."""
+    name = (parse_gguf(target) or (Path(target),))[0].name.removesuffix(".gguf")
+    return cache_folder().parent / "profiles" / f"{name}-{sha256(target.encode()).hexdigest()[:8]}.json"

@@ -1,1 +1,0 @@
-"""What servers share: who may ask, whose turn it is, and answers that end when their reader leaves."""

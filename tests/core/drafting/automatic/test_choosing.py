@@ -1,0 +1,215 @@
+"""What a step proposes: what pays by given times, within an account that cannot be overdrawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cactus_decoding.core.drafting.automatic.chances import DraftChances
+from cactus_decoding.core.drafting.automatic.choosing import SHARE, STAKE, Chooser
+from cactus_decoding.core.drafting.automatic.times import PassTimes
+from cactus_decoding.core.drafting.suffix_index import Match
+
+LAPTOP = PassTimes(
+    ((1, 0.105), (2, 0.163), (3, 0.248), (4, 0.263), (8, 0.512), (12, 0.820), (16, 0.754)), draft=0.040, reading=0.01
+)
+"""One core of a processor with AVX2 over 1.5 and 0.5 billion weights of four bits."""
+MEMORY_BOUND = PassTimes(((1, 1.0), (2, 1.01), (4, 1.03), (8, 1.08), (16, 1.2)), draft=0.1, reading=0.01)
+NOTHING = Match(0, [], [])
+COPY = Match(8, list(range(15)), [8.0 + i for i in range(15)])
+SURE, UNSURE = torch.tensor([8.0, 0.0]), torch.tensor([0.1, 0.0])
+
+
+class Run:
+    """Steps of a response, timed by the given times."""
+
+    def __init__(self, times: PassTimes, *, drafts: bool = True, chooser: type[Chooser] = Chooser) -> None:
+        self.chooser, self.times = chooser(times, 15, drafts=drafts), times
+        self.seconds, self.tokens, self.ways = 0.0, 0, list[str]()
+
+    def step(self, kept: int, match: Match = NOTHING, row: torch.Tensor = SURE, unread: int = 0) -> None:
+        """Take one of whose proposals up to so many are kept."""
+        limit = self.chooser.begin_step()
+        choice = self.chooser.choose(match, limit, limit, unread, first=False)
+        drafted = choice.count
+        if choice.way == "draft":
+            drafted = next((i for i in range(1, choice.count) if not self.chooser.should_continue(row)), choice.count)
+            self.seconds += drafted * self.times.draft + self.times.catching_up(unread)
+        self.chooser.end_draft(drafted)
+        accepted = min(kept, drafted)
+        self.chooser.end_step(accepted)
+        self.chooser.learn_copies(match, [*match.token_ids[:kept], -1])
+        self.seconds += self.times.of(drafted + 1)
+        self.tokens += accepted + 1
+        self.ways.append(choice.way)
+
+    @property
+    def lost(self) -> float:
+        """Tokens that plain sampling would have brought besides."""
+        return self.seconds / self.times.of(1) - self.tokens
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 15), st.sampled_from([NOTHING, COPY, Match(1, [7], [1.0])]), st.booleans(), st.integers(0, 30)
+    ),
+    max_size=80,
+)
+some_times = st.builds(
+    lambda widths, draft, reading, pair: PassTimes(
+        tuple(zip((1, 2, 3, 4, 8, 16), widths, strict=True)), draft, reading, pair=pair
+    ),
+    st.lists(st.floats(0.1, 5), min_size=6, max_size=6),
+    st.floats(0, 2),
+    st.floats(0, 0.5),
+    st.floats(0, 3),
+)
+
+
+def worst_loss(run: Run, taken: list[tuple[int, Match, bool, int]]) -> float:
+    """Return how far the run was ever behind plain sampling and its allowance."""
+    worst = 0.0
+    for kept, match, sure, unread in taken:
+        run.step(kept, match, SURE if sure else UNSURE, unread)
+        worst = max(worst, run.lost - SHARE * run.tokens)
+    return worst
+
+
+@settings(max_examples=100, deadline=None)
+@given(some_times, steps)
+def test_no_response_loses_more_than_its_stake(times: PassTimes, taken: list[tuple[int, Match, bool, int]]) -> None:
+    assert worst_loss(Run(times), taken) <= STAKE + 1e-9
+
+
+class Careless(Chooser):
+    """Takes what looks best, whatever it has lost."""
+
+    def _worst(self, choice, catching_up):
+        return 0.0
+
+
+def test_a_chooser_without_an_account_loses_more() -> None:
+    dear, behind = PassTimes(((1, 1.0), (16, 8.0))), list(range(15))
+    taken = [(0, Match(size, behind, [size + i for i in behind]), True, 0) for size in (64, 16)]
+    assert worst_loss(Run(dear, chooser=Careless), taken) > STAKE + 0.5
+    assert worst_loss(Run(dear), taken) <= STAKE
+
+
+def test_a_laptop_does_not_draft_what_is_often_refused() -> None:
+    run = Run(LAPTOP)
+    for i in range(200):
+        run.step(i % 2)
+    assert run.ways.count("draft") <= 12
+    assert run.lost <= STAKE / 2
+
+
+def test_a_machine_that_waits_for_memory_drafts_much() -> None:
+    run = Run(MEMORY_BOUND)
+    for _ in range(50):
+        run.step(7)
+    assert run.ways.count("draft") > 45
+    assert run.lost < -150
+
+
+@pytest.mark.parametrize(("seconds", "left_out"), [(0.1, 0), (0.002, 2), (0.001, 5), (1e-5, 7)])
+def test_short_steps_are_chosen_for_now_and_then_while_nothing_is_proposed(seconds: float, left_out: int) -> None:
+    chooser = Chooser(PassTimes(((1, seconds), (16, 1.2 * seconds))), 15, drafts=False)
+    limits = []
+    for _ in range(3 * (left_out + 1)):
+        limits.append(chooser.begin_step())
+        if limits[-1]:
+            assert chooser.choose(NOTHING, 15, 15, 0, first=False).way == "nothing"
+        chooser.end_draft(0)
+        chooser.end_step(0)
+    assert limits == 3 * [15, *left_out * [0]]
+    for _ in range(3):  # what pays is gone on with
+        chooser.begin_step()
+        assert chooser.choose(COPY, 15, 15, 0, first=False).way == "copy"
+        chooser.end_draft(15)
+        chooser.end_step(15)
+        assert chooser.begin_step() == 15
+
+
+def test_a_draft_of_which_nothing_is_known_proposes_few() -> None:
+    chooser, counts = Chooser(MEMORY_BOUND, 15, drafts=True), []
+    for _ in range(6):
+        counts.append(chooser.choose(NOTHING, chooser.begin_step(), 15, 1, first=False).count)
+        for _ in range(counts[-1]):
+            chooser.should_continue(SURE)
+        chooser.end_draft(counts[-1])
+        chooser.end_step(counts[-1])
+    assert counts == [3, 15, 15, 15, 15, 15]
+
+
+def test_a_draft_that_is_asked_in_vain_is_left_alone() -> None:
+    chooser, asked = Chooser(MEMORY_BOUND, 15, drafts=True), 0
+    for _ in range(100):
+        asked += chooser.choose(NOTHING, chooser.begin_step(), 15, 1, first=False).way == "draft"
+        chooser.end_draft(0)
+        chooser.end_step(0)
+    assert 1 <= asked <= 40
+
+
+def test_what_a_step_takes_beside_passes_keeps_copies_from_paying() -> None:
+    for more, ways in ((0.0, {"copy"}), (1.0, {"nothing"})):
+        slower = tuple((width, seconds + more * (width > 1)) for width, seconds in MEMORY_BOUND.target)
+        run = Run(replace(MEMORY_BOUND, target=slower), drafts=False)
+        for _ in range(8):
+            run.step(0, Match(1, [7], [1.5]))
+        assert set(run.ways[-1:]) <= ways | {"nothing"}
+        assert ("copy" in run.ways) is (more == 0.0)
+
+
+def test_one_refusal_says_little_and_many_say_all() -> None:
+    chances = DraftChances()
+    assert chances.next == pytest.approx(0.95)
+    for count, least, most in ((1, 0.70, 0.71), (30, 0.0, 0.1)):
+        for _ in range(count):
+            chances.learn([0.5], 0)
+        assert least < chances.next < most
+
+
+def test_a_prompt_is_not_read_for_a_few_tokens() -> None:
+    for num_tokens, way in ((1000, "draft"), (8, "nothing")):
+        chooser = Chooser(MEMORY_BOUND, 15, drafts=True, num_tokens=num_tokens)
+        assert chooser.choose(NOTHING, chooser.begin_step(), 15, 1000, first=True).way == way
+
+
+def test_no_more_is_drafted_than_a_window_holds() -> None:
+    chooser = Chooser(MEMORY_BOUND, 15, drafts=True)
+    assert chooser.choose(NOTHING, chooser.begin_step(), 3, 1, first=False).count == 3
+    assert chooser.choose(NOTHING, chooser.begin_step(), 0, 1, first=False).way == "nothing"
+
+
+def test_it_leaves_a_loss_within_32_tokens() -> None:
+    run = Run(MEMORY_BOUND)
+    for _ in range(30):
+        run.step(15)
+    before = run.tokens
+    while run.ways[-4:] != ["nothing"] * 4:
+        run.step(0)
+    assert run.tokens - before <= 32
+
+
+def test_a_copy_is_taken_as_soon_as_the_text_repeats_itself() -> None:
+    run = Run(LAPTOP, drafts=False)
+    for _ in range(100):
+        run.step(0, Match(1, [5] * 15, [1.0 + i for i in range(15)]))
+    assert set(run.ways[-50:]) == {"nothing"}  # a single token in common says little
+    for i in range(12):
+        run.step(15, Match(4 + i, list(range(15)), [4.0 + i + j for j in range(15)]))
+    assert run.ways[-8:] == ["copy"] * 8
+    assert run.lost < -20
+
+
+def test_the_same_times_and_tokens_make_the_same_choices() -> None:
+    taken = [(i * 7 % 5, COPY if i % 3 else NOTHING, i % 2 == 0, 1 + i % 4) for i in range(60)]
+    first, again = Run(MEMORY_BOUND), Run(MEMORY_BOUND)
+    worst_loss(first, taken)
+    worst_loss(again, taken)
+    assert first.ways == again.ways
+    assert {"draft", "copy"} <= set(first.ways)

@@ -1,0 +1,263 @@
+"""What passes cost: measured once, kept in a file, and said to be wrong where that holds something else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from support.loop_runs import decided, run
+from support.pass_times import PASS_TIMES
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter, Pair, load_pair, stream
+from cactus_decoding.core.drafting.automatic import times as module
+from cactus_decoding.core.drafting.automatic.times import PassTimes, measure, pass_times
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+
+TIMES = PassTimes(((1, 1.0), (2, 1.1), (4, 1.3), (8, 1.5)), draft=0.05, reading=0.01)
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_KNOWN", {})
+
+
+@pytest.fixture(scope="module")
+def target() -> CachedModel:
+    return CachedModel(tiny_llama(0))
+
+
+class Timed(CachedModel):
+    """Its passes take a second, and a tenth for each token."""
+
+    now = 0.0
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        type(self).now += 1 + 0.1 * len(token_ids)
+        return super().append(token_ids, rows, positions, mask)
+
+
+def test_passes_of_both_models_are_timed_and_forgotten() -> None:
+    model, draft = Timed(tiny_llama(0)), Timed(tiny_llama(1))
+    found = measure(model, ModelDrafter(draft), clock=lambda: Timed.now)
+    assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
+    assert found.draft == pytest.approx(1.1)
+    assert found.reading == pytest.approx(0.1, abs=0.02)
+    assert found.pair == pytest.approx(1.2)
+    assert model.length == draft.length == 0
+
+
+def test_steps_are_timed_where_passes_are_short(target: CachedModel) -> None:
+    found, alone = (measure(target, NgramDrafter(), steps=each) for each in (lambda clock: (100.0, 300.0), None))
+    assert [round(seconds) for _, seconds in found.target] == [100, *[300] * 6]
+    assert max(seconds for _, seconds in alone.target) < 10
+    slow = Timed(tiny_llama(0))
+    found = measure(slow, NgramDrafter(), clock=lambda: Timed.now, steps=lambda clock: pytest.fail("asked"))
+    assert found.of(1) == pytest.approx(1.1)
+
+
+def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths, append = list[int](), target.append
+
+    def watched(token_ids, *given, **named):
+        widths.append(len(token_ids))
+        return append(token_ids, *given, **named)
+
+    monkeypatch.setattr(target, "append", watched)
+    pair = Pair(target, NgramDrafter(), load_pair().tokenizer)
+    with pair.reserve():
+        ticks = count()
+        assert pair.step_seconds(lambda: float(next(ticks))) == (1.0, 1.0)
+    assert {1, 2} <= set(widths)
+    assert target.length == 0
+    monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(Pair, "step_seconds", lambda pair, clock: (100.0, 100.0))
+    pair.prepare(AutoLength())
+    assert pair.pass_times(AutoLength())["target"][0][1] == pytest.approx(100)  # type: ignore[index]
+
+
+def test_what_copies_costs_nothing(target: CachedModel) -> None:
+    found = measure(target, NgramDrafter())
+    assert (found.draft, found.reading) == (0.0, 0.0)
+
+
+def test_what_decided_is_told_and_never_measured_for_it(target: CachedModel) -> None:
+    pair = Pair(target, NgramDrafter(), load_pair().tokenizer)
+    response = stream(pair, "a b", num_speculative_tokens="auto", max_new_tokens=2)
+    told = pair.pass_times(AutoLength())
+    assert told is not None
+    assert "measured now, kept in" in told["source"]
+    assert PassTimes.from_dict(told, told["source"]) == pass_times(target, NgramDrafter())
+    assert response.pass_times == told
+    assert stream(pair, "a b", num_speculative_tokens=2, max_new_tokens=2).pass_times is None
+    assert pair.pass_times(AutoLength(profile=str(PASS_TIMES)))["source"] == str(PASS_TIMES)  # type: ignore[index]
+    assert Pair(target, ModelDrafter(tiny_llama(1)), pair.tokenizer).pass_times(AutoLength()) is None
+
+
+def test_they_are_measured_once_and_kept(target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = ModelDrafter(tiny_llama(1))
+    first = pass_times(target, drafter)
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    assert str(file) in first.source
+    monkeypatch.setattr(module, "_KNOWN", {})  # as another process
+    monkeypatch.setattr(module, "measure", lambda *models, **_: pytest.fail("measured again"))
+    again = pass_times(target, drafter)
+    assert again.source == str(file)
+    assert again.as_dict() == first.as_dict()
+
+
+def test_they_stay_known_whatever_is_imported_later(target: CachedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server imports transformers behind its start: its second answer would be by other times than its first."""
+    drafter = ModelDrafter(CachedModel(tiny_llama(1)))
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "transformers")
+        measured = pass_times(target, drafter)
+    assert pass_times(target, drafter) is measured
+
+
+class Disturbed(Timed):
+    """Its passes take the longer the more there were: no two runs agree, unless it was disturbed in the first alone."""
+
+    number, until = 0, 1_000
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        found = super().append(token_ids, rows, positions, mask)
+        type(self).number += 1
+        type(self).now += 3 * type(self).number if type(self).number < type(self).until else 0
+        return found
+
+
+class Short(Timed):
+    """Its passes take a millisecond, and two of three five more: threads wait for a core."""
+
+    number = 0
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        found = CachedModel.append(self, token_ids, rows, positions, mask)
+        type(self).number += 1
+        type(self).now += 0.001 if type(self).number % 3 == 1 else 0.006
+        return found
+
+
+def test_short_passes_are_timed_until_some_are_undisturbed() -> None:
+    found = measure(Short(tiny_llama(0)), NgramDrafter(), clock=lambda: Short.now)
+    assert [seconds for _, seconds in found.target] == pytest.approx([0.001] * 7)
+
+
+@pytest.mark.parametrize(("until", "kept"), [(8, True), (1_000, False)])
+def test_times_of_a_busy_machine_are_kept_by_no_file(
+    until: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads on a core that others want were timed nine times too long, and that was believed for good."""
+    monkeypatch.setattr(Disturbed, "number", 0)
+    monkeypatch.setattr(Disturbed, "until", until)
+    monkeypatch.setattr(module, "measure", lambda *models, **_: measure(*models, clock=lambda: Disturbed.now))
+    found = pass_times(Disturbed(tiny_llama(0)), NgramDrafter())
+    assert ("on a busy machine" not in found.source) is kept
+    assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
+    if kept:
+        assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
+
+
+def test_a_damaged_file_is_measured_anew(target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_times(target, NgramDrafter())
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    file.write_text("{")
+    monkeypatch.setattr(module, "_KNOWN", {})
+    assert "measured now" in pass_times(target, NgramDrafter()).source
+    assert json.loads(file.read_text())["times"]["target"][0][0] == 1
+
+
+def test_a_folder_that_cannot_be_written_does_not_matter(
+    target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    first = pass_times(target, NgramDrafter())
+    assert first.source.startswith(f"measured now, not kept in {tmp_path / 'cache'}")
+    assert pass_times(target, NgramDrafter()) is first  # at least this process knows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "is no profile: it has no times"),
+        ('{"times": {"target": [[2, 1]], "draft": 0, "reading": 0}}', "widths of passes must ascend from 1"),
+        ('{"times": {"target": [[1, 0]], "draft": 0, "reading": 0}}', "must be positive"),
+        ('{"times": {"target": [[1, 1]]}}', "holds no times of passes"),
+        ('{"times": {"target": [[1, NaN]], "draft": 0, "reading": 0}}', "NaN|positive"),
+        ('{"times": {"target": [[1e999, 1]], "draft": 0, "reading": 0}}', "holds no times|no profile|Infinity"),
+        ("{", "line 1"),
+    ],
+)
+def test_a_profile_that_is_none_is_refused(target: CachedModel, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        AutoLength(profile=str(path)).start(target, NgramDrafter(), 9)
+
+
+def test_a_profile_that_is_not_there_is_named(target: CachedModel, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.json"):
+        AutoLength(profile=str(tmp_path / "none.json")).start(target, NgramDrafter(), 9)
+
+
+def test_two_processes_that_measure_at_once_do_not_matter(
+    target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, text: str) -> None:
+        raise ValueError(f"another process is writing {path}")
+
+    monkeypatch.setattr(module, "write_atomically", refused)
+    assert pass_times(target, NgramDrafter()).target
+
+
+def test_drafts_of_one_model_that_run_otherwise_are_told_apart(target: CachedModel, tmp_path: Path) -> None:
+    pass_times(target, NgramDrafter())
+    pass_times(target, ModelDrafter(tiny_llama(1)))
+    pass_times(target, ModelDrafter(tiny_llama(1).float()))
+    assert len([*(tmp_path / "cache").rglob("*.json")]) == 3
+
+
+def test_seed_and_profile_repeat_a_response(target: CachedModel, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"times": TIMES.as_dict()}))
+    drafter, length = ModelDrafter(tiny_llama(1)), AutoLength(profile=str(path))
+    first, other, again = (decided(run(target, drafter, k=length, seed=seed, length=60)) for seed in (5, 6, 5))
+    assert first == again != other
+    assert len({len(step[0]) for step in first}) > 1
+
+
+class Widths(CachedModel):
+    """Notes how many tokens it reads at once."""
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        vars(self).setdefault("widths", []).append(len(token_ids))
+        return super().append(token_ids, rows, positions, mask)
+
+
+def test_a_draft_reads_one_by_one_where_two_at_once_take_longer(target: CachedModel, tmp_path: Path) -> None:
+    made = []
+    for pair in (0.12, 0.08):  # a proposal takes 0.05
+        path = tmp_path / f"{pair}.json"
+        path.write_text(json.dumps({"times": TIMES.as_dict() | {"pair": pair}}))
+        draft = Widths(target.model)  # whose proposals are all kept
+        made.append(decided(run(target, ModelDrafter(draft), k=AutoLength(profile=str(path)), seed=5, length=60)))
+        assert (2 in draft.widths[1:]) == (pair < 0.1)
+        draft.widths.clear()
+        run(target, ModelDrafter(draft), k=2, seed=5)
+        assert 2 in draft.widths[1:]  # where nobody has measured
+    assert made[0] == made[1]
+
+
+def test_the_context_window_of_a_small_model_is_not_left() -> None:
+    model = CachedModel(tiny_llama(0))
+    model.model.config.max_position_embeddings = 12
+    found = measure(model, NgramDrafter())
+    assert found.widths[0] == 1
+    assert max(found.widths) <= 12
+    assert torch.isfinite(torch.tensor([seconds for _, seconds in found.target])).all()

@@ -1,0 +1,200 @@
+"""Trees that grow where the draft is likely to be right: which tokens they hold, and that responses keep their law."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.grown_trees import GrownTree, RankedInTheEnd, SiblingsDropped, UnlikelyDrawsDropped
+from support.tables import all_of
+from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, divergence, product_law, respond
+
+from cactus_decoding import BestFirstTree, DraftLength, StaticTree, parse_rule
+from cactus_decoding.core.drafting.registry import as_tree
+from cactus_decoding.core.drafting.suffix_index import SuffixIndex
+from cactus_decoding.core.drafting.trees.growing import choose_children, grow
+from cactus_decoding.core.drafting.trees.shape import Growth, TreeShape
+
+EXACT = 1e-12
+
+# What is asked for
+
+
+def test_spellings() -> None:
+    for spelling in ("best_first", "best_first,nodes=8", "best_first,nodes=8,depth=3,drawn=0"):
+        shape = as_tree(spelling)
+        assert isinstance(shape, BestFirstTree)
+        assert isinstance(shape, DraftLength)
+        assert str(shape) == spelling.removeprefix("")
+        assert not shape.is_even
+    assert as_tree(" best_first , nodes = 4 ") == BestFirstTree(nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "wrong"),
+    [
+        ("best", "unknown tree 'best'; known are static=4.2.2.1, best_first"),
+        ("best_frist,nodes=3", "did you mean 'best_first'"),
+        ("best_first=3", "unknown tree 'best_first=3'"),
+        ("best_first,nodes=0", "nodes must be between 1 and 1024, but is 0"),
+        ("best_first,nodes=a", "nodes must be an integer, but is 'a'"),
+        ("best_first,node=3", "unknown parameter 'node' in 'best_first:node=3'"),
+        ("best_first,drawn=2", "drawn must be between 0 and 1, but is 2"),
+        ("best_first,drawn=0,width=0", "width and drawn must not both be 0"),
+        ("best_first,acceptance=1", r"acceptance must be in \(0, 1\), but is 1"),
+    ],
+)
+def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        as_tree(spelling)
+
+
+# Growth
+
+
+def level(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows).log()
+
+
+SURE, UNSURE = [0.97, 0.01, 0.01, 0.01], [0.3, 0.3, 0.2, 0.2]
+
+
+def grown(growth: Growth, rows: list[list[list[float]]]) -> list[list[tuple[int, int]]]:
+    """Return the children of each level, where the draft's rows are those."""
+    splits = []
+    for each in rows:
+        splits.append([tuple(split) for split in growth.split(level(*each), [[]] * len(each))])
+        if not growth.promising():
+            break
+    return splits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("others", [-1.0, -torch.inf])
+def test_what_is_looked_up_may_be_all_that_the_draft_allows(dtype: torch.dtype, others: float) -> None:
+    rows = torch.tensor([[others, others, 0.0, others]], dtype=dtype)  # behind 1 comes 2, as before
+    tree = grow(
+        BestFirstTree(nodes=1, depth=1, lookup=1),
+        SuffixIndex([1, 2, 1]).continuations(1),
+        1,
+        lambda tree, nodes: (rows, rows.float().softmax(-1)),
+        lambda *given: choose_children(*given[:4], None, given[4]),
+    )
+    assert (tree.token_ids, tree.parents) == ([2], [-1])
+
+
+def test_where_the_draft_is_sure_it_is_a_chain_of_likeliest_tokens() -> None:
+    assert grown(BestFirstTree(nodes=4).grow(9), [[SURE]] * 4) == [[(1, 0)]] * 4
+
+
+def test_where_the_draft_is_unsure_it_is_a_chain_of_draws_and_then_has_branches() -> None:
+    assert grown(BestFirstTree(nodes=3).grow(9), [[UNSURE]] * 3) == [[(0, 1)]] * 3
+    [[first], *_] = grown(BestFirstTree(nodes=4, depth=1).grow(9), [[UNSURE]])
+    assert first == (3, 1)
+    [[first], *_] = grown(BestFirstTree(nodes=3, depth=1, drawn=0).grow(9), [[UNSURE]])
+    assert first == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "shape", [BestFirstTree(), BestFirstTree(24, 5, 3), BestFirstTree(7, 3, 2, 0), BestFirstTree(1)]
+)
+def test_there_are_no_more_tokens_than_asked_for_and_hardly_fewer(shape: BestFirstTree) -> None:
+    generator, total = torch.Generator().manual_seed(0), 0
+    for _ in range(50):
+        growth, count, num_read = shape.grow(shape.max_draft_tokens), 0, 1
+        for _level in range(shape.max_draft_tokens):
+            splits = growth.split(torch.randn(num_read, 20, generator=generator) * 3, [[]] * num_read)
+            assert len(splits) == num_read
+            assert all(split.fixed <= shape.width and split.drawn <= shape.drawn for split in splits)
+            new, promising = sum(map(sum, splits)), growth.promising()
+            assert promising == sorted(promising)
+            assert all(0 <= i < new for i in promising)
+            count, num_read = count + new, len(promising)
+            if not promising:
+                break
+        assert not promising
+        assert 1 <= count <= shape.nodes
+        total += count
+    assert total > 0.8 * 50 * shape.nodes
+
+
+def test_logits_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        BestFirstTree().grow(3).split(torch.full((1, 4), torch.nan), [[]])
+
+
+# The law, enumerated: every draft, every decision, several steps
+
+SHAPES = {
+    "narrow": BestFirstTree(nodes=5, depth=3, width=1),
+    "wide": BestFirstTree(nodes=6, depth=3, width=2),
+    "unsure of draws": BestFirstTree(nodes=5, depth=3, width=2, acceptance=0.8),
+    "two levels": BestFirstTree(nodes=6, depth=2, width=1),
+    "fixed only": BestFirstTree(nodes=4, depth=3, width=2, drawn=0),
+    "drawn only": BestFirstTree(nodes=3, depth=3, width=0),
+    "with what the text repeats": BestFirstTree(nodes=4, depth=3, width=1, lookup=2),
+    "static, with what the text repeats": StaticTree("1.1", lookup=2),
+}
+
+
+SEEDS = (4, 8)
+"""Of toys in which these trees depend on what is drawn."""
+
+
+def lossless_distance(name: str, seed: int, shape: TreeShape, grow: type[GrownTree] = GrownTree) -> float:
+    models = Models(3, seed)
+    law = respond(TREE_SCHEMES[name], parse_rule("lossless"), models, shape, 4, grow=grow).law
+    return distance(law, product_law(lambda text: models(text)[0], 3, 4))
+
+
+@all_of("name", TREE_SCHEMES)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_lossless_responses_have_the_target_s_law(name: str, shape: TreeShape) -> None:
+    for seed in SEEDS:
+        assert lossless_distance(name, seed, shape) < EXACT
+
+
+@pytest.mark.parametrize("label", ["narrow", "wide", "unsure of draws"])
+def test_these_trees_depend_on_what_is_drawn(label: str) -> None:
+    """Or there would be nothing to test: behind other tokens of the same parent the rest of the tree differs."""
+    forms, choices = set(), Choices()
+    for _ in choices:
+        tree = GrownTree(Models(3, SEEDS[1]), (), SHAPES[label], choices, 9)
+        forms.add((tuple(tree.parents), tuple(sorted(tree._drawn()))))
+    assert len(forms) > 1
+
+
+@pytest.mark.parametrize("wrong", [UnlikelyDrawsDropped, RankedInTheEnd, SiblingsDropped])
+@pytest.mark.parametrize("name", TREE_SCHEMES)
+def test_nodes_that_are_dropped_for_what_was_drawn_are_noticed(name: str, wrong: type[GrownTree]) -> None:
+    shape = SHAPES["two levels" if wrong is RankedInTheEnd else "narrow"]
+    assert max(lossless_distance(name, seed, shape, wrong) for seed in (*SEEDS, 5)) > 1e-3
+
+
+def test_ranking_in_the_end_is_right_where_nothing_is_drawn() -> None:
+    assert lossless_distance("token", 3, SHAPES["fixed only"], RankedInTheEnd) < EXACT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spelling",
+    ["lossless", "cactus:delta=1", "ensemble:weight=0.3", "lenience:lenience=0.6", "clamped:width=1", "top_k:k=2"],
+)
+@pytest.mark.parametrize("name", ["token", "recursive"])
+def test_responses_move_by_no_more_than_they_spend(name: str, spelling: str) -> None:
+    rule, models = parse_rule(spelling), Models(3, 8)
+    if name == "recursive" and rule.relaxed_target(torch.ones(1, 2) / 2, torch.ones(1, 2) / 2) is None:
+        return  # refused by name, as for every tree
+    expected = product_law(lambda text: models(text)[0], 3, 4)
+    for label, budget in (
+        ("narrow", 0.05),
+        ("unsure of draws", 0.3),
+        ("wide", 0.3),
+        ("wide", math.inf),
+        ("with what the text repeats", 0.3),
+    ):
+        responses = respond(TREE_SCHEMES[name], rule, models, SHAPES[label], 4, budget=budget, grow=GrownTree)
+        assert sum(responses.law.values()) == pytest.approx(1, abs=EXACT)
+        assert divergence(responses.law, expected) <= responses.mean_spent + EXACT
+        assert responses.most_spent <= budget

@@ -1,0 +1,82 @@
+"""In which precision weights are read where nobody says it: in what the processor multiplies fastest, within memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny_models import tiny_llama
+from transformers import AutoTokenizer
+
+from cactus_decoding import load_pair, zoo
+from cactus_decoding.core.models import placement
+from cactus_decoding.core.models.placement import MEMORY_SHARE, SMALL, fastest_dtype
+from cactus_decoding.engines.transformers import loading
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+LARGE = SMALL + 1
+HALF = torch.bfloat16
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch):
+    """Have the processor's instructions said by a test."""
+    return lambda *names: monkeypatch.setattr(placement, "instructions", lambda: frozenset(names))
+
+
+def test_large_models_stay_in_16_bits_where_the_processor_knows_them(flags) -> None:
+    room = 4 * LARGE / MEMORY_SHARE
+    flags("avx2")
+    assert fastest_dtype(HALF, LARGE, CPU, room) == torch.float32
+    assert fastest_dtype(HALF, LARGE, CPU, room - 9) == HALF  # memory is short
+    flags("avx512_bf16")
+    assert fastest_dtype(HALF, LARGE, CPU, room) == HALF
+    assert fastest_dtype(torch.float16, LARGE, CPU, room) == torch.float32  # of which it knows nothing
+    assert fastest_dtype(HALF, SMALL, CPU, room) == torch.float32
+
+
+def test_what_is_wide_or_on_a_gpu_stays_what_it_is(flags) -> None:
+    flags()
+    for dtype in (torch.float32, torch.float64, torch.float8_e4m3fn):
+        assert fastest_dtype(dtype, 1, CPU, 1e12) == dtype
+    assert fastest_dtype(HALF, 1, GPU, 1e12) == HALF
+
+
+def test_this_machine_is_asked() -> None:
+    assert isinstance(placement.instructions(), frozenset)
+    assert placement.free_memory() > 0
+
+
+@pytest.fixture
+def stored_in_bfloat16(tmp_path: Path) -> Path:
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    tiny_llama(0, len(tokenizer), positions=128).to(HALF).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["dtype"] == "bfloat16"
+    return tmp_path / "model"
+
+
+def test_auto_reads_a_small_model_in_float32_and_says_so(stored_in_bfloat16, caplog) -> None:
+    with caplog.at_level("INFO", logger="cactus_decoding.core.models"):
+        pair = load_pair(stored_in_bfloat16, stored_in_bfloat16, device="cpu")
+    assert pair.target.model.dtype == pair.drafter.model.dtype == torch.float32
+    assert [each.getMessage().split(",")[0] for each in caplog.records] == [
+        "the target is read in float32",
+        "the draft is read in float32",
+    ]
+    assert load_pair(stored_in_bfloat16, "ngram", device="cpu", dtype="bfloat16").target.model.dtype == HALF
+    assert loading.stored_dtype(stored_in_bfloat16) == HALF
+
+
+def test_what_cannot_be_read_is_left_to_its_loader(tmp_path: Path) -> None:
+    assert loading.faster_dtype(tmp_path, CPU) is None
+
+
+def test_the_command_line_says_it_once_for_each_model(run, stored_in_bfloat16) -> None:
+    given = ("--target", str(stored_in_bfloat16), "--max-new-tokens", "2", "--raw")
+    for _ in range(2):
+        code, _, err = run("generate", "Finn has 22 nuts.", *given)
+        assert code == 0, err
+        assert err.count("cactus: note: the target is read in float32, which is faster on this processor") == 1

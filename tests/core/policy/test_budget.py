@@ -1,0 +1,271 @@
+"""Budgets: what they promise, on all the responses of toy Markov pairs, exactly; and what they do in a real loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.decisions import admit, plan
+from support.exact_enumeration import fates, make_rows, markov_pair
+from support.exact_responses import Pair, kl_of_laws, largest_shift, respond, target_law
+from support.rules_under_test import SPELLINGS
+from support.wrong_meters import charges_late, forgets_the_rejected_position, looks_at_the_past_only
+
+from cactus_decoding import Budget, audit, generate, load_pair, parse_rule
+from cactus_decoding.core.divergences.rows import kl_of_rows
+from cactus_decoding.core.policy.budget import as_budget
+from cactus_decoding.core.policy.decide import Pace
+from cactus_decoding.core.rules import ClampedRatio
+from cactus_decoding.core.types import judges_untempered
+from cactus_decoding.zoo.word_problems import word_problems
+
+LENGTH = 5
+ROUNDING = 1e-12
+LIMITS = (0.02, 0.1, 0.5)
+PAIR = Pair(*markov_pair())
+TARGET_LAW = target_law(PAIR, LENGTH)
+
+
+def other_pair(vocabulary: int, seed: int) -> Pair:
+    """A pair whose rows may exclude tokens."""
+    return Pair(*make_rows(vocabulary, vocabulary, seed))
+
+
+# --- the guarantee ---
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_no_response_law_is_further_away_than_its_budget(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    for proposals in (1, 2, 4):
+        for limit in LIMITS:
+            responses = respond(rule, PAIR, proposals=proposals, length=LENGTH, limit=limit)
+            assert math.fsum(responses.law.values()) == pytest.approx(1, abs=ROUNDING)
+            assert kl_of_laws(responses.law, TARGET_LAW) <= responses.mean_spent + ROUNDING
+            assert responses.mean_spent <= responses.most_spent + ROUNDING
+            assert responses.most_spent <= limit
+            assert largest_shift(responses.law, TARGET_LAW) <= Budget(nats=limit).shift + ROUNDING
+
+
+@pytest.mark.parametrize(("vocabulary", "length", "seed"), [(2, 6, 1), (3, 6, 2), (5, 4, 3)])
+@pytest.mark.parametrize("spelling", ["cactus:delta=1", "clamped:width=2", "typical:recovery=sample", "top_k:k=2"])
+def test_other_vocabularies_and_lengths(vocabulary: int, length: int, seed: int, spelling: str) -> None:
+    pair = other_pair(vocabulary, seed)
+    expected = target_law(pair, length)
+    for proposals in (2, 3):
+        responses = respond(parse_rule(spelling), pair, proposals=proposals, length=length, limit=0.3)
+        assert kl_of_laws(responses.law, expected) <= responses.mean_spent + ROUNDING <= 0.3 + 2 * ROUNDING
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_paced_budget_is_kept_too(limit: float) -> None:
+    for proposals in (1, 3):
+        responses = respond(
+            ClampedRatio(width=1.0), PAIR, proposals=proposals, length=4, limit=limit, expected_tokens=LENGTH
+        )
+        assert kl_of_laws(responses.law, target_law(PAIR, 4)) <= responses.mean_spent + ROUNDING
+        assert responses.most_spent <= limit
+
+
+def test_without_a_budget_cactus_moves_a_response_by_more_than_its_delta() -> None:
+    for delta in LIMITS:
+        rule = parse_rule(f"cactus:delta={delta},solver=exact")
+        assert audit(rule, *PAIR).kl.max() > delta  # even one emitted token does
+        assert kl_of_laws(respond(rule, PAIR, proposals=2, length=LENGTH).law, TARGET_LAW) > delta
+
+
+def test_without_need_nothing_falls_back() -> None:
+    rule = parse_rule("clamped:width=1")
+    plenty, unlimited = (respond(rule, PAIR, proposals=2, length=LENGTH, limit=limit) for limit in (100.0, math.inf))
+    assert plenty == unlimited
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"charge": forgets_the_rejected_position}, {"charge": charges_late}, {"admit": looks_at_the_past_only}]
+)
+def test_a_meter_that_is_off_by_one_position_overspends(wrong: dict) -> None:
+    responses = respond(parse_rule("clamped:width=1"), PAIR, proposals=2, length=LENGTH, limit=0.1, **wrong)
+    assert kl_of_laws(responses.law, TARGET_LAW) > 0.1
+
+
+# --- the parts ---
+
+
+@given(st.lists(st.floats(0, 10), max_size=8), st.floats(0, 20), st.floats(0, 5))
+def test_admission_keeps_the_limit_and_looks_only_back(costs: list[float], limit: float, spent: float) -> None:
+    admitted = admit(costs, limit, spent)
+    total = spent
+    for cost, fits in zip(costs, admitted, strict=True):
+        assert fits == (total < limit and total + cost <= limit)
+        total += cost if fits else 0.0
+    for i in range(len(costs)):
+        assert admit(costs[:i], limit, spent) == admitted[:i]
+
+
+def test_positions_of_unknown_or_infinite_cost_are_never_admitted() -> None:
+    assert admit([math.nan, math.inf, 0.0], limit=1.0) == [False, False, True]
+
+
+@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
+def test_plan_is_the_rule_where_it_was_admitted_and_lossless_elsewhere(spelling: str) -> None:
+    rule, (target, draft) = parse_rule(spelling), make_rows(5, 12, seed=8)
+    ids = torch.zeros(12, dtype=torch.long)
+    costs = audit(rule, target, draft).kl
+    planned = plan(rule, target, draft, ids, limit=0.2)
+    assert planned.costs == pytest.approx(costs.clamp(min=0).tolist(), abs=1e-9)
+    assert planned.fell_back == [not fits for fits in admit(planned.costs, 0.2)]
+    relaxed, lossless = fates(rule, target, draft), fates(parse_rule("lossless"), target, draft)
+    for i, over in enumerate(planned.fell_back):
+        # the plan's rule knows its positions: it is asked about all of them at once
+        for n in range(5):
+            kept, scale = planned.rule.judge(target, draft, torch.full((12, 1), n))
+            expected = (lossless if over else relaxed)[0][i, n].item()
+            given = (kept[i, 0] / draft[i, n]).clamp(max=1).item() if draft[i, n] > 0 else 1.0
+            assert given == pytest.approx(expected, abs=1e-9)
+            if draft[i, n] * (1 - expected) > 1e-6:
+                start, s = planned.rule.recovery_target(target)[i], scale[i, 0]
+                weights = start if s.isinf() else (s * start - draft[i]).clamp(min=0)
+                wanted = (lossless if over else relaxed)[1][i, n]
+                torch.testing.assert_close(weights / weights.sum(), wanted, rtol=0, atol=1e-9)
+
+
+def test_deterministic_draft_costs_what_a_one_hot_row_costs() -> None:
+    target, _ = make_rows(5, 6, seed=9)
+    ids = torch.tensor([0, 1, 2, 3, 4, 0])
+    one_hot = torch.nn.functional.one_hot(ids, 5).double()
+    for spelling in ("clamped:width=1", "cactus:delta=0.1", "ensemble:weight=0.2"):
+        without, with_row = (plan(parse_rule(spelling), target, d, ids, limit=0.3) for d in (None, one_hot))
+        assert (without.costs, without.fell_back) == (with_row.costs, with_row.fell_back)
+
+
+def test_kl_of_rows_is_the_audited_kl() -> None:
+    target, draft = make_rows(6, 40, seed=10)
+    rule = parse_rule("clamped:width=1")
+    torch.testing.assert_close(
+        kl_of_rows(rule.relaxed_target(target, draft), target), audit(rule, target, draft).kl, rtol=0, atol=1e-12
+    )
+    assert kl_of_rows(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])) == math.inf
+
+
+def test_max_shift_is_the_tighter_of_two_bounds() -> None:
+    for shift in (0.01, 0.1, 0.5, 0.9, 0.99):
+        limit = Budget(max_shift=shift).limit
+        assert Budget(nats=limit).shift == pytest.approx(shift, rel=1e-12)
+        # the next larger budget would break both bounds
+        more = limit * (1 + 1e-9)
+        assert math.sqrt(more / 2) > shift
+        assert math.sqrt(1 - math.exp(-more)) > shift
+    assert Budget(max_shift=0.99).limit > 2 * 0.99**2  # where the second bound is the tighter one
+    assert Budget(max_shift=1).limit == math.inf
+    assert Budget(max_shift=0).limit == 0
+    assert Budget(nats=math.inf).shift == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "give either nats or max_shift"),
+        ({"nats": 1.0, "max_shift": 0.1}, "give either nats or max_shift"),
+        ({"nats": -0.1}, r"nats must be in \[0, inf\], but is -0.1"),
+        ({"nats": math.nan}, "nats must be in"),
+        ({"max_shift": 1.5}, r"max_shift must be in \[0, 1\], but is 1.5"),
+        ({"nats": 1.0, "expected_tokens": 0}, "expected_tokens must be at least 1, but is 0"),
+        ({"nats": math.inf, "expected_tokens": 10}, "spreads a finite budget"),
+    ],
+)
+def test_wrong_budgets_are_refused(given: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Budget(**given)
+
+
+@pytest.mark.parametrize("given", [{"nats": "1"}, {"nats": True}, {"nats": 1.0, "expected_tokens": 2.5}])
+def test_budgets_of_the_wrong_type_are_refused(given: dict) -> None:
+    with pytest.raises(TypeError):
+        Budget(**given)
+    with pytest.raises(TypeError, match="budget must be a Budget or a number of nats"):
+        as_budget("0.5")  # type: ignore[arg-type]
+
+
+# --- in a response ---
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+@pytest.fixture(scope="module")
+def prompt() -> str:
+    return next(word_problems("validation", seed=3)).prompt
+
+
+@pytest.mark.parametrize("rule", ["clamped:width=2", "cactus:delta=1", "ensemble:weight=0.5", "typical", "top_k:k=3"])
+def test_a_response_keeps_its_budget_and_says_what_it_spent(pair, prompt: str, rule: str) -> None:
+    for limit in (0.0, 0.01, 0.3):
+        for seed in range(3):
+            response = generate(pair, prompt, rule=rule, budget=limit, seed=seed)
+            metrics = response.metrics
+            assert 0 <= metrics.nats <= limit
+            assert response.budget_left == limit - metrics.nats
+            assert metrics.metered == metrics.accepted + metrics.recovered
+            assert metrics.fell_back <= metrics.metered
+
+
+def test_measuring_changes_no_token(pair, prompt: str) -> None:
+    for rule in ("cactus:delta=0.5", "clamped:width=1", "top_k:k=3,residual=mask", "typical"):
+        without = generate(pair, prompt, rule=rule, seed=5)
+        measured = generate(pair, prompt, rule=rule, seed=5, budget=math.inf)
+        assert measured.token_ids == without.token_ids
+        assert measured.fates == without.fates
+        assert measured.metrics.nats > 0
+        assert without.metrics.metered == 0
+        assert math.isnan(without.metrics.nats_per_position)
+
+
+@pytest.mark.parametrize("rule", ["cactus:delta=0.5", "clamped:width=1", "typical", "top_k:k=3,residual=mask"])
+def test_an_empty_budget_is_lossless(pair, prompt: str, rule: str) -> None:
+    lossless = generate(pair, prompt, seed=6)
+    empty = generate(pair, prompt, rule=rule, seed=6, budget=0)
+    assert empty.token_ids == lossless.token_ids
+    assert empty.metrics.relaxed == 0
+
+
+def test_pacing_leaves_something_for_the_end(pair, prompt: str) -> None:
+    """A budget that greedy spending burns early lasts longer when it is paced."""
+
+    def last_spending(budget: Budget) -> float:
+        response = generate(pair, prompt, rule="clamped:width=3", budget=budget, seed=2)
+        return response.metrics.fell_back / response.metrics.metered
+
+    assert last_spending(Budget(nats=0.02, expected_tokens=60)) < last_spending(Budget(nats=0.02))
+
+
+def test_pace_follows_what_was_spent() -> None:
+    pace = Pace.begin(1.0, 0.6, expected_tokens=60)
+    assert pace.width(0.6) == pytest.approx(1.0)
+    cheap = pace.after([0.001] * 10, pace.width(0.6), num_emitted=10)
+    dear = pace.after([0.03] * 10, pace.width(0.6), num_emitted=10)
+    assert dear.width(0.3) < 1.0 < cheap.width(0.59)
+    assert dear.width(0.0) == 0.0  # nothing left: lossless
+    overdue = pace.after([0.01] * 60, 1.0, num_emitted=600)
+    assert 0 < overdue.width(0.1) < 20
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rule": "cactus:delta=1", "budget": Budget(nats=1, expected_tokens=50)}, "must be clamped:width="),
+        ({"rule": "clamped:max_kl=1", "budget": Budget(nats=1, expected_tokens=50)}, "must be clamped:width="),
+        ({"rule": "clamped:width=0", "budget": Budget(nats=1, expected_tokens=50)}, "width above 0"),
+        (
+            {"rule": "clamped:width=1", "budget": Budget(nats=1, expected_tokens=50), "verification": "block"},
+            "cannot pace",
+        ),
+    ],
+)
+def test_combinations_that_promise_nothing_are_refused(pair, prompt: str, given: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        generate(pair, prompt, **given)

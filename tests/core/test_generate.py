@@ -1,0 +1,242 @@
+"""The Python entry points on the bundled pair: same seed same text, greedy equality, stops, and every wrong input."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from support.tiny_models import tiny_llama
+from transformers import AutoTokenizer
+
+from cactus_decoding import (
+    Drafter,
+    Fate,
+    FixedLength,
+    Lossless,
+    Pair,
+    Proposal,
+    SuffixDrafter,
+    generate,
+    load_pair,
+    stream,
+    zoo,
+)
+from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.zoo.word_problems import extract_answer, word_problems
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return load_pair()
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    problems = word_problems("validation", seed=7)
+    return [next(problems).prompt for _ in range(4)]
+
+
+@pytest.mark.parametrize("rule", ["lossless", "cactus:delta=1.0", "clamped:width=1.0", "typical", "top_k:k=5"])
+def test_temperature_zero_equals_plain_generate(pair, prompts, rule):
+    for prompt in prompts:
+        inputs = pair.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        plain = pair.target.model.generate(**inputs, do_sample=False, max_new_tokens=80)
+        ours = generate(pair, prompt, rule=rule, temperature=0, max_new_tokens=80)
+        assert ours.token_ids == plain[0, inputs.input_ids.shape[1] :].tolist()
+
+
+def test_same_seed_same_text(pair, prompts):
+    first, again = (generate(pair, prompts[0], rule="cactus:delta=0.5", seed=11) for _ in range(2))
+    assert first.text == again.text
+    assert first.fates == again.fates
+    assert first.finish_reason == "stop"
+    assert len({generate(pair, prompts[0], seed=seed).text for seed in range(5)}) > 1
+
+
+def test_delta_zero_equals_lossless(pair, prompts):
+    for seed, prompt in enumerate(prompts):
+        texts = {generate(pair, prompt, rule=rule, seed=seed).text for rule in ("lossless", "cactus:delta=0")}
+        assert len(texts) == 1
+
+
+def test_plain_sampling_drafts_nothing(pair, prompts):
+    response = generate(pair, prompts[0], num_speculative_tokens=0, seed=0)
+    assert response.metrics.drafted == 0
+    assert set(response.fates) == {Fate.BONUS}
+    assert response.metrics.steps == len(response.token_ids) == response.metrics.generated
+
+
+def test_a_response_grows_step_by_step(pair, prompts):
+    response = stream(pair, prompts[1], rule=Lossless(), seed=2)
+    texts = [response.text for _ in response]
+    assert all(later.startswith(earlier.rstrip("�")) for earlier, later in pairwise(texts))
+    assert texts[-1] == generate(pair, prompts[1], seed=2).text
+    assert response.metrics.recovered + response.metrics.bonus == response.metrics.steps == len(texts)
+
+
+def test_answers_are_complete(pair, prompts):
+    assert extract_answer(generate(pair, prompts[2], temperature=0).text) is not None
+
+
+def test_stop_strings_end_and_trim_the_text(pair, prompts):
+    whole = generate(pair, prompts[0], seed=4).text
+    for stop in ("\n", " = ", "####", "."):
+        cut = generate(pair, prompts[0], seed=4, stop=[stop])
+        assert cut.text == whole[: whole.index(stop)]
+        assert cut.finish_reason == "stop"
+        assert cut.metrics.generated == len(cut.token_ids)
+    assert generate(pair, prompts[0], seed=4, stop=["never written"]).text == whole
+
+
+def test_max_new_tokens(pair, prompts):
+    for limit in (1, 2, 9):
+        response = generate(pair, prompts[0], seed=4, max_new_tokens=limit)
+        assert len(response.token_ids) == limit
+        assert response.finish_reason == "length"
+
+
+def test_the_context_window_ends_a_response(pair):
+    room = 5
+    filler = pair.target.max_length - room - len(pair.tokenizer("").input_ids)
+    response = generate(pair, " a" * filler, seed=0, stop=[], max_new_tokens=100, temperature=5.0)
+    assert len(response.token_ids) <= room
+
+
+def test_ngram_lookup_drafts_for_the_bundled_target(prompts):
+    response = generate(load_pair(draft="ngram"), prompts[0], seed=0)
+    assert response.metrics.drafted > 0
+
+
+def test_the_targets_first_layers_draft_for_it(pair, prompts):
+    with_exit = load_pair(draft="early_exit:layers=3")
+    target, draft = with_exit.target.model, with_exit.drafter._model.model
+    hidden = target(torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states[3]
+    expected = target.lm_head(target.model.norm(hidden))
+    assert torch.allclose(draft(torch.tensor([[5, 6, 7]])).logits, expected, atol=1e-4)
+    assert target.config.num_hidden_layers == 6, "the target is as it was"
+    ours = {tensor.data_ptr() for tensor in target.parameters()}
+    assert all(tensor.data_ptr() in ours for tensor in draft.parameters()), "no weight is stored twice"
+    greedy = [generate(each, prompts[0], temperature=0.0) for each in (pair, with_exit)]
+    assert greedy[0].token_ids == greedy[1].token_ids
+    assert greedy[1].metrics.accepted > 0
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        ("early_exit", "lacks layers"),
+        ("early_exit:layers=0", "layers must be at least 1, but is 0"),
+        ("early_exit:layers=6", "must be before layer 6, the last, but is at 6"),
+        ("early_exit:depth=2", "parameters of early_exit are: layers"),
+    ],
+)
+def test_a_wrong_early_exit_is_refused(draft, message):
+    with pytest.raises(ValueError, match=message):
+        load_pair(draft=draft)
+
+
+def test_any_text_survives_the_tokenizer(pair):
+    text = "Zoë pays 12€, keeps 1,234 – 漢字 🌵\n#### 5"
+    assert pair.tokenizer.decode(pair.tokenizer(text).input_ids, skip_special_tokens=True) == text
+    assert len(pair.tokenizer("2024", add_special_tokens=False).input_ids) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rule": "cactis"}, "unknown rule 'cactis'"),
+        ({"rule": 3}, "rule must be an acceptance rule or its spelling, but is 3"),
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens must be at least 0, but is -1"),
+        ({"num_speculative_tokens": 1024}, "num_speculative_tokens must be below the target's 1024 positions"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, but is 0"),
+        ({"temperature": -0.1}, r"temperature must be in \[0, inf\), but is -0.1"),
+        ({"temperature": float("nan")}, "temperature must be in"),
+        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], but is 0.0"),
+        ({"top_k": 2.5}, "top_k must be an integer, but is 2.5"),
+        ({"min_p": 2}, r"min_p must be in \[0, 1\], but is 2"),
+        ({"stop": "."}, "stop must be a sequence of strings that are not empty, but is '.'"),
+        ({"stop": [""]}, "stop must be a sequence"),
+        ({"seed": -1}, "seed must be between 0 and"),
+        ({"prompt": "word " * 2000}, "the prompt must be shorter than the target's 1024 positions"),
+        ({"prompt": 5}, "prompt must be a string, but is 5"),
+    ],
+)
+def test_wrong_input_is_refused_before_any_work(pair, arguments, message):
+    pair.target.reset()
+    with pytest.raises((ValueError, TypeError), match=message):
+        generate(pair, **{"prompt": "Question: 1?\nAnswer:"} | arguments)
+    assert pair.target.length == 0
+
+
+def test_a_target_that_is_named_alone_drafts_by_look_up():
+    assert load_pair(zoo.path("target")).drafter == SuffixDrafter()
+
+
+def test_an_unreadable_model_is_named(tmp_path):
+    with pytest.raises(ValueError, match="holds no model"):
+        load_pair(tmp_path, "ngram")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="cannot load a tokenizer for the target"):
+        load_pair(tmp_path, "ngram")
+    AutoTokenizer.from_pretrained(zoo.path("target")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="cannot load the target"):
+        load_pair(tmp_path, "ngram")
+
+
+def test_different_vocabularies_are_refused(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("draft"))
+    tokenizer.add_tokens(["<extra>"])
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_bytes((zoo.path("draft") / "config.json").read_bytes())
+    with pytest.raises(
+        ValueError, match=r"vocabularies of target .* \(1003 tokens\) and draft .* \(1004 tokens\) differ"
+    ):
+        load_pair(zoo.path("target"), tmp_path)
+
+
+def test_a_prompt_must_fit_the_draft_too(pair):
+    model = tiny_llama(0, len(pair.tokenizer), positions=8).float()
+    small = Pair(CachedModel(pair.target.model), ModelDrafter(model), pair.tokenizer)
+    with pytest.raises(ValueError, match="the prompt must be shorter than the draft's 8 positions, but has"):
+        generate(small, "Question: how many words fit in here?\nAnswer:", num_speculative_tokens=6)
+    alone = generate(small, "Question: how many words fit in here?\nAnswer:", max_new_tokens=5, seed=0)
+    assert alone.metrics.generated == 5  # what pays is what there is room for: copies
+
+
+def test_a_drafter_that_must_be_asked_in_each_step_is_not_left_out(pair):
+    class Own(Drafter):
+        def propose(self, token_ids, limit, to_probs, generator):
+            return Proposal([token_ids[-1]] * limit, None)
+
+    own = Pair(CachedModel(pair.target.model), Own(), pair.tokenizer)
+    assert generate(own, "a b", max_new_tokens=3, seed=0).request.num_speculative_tokens == FixedLength(6)
+    with pytest.raises(ValueError, match="auto leaves its drafter out of some steps, which a Own does not bear"):
+        generate(own, "a b", num_speculative_tokens="auto")
+
+
+def test_models_that_cannot_roll_back_are_refused():
+    model = tiny_llama(0)
+    model._is_stateful = True
+    with pytest.raises(ValueError, match="recurrent state"):
+        CachedModel(model)
+    model._is_stateful = False
+    model.config.is_encoder_decoder = True
+    with pytest.raises(ValueError, match="encoder-decoder"):
+        CachedModel(model)
+
+
+def test_the_targets_forward_pass_is_chosen_by_name():
+    pair = load_pair(forward="transformers")
+    assert pair.twin().target.forward == pair.target.forward == "transformers"
+    settings = {"temperature": 0, "max_new_tokens": 20}
+    prompt = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
+    assert generate(pair, prompt, **settings).token_ids == generate(load_pair(), prompt, **settings).token_ids
+    with pytest.raises(ValueError, match="forward must be one of auto, lean, transformers, but is 'own'"):
+        load_pair("no such model", "ngram", forward="own")
+
+
+def test_half_precision_runs():
+    pair = load_pair(dtype=torch.bfloat16)
+    assert generate(pair, "Question: 1?\nAnswer:", seed=0, max_new_tokens=10).metrics.generated > 0

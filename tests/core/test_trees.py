@@ -1,0 +1,297 @@
+"""Responses that are written with trees: the law of the real loop, greedy decoding, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import chi2
+from support.architectures import VOCABULARY, greedy_answer, tiny_architecture
+from support.loop_runs import DRAWS, FALSE_ALARM, chi_square, exact_law_of_two, run, tokens
+from support.tiny_architectures import random_tokens, tiny_mistral
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import (
+    Drafter,
+    Fate,
+    ModelDrafter,
+    NgramDrafter,
+    Request,
+    SamplingParams,
+    generate,
+    load_pair,
+    stream,
+)
+from cactus_decoding.core.drafting.registry import as_tree
+from cactus_decoding.core.loop import decode
+from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.types import Proposal
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.lab.frontier.recording import record_rows
+from cactus_decoding.lab.training.diagnosis.probe import check_request
+from cactus_decoding.lab.training.importance.collecting import Collection
+from cactus_decoding.zoo.word_problems import word_problems
+
+TREE = "static=3.2.1"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    problems = word_problems("validation", seed=4)
+    return [next(problems).prompt for _ in range(3)]
+
+
+# Temperature 0: token for token
+
+
+SHAPES = [
+    "static=4.2.2.1",
+    "static=1.1.1",
+    "static=2.2.2,drawn=0",
+    "best_first,nodes=12",
+    "best_first,nodes=12,lookup=4",
+    "adaptive",
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("verification", ["token", "joint", "recursive", "traversal"])
+def test_the_bundled_pair_writes_its_greedy_answers(pair, prompts: list[str], shape: str, verification: str) -> None:
+    for prompt in prompts:
+        greedy = generate(pair, prompt, temperature=0.0, num_speculative_tokens=0)
+        response = generate(pair, prompt, temperature=0.0, tree=shape, verification=verification)
+        assert response.token_ids == greedy.token_ids
+        assert response.metrics.steps < greedy.metrics.steps
+
+
+@pytest.mark.parametrize(
+    "rule", ["cactus:delta=1", "clamped:width=2", "lenience:lenience=0.5", "relaxed_greedy:margin=0"]
+)
+def test_every_rule_of_a_divergence_is_greedy_at_temperature_zero(pair, prompts: list[str], rule: str) -> None:
+    greedy = generate(pair, prompts[0], temperature=0.0, num_speculative_tokens=0)
+    response = generate(pair, prompts[0], temperature=0.0, tree=TREE, rule=rule)
+    assert response.token_ids == greedy.token_ids
+
+
+ARCHITECTURES = ["llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi", "olmo2", "granite", "gemma", "stablelm"]
+
+
+GROWN = [("gpt2", "best_first,nodes=9,depth=5"), ("llama", "best_first,nodes=9,depth=5,lookup=3")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "shape"), [*((name, "static=3.2.1") for name in ARCHITECTURES), *GROWN])
+def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str) -> None:
+    model, prompt = tiny_architecture(name), random_tokens(12, vocabulary=VOCABULARY)
+    draft = copy.deepcopy(model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.03)
+    sampling = as_logits_to_probs(SamplingParams(temperature=0))
+    request = Request(tree=shape)
+    for forward in ("auto", "transformers"):
+        outcomes = list(
+            decode(
+                CachedModel(model, forward),
+                ModelDrafter(CachedModel(draft, forward)),
+                prompt,
+                request.verifier(sampling, sampling),
+                sampling,
+                length=request.draft_length,
+                max_length=len(prompt) + 24,
+                stopping_criteria=lambda _: False,
+                generator=torch.Generator().manual_seed(0),
+            )
+        )
+        assert tokens(outcomes) == greedy_answer(model, prompt, 24)
+        assert any(outcome.path for outcome in outcomes)
+
+
+# The law: each of these fails by chance with probability 1e-6 at most (the generator is fixed, so: always or never)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "sampling"),
+    [
+        ("static=2.2", SamplingParams()),
+        ("static=3.1,drawn=2", SamplingParams()),
+        ("static=2,drawn=0", SamplingParams()),
+        ("best_first,nodes=6,depth=3,width=2", SamplingParams()),
+        ("best_first,nodes=6,depth=3,width=2,lookup=2", SamplingParams()),
+        ("adaptive,draft_cost=0.1,token_cost=0", SamplingParams()),
+        ("static=2.2", SamplingParams(0.7, top_k=5, top_p=0.9)),
+    ],
+)
+def test_lossless_trees_emit_the_target_law_of_two_tokens(shape: str, sampling: SamplingParams) -> None:
+    target, drafter = CachedModel(tiny_llama(0)), ModelDrafter(tiny_llama(1))
+    counts = torch.zeros(8, 8)
+    for seed in range(DRAWS):
+        first, second = tokens(run(target, drafter, k=as_tree(shape), seed=seed, length=5, sampling=sampling))
+        counts[first, second] += 1
+    statistic, freedom = chi_square(counts, exact_law_of_two(target, sampling))
+    assert statistic < chi2.isf(FALSE_ALARM, freedom)
+
+
+# Records
+
+
+def test_records_name_each_visited_node(pair, prompts: list[str]) -> None:
+    fates = set()
+    for outcome in stream(pair, prompts[0], tree="static=4.2.2.1", rule="clamped:width=2", seed=3, budget=9.0):
+        proposal, at = outcome.proposal, -1
+        for visit in outcome.visits:
+            assert proposal.parents[visit.node] == at
+            assert visit.token_id == proposal.token_ids[visit.node]
+            assert visit.nats is not None
+            expected = outcome.rows.target_behind(at)
+            torch.testing.assert_close(visit.target_probs, expected)
+            at = visit.node if visit.accepted else visit.matched
+        assert outcome.path == [
+            v.node if v.accepted else v.matched for v in outcome.visits if v.accepted or v.matched is not None
+        ]
+        assert outcome.all_token_ids == [
+            *proposal.tokens_to(outcome.path[-1] if outcome.path else -1),
+            outcome.next_token,
+        ]
+        assert (outcome.all_fates[-1] == Fate.BONUS) == (at is not None)
+        fates |= set(outcome.fates)
+    assert Fate.MATCHED in fates
+
+
+def test_a_budget_is_kept_and_a_policy_followed(pair, prompts: list[str]) -> None:
+    for rule in ("cactus:delta=1", "clamped:width=2"):
+        response = generate(
+            pair,
+            prompts[0],
+            rule=rule,
+            budget=0.05,
+            protect="digits",
+            seed=1,
+            tree="static=4.2.2.1",
+        )
+        assert response.metrics.nats <= 0.05
+        assert response.metrics.protected > 0
+        assert response.metrics.metered > 0
+
+
+def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str]) -> None:
+    response = generate(pair, prompts[0], temperature=0.0, rule="relaxed_greedy:margin=3", tree=TREE, budget=2.0)
+    assert response.metrics.relaxed > 0
+    assert 0 < response.metrics.nats <= 2.0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"verification": "block"}, "block verification is for chains; use verification='joint'"),
+        ({"verification": "joint", "rule": "cactus:delta=1"}, "joint verification needs a rule whose relaxed target"),
+        ({"verification": "joint", "rule": "clamped:width=1"}, "as many children everywhere"),
+        ({"verification": "traversal", "rule": "clamped:width=1"}, "as many children everywhere"),
+        (
+            {"verification": "joint", "rule": "clamped:width=1", "tree": "best_first,nodes=8"},
+            "as many children everywhere, .* but it is best_first,nodes=8",
+        ),
+        (
+            {"verification": "traversal", "rule": "clamped:width=1", "tree": "adaptive"},
+            "as many children everywhere, .* but it is adaptive",
+        ),
+        ({"verification": "joint", "tree": "static=2.2,drawn=2"}, "at most one drawn child"),
+        ({"verification": "joint", "tree": None, "num_speculative_tokens": 4}, "verification='joint' is for trees"),
+        (
+            {
+                "verification": "joint",
+                "rule": "clamped:width=1",
+                "budget": 0.1,
+                "tree": "static=2.2",
+            }
+            | {"expected_tokens": 9},
+            "budget and expected_tokens exclude each other|cannot pace a budget",
+        ),
+        ({"verification": "match"}, "verification must be one of token, block, joint, recursive, traversal, fly"),
+    ],
+)
+def test_what_does_not_go_with_trees_is_refused(settings: dict, wrong: str) -> None:
+    error = TypeError if "exclude" in wrong else ValueError
+    with pytest.raises(error, match=wrong):
+        Request.from_dict({"tree": TREE} | settings)
+
+
+def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
+    for settings in (
+        {"verification": "joint", "tree": "static=2.2.2"},
+        {"verification": "recursive"},
+    ):
+        Request.from_dict({"tree": TREE, "rule": "clamped:width=1"} | settings)
+    asked = Request(tree=TREE).as_dict()
+    assert (asked["tree"], asked["num_speculative_tokens"]) == (TREE, 3)
+
+
+class Chains(Drafter):
+    """Proposes nothing, and as a chain."""
+
+    def propose(self, token_ids, limit, to_probs, generator) -> Proposal:
+        return Proposal([], None)
+
+
+def test_drafters_of_chains_are_refused(pair, prompts: list[str]) -> None:
+    drafter, pair.drafter = pair.drafter, Chains()
+    try:
+        with pytest.raises(ValueError, match="a Chains proposes chains only, but tree is "):
+            generate(pair, prompts[0], tree=TREE)
+    finally:
+        pair.drafter = drafter
+
+
+@pytest.mark.parametrize("verification", ["joint", "traversal"])
+def test_a_text_that_is_looked_up_is_verified_as_a_whole_only_losslessly(verification: str) -> None:
+    """What is proposed at a position depends on where the step began, and the clamped ratio's h on what is proposed."""
+    request = Request(rule="clamped:width=1", verification=verification, tree="static=2.2.2")
+    with pytest.raises(ValueError, match=f"{verification} verification of a relaxed rule needs a draft model"):
+        request.check_drafter(NgramDrafter())
+    replace(request, rule="lossless").check_drafter(NgramDrafter())
+    replace(request, verification="recursive").check_drafter(NgramDrafter())
+    request.check_drafter(ModelDrafter(tiny_llama(1)))
+
+
+def test_seeds_repeat_with_trees_that_grow(pair, prompts: list[str]) -> None:
+    for shape in ("best_first,nodes=10,lookup=3", "adaptive,draft_cost=0.3,token_cost=0.05"):
+        first, again, other = (generate(pair, prompts[0], tree=shape, seed=seed).token_ids for seed in (3, 3, 4))
+        assert first == again != other
+
+
+@pytest.mark.parametrize("shape", ["best_first,nodes=10", "adaptive"])
+def test_budgets_are_kept_with_trees_that_grow(pair, prompts: list[str], shape: str) -> None:
+    for rule in ("cactus:delta=1", "clamped:width=2"):
+        response = generate(pair, prompts[0], rule=rule, budget=0.05, protect="digits", seed=1, tree=shape)
+        assert response.metrics.nats <= 0.05
+        assert response.metrics.metered > 0
+
+
+@pytest.mark.parametrize("reader", ["learning importance", "a diagnosis", "a recording of rows"])
+def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
+    request = Request(tree=TREE)
+    asked = {
+        "learning importance": lambda: Collection(request),
+        "a diagnosis": lambda: check_request(request),
+        "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),
+    }
+    with pytest.raises(ValueError, match=f"{reader} reads chains of proposals only, but tree is "):
+        asked[reader]()
+
+
+def test_models_that_cannot_read_trees_are_refused_by_name() -> None:
+    target, draft = CachedModel(tiny_mistral(0)), ModelDrafter(tiny_mistral(1))
+    with pytest.raises(ValueError, match="MistralForCausalLM cannot read trees of tokens: its attention slides"):
+        run(target, draft, k=as_tree(TREE))

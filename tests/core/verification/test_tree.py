@@ -1,0 +1,153 @@
+"""Proposals as trees, and the sampler that walks them: what it draws has the enumerated law."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from support.chi_square import FALSE_ALARM, rejects
+from support.exact_enumeration import make_rows
+from support.tree_enumeration import TREE_SCHEMES
+from torch import Tensor
+
+from cactus_decoding import parse_rule, verify
+from cactus_decoding.core.types import ROOT, Proposal, StepRows
+from cactus_decoding.core.verification.batched import verified_at_once
+from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Walk
+
+TARGET, DRAFT = (rows.sqrt() / rows.sqrt().sum(-1, keepdim=True) for rows in make_rows(4, 5, seed=31))
+PARENTS, DRAWN = [-1, -1, 0, 1, 0], [False, True, True, True, False]
+
+
+def rows_of(proposal: Proposal, target: Tensor, text: tuple[int, ...] = (9, 9)) -> StepRows:
+    """Return rows whose probabilities are the target's: row 0 follows the text, row i + 1 proposal i."""
+
+    def softmax(logits: Tensor, _: list[int]) -> Tensor:
+        return logits.softmax(-1)
+
+    return StepRows(target.log(), [*text, *proposal.token_ids], proposal, softmax, softmax)
+
+
+def test_children_of_a_proposal_are_the_fixed_ones_and_then_the_drawn() -> None:
+    proposal = Proposal([3, 1, 2, 0, 1], DRAFT[:3], PARENTS, DRAWN)
+    tree = Tree(rows_of(proposal, TARGET[[0, 1, 2, 3, 4, 0]]))
+    root, first, second = (tree.at(node) for node in (ROOT, 0, 1))
+    assert root is not None
+    assert first is not None
+    assert second is not None
+    assert (root.nodes, root.token_ids, root.num_fixed, root.drafted) == ([0, 1], [3, 1], 1, 1)
+    assert (first.nodes, first.token_ids, first.num_fixed, first.drafted) == ([4, 2], [1, 2], 1, 1)
+    assert (second.nodes, second.num_fixed, second.drafted) == ([3], 0, 0)
+    assert tree.at(2) is tree.at(3) is tree.at(4) is None
+    for node, (row, children) in enumerate(zip(DRAFT[:3], (root, first, second), strict=True), ROOT):
+        assert children.draft is not None
+        torch.testing.assert_close(children.draft.probs, row / row.sum())
+        torch.testing.assert_close(children.target.probs, TARGET[node + 1])
+    expected = DRAFT[1].clone()
+    expected[1] = 0
+    torch.testing.assert_close(first.distribution(1).probs, expected / expected.sum())
+    assert first.distribution(0).probs.tolist() == [0, 1, 0, 0]
+    assert [proposal.tokens_to(node) for node in range(ROOT, 5)] == [[], [3], [1], [3, 2], [1, 0], [3, 1]]
+    assert (root.child_with(3, other_than=1), root.child_with(1, other_than=1), root.child_with(2, other_than=1)) == (
+        0,
+        None,
+        None,
+    )
+
+
+def test_rows_of_a_tree_are_made_one_by_one_behind_their_own_texts() -> None:
+    asked: list[list[int]] = []
+
+    def softmax(logits: Tensor, token_ids: list[int]) -> Tensor:
+        assert len(logits) == 1
+        asked.append(token_ids)
+        return logits.softmax(-1)
+
+    proposal = Proposal([3, 1, 2, 0, 1], DRAFT[:3], PARENTS, DRAWN)
+    rows = StepRows(torch.zeros(6, 4), [9, 3, 1, 2, 0, 1], proposal, softmax, softmax)
+    for node in (ROOT, 2, 3, 2):
+        rows.target_behind(node)
+    assert asked == [[9], [9, 3, 2], [9, 1, 0]]
+    rows.target_of(3)
+    assert asked[-1] == [9, 1]
+    assert rows.draft(0) is None
+    law = rows.draft(2)
+    assert law is not None
+    assert law[1] == 0
+    assert law.sum() == pytest.approx(1)
+
+
+def walk(name: str, proposal: Proposal, target: Tensor, numbers: Tensor, rule: str = "lossless") -> Walk:
+    tree, judge = Tree(rows_of(proposal, target)), parse_rule(rule)
+    return TREE_SCHEMES[name](tree, lambda position: judge, RandomNumbers(numbers, len(proposal.token_ids)))
+
+
+@pytest.mark.parametrize("rule", ["lossless", "cactus:delta=1", "clamped:width=1"])
+def test_a_chain_is_decided_as_verify_decides_it(rule: str) -> None:
+    """The same numbers serve the same ends."""
+    seen = set()
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.multinomial(DRAFT[:3], 1, generator=generator)[:, 0]
+        state = generator.get_state()
+        result = verify(rule, TARGET[:4], DRAFT[:3], ids, generator)
+        generator.set_state(state)
+        proposal = Proposal(ids.tolist(), DRAFT[:3])
+        numbers = RandomNumbers.draw(proposal, generator, torch.device("cpu"))
+        decided = walk("token", proposal, TARGET[:4], numbers.all, rule)
+        at_once = verified_at_once(parse_rule(rule), rows_of(proposal, TARGET[:4]), numbers)
+        assert at_once == decided
+        assert decided.path == list(range(int(result.num_accepted)))
+        assert decided.next_token == int(result.next_token)
+        relaxed = [trial.relaxed for trial in decided.trials if trial.accepted]
+        assert relaxed == result.relaxed[: len(decided.path)].tolist()
+        seen.add((len(decided.path), any(relaxed)))
+    assert len(seen) >= 4
+
+
+# --- the sampler: false-alarm probability 1e-6 a test, fixed generators ---
+
+DRAWS = 4000
+
+
+def drawn_walks(name: str, seed: int, *, whole_row: bool = False) -> Tensor:
+    """Grow a tree of two levels, verify it losslessly, and number the first token and what follows it."""
+    generator = torch.Generator().manual_seed(seed)
+    outcomes = []
+    for _ in range(DRAWS):
+        fixed = int(DRAFT[0].argmax())
+        law = DRAFT[0].clone()
+        if not whole_row:
+            law[fixed] = 0
+        drawn = int(torch.multinomial(law, 1, generator=generator))
+        after = [int(torch.multinomial(DRAFT[1 + token], 1, generator=generator)) for token in (fixed, drawn)]
+        if drawn == fixed:
+            drawn = (fixed + 1) % 4
+        proposal = Proposal(
+            [fixed, drawn, *after], DRAFT[[0, 1 + fixed, 1 + drawn]], [-1, -1, 0, 1], [False, True, True, True]
+        )
+        target = TARGET[[0, 1 + fixed, 1 + drawn, *(1 + token for token in after)]]
+        numbers = RandomNumbers.draw(proposal, generator, torch.device("cpu"))
+        decided = walk(name, proposal, target, numbers.all)
+        tokens = [*(proposal.token_ids[node] for node in decided.path), decided.next_token]
+        second = tokens[1] if len(tokens) > 1 else int(torch.multinomial(TARGET[1 + tokens[0]], 1, generator=generator))
+        outcomes.append(4 * tokens[0] + second)
+    return torch.tensor(outcomes)
+
+
+LAW = torch.tensor(
+    [(TARGET[0, a] * TARGET[1 + a, b]).item() for a, b in itertools.product(range(4), repeat=2)]
+).double()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TREE_SCHEMES)
+def test_sampled_tokens_have_the_target_s_law(name: str) -> None:
+    assert FALSE_ALARM <= 1e-6
+    assert not rejects(drawn_walks(name, 32), LAW)
+
+
+@pytest.mark.slow
+def test_a_drawn_child_from_the_whole_row_is_told_apart() -> None:
+    assert rejects(drawn_walks("token", 33, whole_row=True), LAW)

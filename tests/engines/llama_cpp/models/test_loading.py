@@ -1,0 +1,141 @@
+"""GGUF files by name: pairs that work together, and what is refused in one sentence, with nothing from llama.cpp."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.gguf_files import header_only, opened
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from cactus_decoding import CandidateGeneratorDrafter, Pair, generate, load_pair, zoo
+from cactus_decoding.core.extras import install
+from cactus_decoding.engines.llama_cpp.models.library import library
+from cactus_decoding.engines.llama_cpp.models.settings import LlamaCppSettings, parse_gguf
+from cactus_decoding.zoo.word_problems import EXAMPLES
+from scripts.bundled_gguf import write_gguf
+
+PROMPT = EXAMPLES[0].prompt
+
+
+def refusal(*names, **given) -> str:
+    """Return the one line that loading a pair is refused with."""
+    with pytest.raises(ValueError, match=r"cannot|must|differ|parameters|trained|are on|has no") as error:
+        load_pair(*names, **given)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_pair_of_files_writes_what_the_pair_of_folders_writes(gguf):
+    settings = {"seed": 3, "rule": "cactus:delta=1", "top_p": 0.95, "protect": "digits", "budget": 0.5}
+    settings["num_speculative_tokens"] = 6
+    folders = generate(load_pair(draft="bundled:worded"), PROMPT, **settings)
+    files = load_pair(f"{gguf('target')}:cache=float32", f"{gguf('worded')}:cache=float32")
+    for pair in (
+        files,
+        files.twin(),
+        load_pair(f"{gguf('target')}:cache=float32", zoo.path("worded"), dtype="float32"),
+        load_pair(zoo.path("target"), f"{gguf('worded')}:cache=float32", dtype="float32"),
+    ):
+        response = generate(pair, PROMPT, **settings)
+        assert (response.token_ids, response.fates) == (folders.token_ids, folders.fates)
+        assert response.text == folders.text
+        assert response.metrics.nats == pytest.approx(folders.metrics.nats, abs=1e-5)
+
+
+def test_a_file_is_drafted_for_by_its_own_smaller_self_and_by_look_up(gguf):
+    exact = load_pair(gguf("target"), gguf("target", "q8_0"))
+    metrics = generate(exact, PROMPT, seed=0, num_speculative_tokens=6).metrics
+    assert metrics.accepted / metrics.drafted > 0.9  # measured: all 36
+    assert generate(load_pair(gguf("target"), "ngram"), PROMPT, seed=0).finish_reason == "stop"
+
+
+def test_settings_are_read_from_the_name(gguf):
+    pair = load_pair(f"{gguf('target')}:context_size=300,threads=1", f"{gguf('worded')}:gpu_layers=0")
+    assert (pair.target.max_length, pair.drafter.max_length) == (300, 1024)
+    assert pair.target.settings == LlamaCppSettings(context_size=300, threads=1)
+    assert pair.target.name == str(gguf("target"))
+    assert parse_gguf("C:\\models\\Big.GGUF").settings == LlamaCppSettings()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("context=8", "parameters of gguf are: context_size, gpu_layers, threads, cache"),
+        ("context_size=0", "context_size must be at least 1, but is 0"),
+        ("context_size=2000", "was trained for 1024 tokens, but context_size is 2000"),
+        ("gpu_layers=-2", "gpu_layers must be at least -1, but is -2"),
+        ("cache=int8", "cache must be one of float16, float32"),
+    ],
+)
+def test_settings_that_are_none(gguf, settings, words):
+    assert words in refusal(f"{gguf('target')}:{settings}", "ngram")
+
+
+def test_prompts_beyond_the_context(gguf):
+    pair = load_pair(f"{gguf('target')}:context_size=20", "ngram")
+    with pytest.raises(ValueError, match="shorter than the target's 20 positions, but has 36 tokens"):
+        generate(pair, PROMPT)
+    with pytest.raises(ValueError, match="the context holds 20 tokens, but 0 and 21 more were to be read"):
+        pair.target.append(list(range(21)), rows=1)
+    assert len(generate(load_pair(f"{gguf('target')}:context_size=40", "ngram"), PROMPT, seed=0).token_ids) == 4
+
+
+@pytest.mark.parametrize("length", [0, 3, 100, 60_000, 500_000, -1])
+def test_files_that_are_cut(gguf, tmp_path, capfd, length):
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(gguf("draft").read_bytes()[:length])
+    capfd.readouterr()
+    assert f"{str(path)!r}: " in refusal(path, "ngram")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_files_that_are_none(tmp_path):
+    path = tmp_path / "text.gguf"
+    assert f"there is no file {str(path)!r}" in refusal(path, "ngram")
+    assert "there is no file" in refusal(f"{path}:threads=1", "ngram")
+    path.write_text("a model")
+    assert "invalid magic characters: 'a mo', expected 'GGUF'" in refusal(path, "ngram")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [
+        ("t5", "t5 has an encoder"),
+        ("dream", "dream writes all of a text at once"),
+        ("llama", "the file has no vocabulary"),
+    ],
+)
+def test_kinds_of_models_that_cannot_take_part(tmp_path, architecture, words):
+    path = header_only(tmp_path / "model.gguf", architecture)
+    assert words in refusal(path, "ngram")
+
+
+def test_other_vocabularies_are_refused_with_the_first_difference(gguf, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("draft"))
+    tokenizer.add_tokens(["zebra"])
+    path = tmp_path / "other.gguf"
+    write_gguf(AutoModelForCausalLM.from_pretrained(zoo.path("draft")), tokenizer, path, "float32")
+    for target in (gguf("target"), zoo.path("target")):
+        assert "differ in 1 tokens, first in token 1003: none and 'zebra'" in refusal(target, path)
+        assert "'suffix' drafts for any target, a smaller model" in refusal(target, path)
+
+
+def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(ValueError, match="GGUF files need llama-cpp-python: run ") as error:
+        library.__wrapped__()
+    assert str(error.value).endswith(install("llama-cpp"))
+
+
+def test_what_only_models_of_transformers_can_do(gguf):
+    path = gguf("target")
+    assert "whose weights are read as they are stored: torch.bfloat16" in refusal(path, "ngram", dtype="bfloat16")
+    assert "which llama.cpp reads, but is 'lean'" in refusal(path, "ngram", forward="lean")
+    assert "rows of a GGUF file are on the CPU" in refusal(path, "ngram", device="meta")
+    assert "has no list of layers to exit early from" in refusal(path, "early_exit:layers=2")
+    lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(max_length=64))
+    pair = Pair(opened(path), lookup, load_pair(path, "ngram").tokenizer)
+    with pytest.raises(ValueError, match="need a target of transformers, but it is"):
+        generate(pair, PROMPT)

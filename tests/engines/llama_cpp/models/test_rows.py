@@ -1,0 +1,140 @@
+"""llama.cpp's rows beside those of transformers, and its cache after tokens were forgotten."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+from support.gguf_files import opened, tiny_gguf
+from support.tiny_models import tiny_llama
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cactus_decoding import Pair, SuffixDrafter, load_pair, stream, zoo
+from cactus_decoding.engines.llama_cpp.models.context import Context
+from cactus_decoding.zoo.word_problems import word_problems
+
+PROBABLE = 0.01
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    """Return problems with their solutions, as tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    return [tokenizer(f"{p.prompt} {p.solution}").input_ids for p in islice(word_problems("validation"), 8)]
+
+
+@pytest.fixture(scope="module")
+def expected(texts) -> list[torch.Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32).eval()
+    with torch.no_grad():
+        return [model(torch.tensor([ids])).logits[0].double().log_softmax(-1) for ids in texts]
+
+
+def largest_difference(rows: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return how far log-probabilities of probable tokens are apart."""
+    probable = expected > torch.tensor(PROBABLE).log()
+    return float((rows.double().log_softmax(-1) - expected)[probable].abs().max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "allowed"),
+    [
+        ("float32", "cache=float32", 1e-4),  # measured: 3e-5
+        ("float32", "", 0.02),  # keys and values in float16: 0.005
+        ("float16", "", 0.03),  # 0.009
+        ("q8_0", "", 1.0),  # 0.36
+    ],
+)
+def test_rows_are_those_of_transformers(gguf, texts, expected, kind, settings, allowed):
+    model = opened(gguf("target", kind), settings)
+    for ids, rows in zip(texts, expected, strict=True):
+        model.reset()
+        assert largest_difference(model.append(ids, rows=len(ids)), rows) < allowed
+
+
+def test_quantised_rows_differ_from_exact_ones(gguf, texts, expected):
+    """The wrong weights for the test above: it must be able to tell them."""
+    assert largest_difference(opened(gguf("target", "q8_0")).append(texts[0], rows=len(texts[0])), expected[0]) > 0.005
+
+
+def test_rows_do_not_depend_on_how_tokens_were_fed(gguf, texts, expected):
+    model, ids = opened(gguf("target")), texts[0]
+    model.append(ids[:5], rows=2)
+    rows = [model.append(ids[start : start + 3], rows=len(ids[start : start + 3])) for start in range(5, len(ids), 3)]
+    assert largest_difference(torch.cat(rows), expected[0][5:]) < 1e-4
+
+
+def test_forgotten_tokens_leave_no_trace(gguf, texts, expected):
+    model, ids = opened(gguf("target")), texts[0]
+    model.append([*ids[:9], 5, 6, 7], rows=4)
+    model.rollback(9)
+    assert largest_difference(model.append(ids[9:], rows=len(ids) - 9), expected[0][9:]) < 1e-4
+    model.reset()
+    model.append([9, 8, 7], rows=1)
+    model.reset()
+    assert largest_difference(model.append(ids, rows=len(ids)), expected[0]) < 1e-4
+
+
+def test_an_interruption_leaves_an_empty_cache(gguf, monkeypatch):
+    """llama.cpp has read the tokens by then, and Python has not counted them."""
+    model = opened(gguf("draft"))
+    model.append([1, 5, 6], rows=1)
+    read = Context.read
+
+    def interrupted(*given):
+        read(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.append([7, 8], rows=1)
+    assert model.length == 0
+    assert torch.equal(model.append([1, 9], rows=1), opened(gguf("draft")).append([1, 9], rows=1))
+
+
+def test_longer_than_one_batch(tmp_path):
+    """llama.cpp takes 2,048 tokens at once; here the last rows come from two batches."""
+    tokens, whole = (torch.arange(2100) ** 2 % 8).tolist(), tiny_gguf(tiny_llama(0, positions=2200), tmp_path)
+    parts = whole.twin()
+    rows = whole.append(tokens, rows=60)
+    parts.append(tokens[:2040], rows=1)
+    torch.testing.assert_close(rows, parts.append(tokens[2040:], rows=60), rtol=0, atol=1e-3)
+
+
+def test_kept_rows_are_those_of_their_own_step(gguf):
+    """A target's rows go out with the step's outcome; a draft's are llama.cpp's own memory."""
+    target, draft = opened(gguf("draft")), opened(gguf("draft"), copies=False)
+    kept, lent = target.append([1, 5, 6], rows=1), draft.append([1, 5, 6], rows=1)
+    before = kept.clone()
+    assert torch.equal(lent, before)
+    target.append([7], rows=1)
+    draft.append([7], rows=1)
+    assert torch.equal(kept, before)
+    assert not torch.equal(lent, before)
+
+
+def test_twins_share_weights_and_no_cache(gguf):
+    model = opened(gguf("draft"))
+    first = model.append([1, 5, 6], rows=1)
+    twin = model.twin()
+    assert twin.model is model.model
+    assert torch.equal(twin.append([1, 5, 6], rows=1), first)
+    assert (model.length, twin.length) == (3, 3)
+    twin.append([9], rows=1)
+    fresh = opened(gguf("draft")).append([1, 5, 6, 7], rows=1)
+    torch.testing.assert_close(model.append([7], rows=1), fresh, rtol=0, atol=1e-4)
+
+
+def test_trees_are_refused_and_the_cache_stays(gguf):
+    model = opened(gguf("draft"))
+    model.append([1, 5, 6], rows=1)
+    with pytest.raises(ValueError, match="GGUF files are read as chains"):
+        model.append([7, 8], rows=2, positions=[3, 3])
+    with pytest.raises(ValueError, match="GGUF files are read as chains"):
+        model.keep([0, 2])
+    assert model.length == 3
+    pair = Pair(model, SuffixDrafter(), load_pair().tokenizer)
+    with pytest.raises(ValueError, match="GGUF files are read as chains"):  # before anything is written
+        stream(pair, "How many?", tree="static=2.2")

@@ -1,0 +1,211 @@
+"""What requests are answered: choices, log-probabilities of every kind of token, tools and JSON, whole and in parts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from support.tables import all_of
+
+from cactus_decoding.core.types import Fate
+from cactus_decoding.engines.llama_cpp.answering import Answer, prompts_of
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.server.completion import Completion
+from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
+from cactus_decoding.engines.llama_cpp.server.request import read_completion
+from cactus_decoding.engines.llama_cpp.server.tools import Tools
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+QUESTION = EXAMPLES[0].prompt
+CHAT = [{"role": "user", "content": EXAMPLES[0].question}]
+ADD = {
+    "name": "add",
+    "parameters": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
+}
+SUB = {"name": "sub", "parameters": ADD["parameters"]}
+TOOLS = [{"type": "function", "function": each} for each in (ADD, SUB)]
+
+
+@pytest.fixture(scope="module")
+def pair(gguf):
+    file = parse_gguf(f"{gguf('target')}:cache=float32,context_size=512")
+    return load_gguf_pair(file, f"{gguf('worded')}:cache=float32", kept_prompts=1)
+
+
+@pytest.fixture
+def ask(pair):
+    def completion(on_step=lambda *_: None, **body):
+        asked = read_completion(body, {"num_speculative_tokens": 4}, chat="messages" in body)
+        return Completion(pair, asked, prompts_of(pair, asked), {"num_speculative_tokens": 4}, "m", on_step)
+
+    return completion
+
+
+def joined(chunks, place, name):
+    return "".join(chunk["choices"][0][place].get(name) or "" for chunk in chunks if chunk["choices"])
+
+
+@pytest.mark.parametrize("given", [{}, {"stop": ["stamps"]}, {"max_tokens": 7}], ids=str)
+def test_chunks_join_to_the_whole(ask, given):
+    same = {"seed": 3, "logprobs": 2, "acceptance_rule": "clamped:width=1"} | given
+    same = {"max_tokens": 80} | same
+    whole = ask(prompt=QUESTION, **same).whole()
+    chunks = [*ask(prompt=QUESTION, stream_options={"include_usage": True}, **same).chunks()]
+    (choice,), parts = whole["choices"], [chunk["choices"][0] for chunk in chunks[:-1]]
+    assert "".join(part["text"] for part in parts) == choice["text"]
+    assert [part["finish_reason"] for part in parts] == [None] * (len(parts) - 1) + [choice["finish_reason"]]
+    for name, values in choice["logprobs"].items():
+        told = [each for part in parts for each in part["logprobs"][name]]
+        if name == "top_logprobs":
+            told, values = ([value for each in some for value in each.values()] for some in (told, values))
+        assert told == (values if name == "tokens" else pytest.approx(values, abs=1e-3)), name
+    assert "".join(choice["logprobs"]["tokens"]).startswith(choice["text"])
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], whole["usage"])
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+def test_messages_join_too_and_begin_with_their_role(ask):
+    same = {"messages": CHAT, "seed": 1, "logprobs": True, "top_logprobs": 2}
+    whole, chunks = ask(**same).whole(), [*ask(**same).chunks()]
+    (choice,) = whole["choices"]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert joined(chunks, "delta", "content") == choice["message"]["content"] != ""
+    told = [each for chunk in chunks for each in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert [each["token"] for each in told] == [each["token"] for each in choice["logprobs"]["content"]]
+    assert b"".join(bytes(each["bytes"]) for each in told).decode().strip() == choice["message"]["content"].strip()
+    assert {len(each["top_logprobs"]) for each in told} == {2}
+    assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+
+
+@all_of(
+    "sampled",
+    [
+        {"temperature": 1.5},
+        {"temperature": 0.7, "top_p": 0.9, "logit_bias": {"20": 1.5}},
+        {"temperature": 0.0, "frequency_penalty": 0.5},
+    ],
+)
+def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sampled):
+    """Rows are read again from the whole text, without a draft."""
+    fates, tokens, rows = [], [], []
+
+    def watch(request, outcome):
+        fates.extend(outcome.fates)
+        tokens.extend(outcome.token_ids)
+
+    same = {"seed": 6, "logprobs": 3, "max_tokens": 60} | sampled
+    (choice,) = ask(watch, prompt=QUESTION, **same).whole()["choices"]
+    assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
+    told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
+    asked = read_completion({"prompt": QUESTION} | same, {}, chat=False)
+    to_probs = Answer(pair, asked, prompt, {}).sampling
+    twin = pair.target.twin()
+    logits = twin.append(prompt + tokens, len(tokens) + 1)
+    for i, token in enumerate(tokens[: len(told["tokens"])]):
+        text = prompt + tokens[:i]
+        row = to_probs.untempered(logits[i : i + 1], text) if not same["temperature"] else to_probs(
+            logits[i : i + 1], text
+        )  # fmt: skip
+        rows.append(row[0].double().log().clamp(min=-9999.0))
+        assert told["token_logprobs"][i] == pytest.approx(float(rows[-1][token]), abs=2e-4)
+        assert [*told["top_logprobs"][i].values()] == pytest.approx(rows[-1].topk(3).values.tolist(), abs=2e-4)
+    assert torch.stack(rows).exp().sum(-1).allclose(torch.ones(len(rows)).double(), atol=1e-5)
+
+
+def test_the_first_token_does_not_wait_for_the_draft_to_read_the_prompt(pair, ask):
+    pair.forget()
+    steps, draft = [], pair.drafter.model_cache
+
+    def watch(request, outcome):
+        steps.append((outcome.num_drafted, draft.length))
+
+    ask(watch, prompt=QUESTION, max_tokens=20).whole()
+    assert steps[0] == (0, 0)
+    assert all(drafted > 0 for drafted, _ in steps[1:-1])
+    assert draft.length > len(pair.tokenizer(QUESTION).input_ids)
+
+
+def test_several_choices_have_the_next_seeds_and_each_its_place(ask):
+    same = {"messages": CHAT, "temperature": 1.5, "max_tokens": 30}
+    alone = [ask(seed=seed, **same).whole() for seed in (7, 8, 9)]
+    whole, chunks = ask(seed=7, n=3, **same).whole(), [*ask(seed=7, n=3, **same).chunks()]
+    texts = [each["choices"][0]["message"]["content"] for each in alone]
+    assert [choice["message"]["content"] for choice in whole["choices"]] == texts
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    for index, text in enumerate(texts):
+        parts = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert joined(parts, "delta", "content") == text
+    assert whole["usage"]["completion_tokens"] == sum(each["usage"]["completion_tokens"] for each in alone)
+
+
+def test_a_report_says_what_the_counters_count(ask):
+    steps = []
+    same = {"prompt": QUESTION, "max_tokens": 40, "seed": 2, "acceptance_rule": "clamped:width=2", "protect": "digits"}
+    same |= {"acceptance_report": True, "budget": 0.5}
+    whole = ask(lambda request, outcome: steps.append(outcome), **same).whole()
+    report = whole["metrics"]["speculative_decoding"]["acceptance_report"]
+    visits = [visit for step in steps for visit in step.visits]
+    judged = [visit for visit in visits if not visit.protected and not visit.fell_back]
+    assert report["nats"] == pytest.approx(sum(visit.nats or 0 for visit in visits))
+    assert 0 < report["nats"] <= 0.5
+    assert report["verified_positions"] == len(judged)
+    assert report["protected_positions"] == sum(visit.protected for visit in visits) > 0
+    assert sum(report["drafted_by_position"]) == sum(step.num_drafted for step in steps)
+    assert sum(report["accepted_by_position"]) == sum(step.num_accepted for step in steps)
+    assert [*ask(**same).chunks()][-1]["metrics"] == whole["metrics"]
+    assert "metrics" not in ask(prompt=QUESTION, max_tokens=2).whole()
+
+
+@all_of("rule", ["lossless", "cactus:delta=1", "typical"])
+def test_answers_by_a_schema_and_forced_calls(ask, rule):
+    schema = {"type": "object", "properties": {"pens": {"enum": [3, 4]}}, "required": ["pens"]}
+    form = {"type": "json_schema", "json_schema": {"name": "pens", "strict": True, "schema": schema}}
+    same = {"messages": CHAT, "max_tokens": 40, "seed": 4, "acceptance_rule": rule}
+    message = ask(response_format=form, **same).whole()["choices"][0]["message"]
+    assert json.loads(message["content"])["pens"] in (3, 4)
+    for choice, known in (({"type": "function", "function": {"name": "add"}}, ["add"]), ("required", ["add", "sub"])):
+        asked = same | {"tools": TOOLS, "tool_choice": choice}
+        (whole,) = ask(**asked).whole()["choices"]
+        assert (whole["finish_reason"], whole["message"]["content"]) == ("tool_calls", None)
+        (call,) = whole["message"]["tool_calls"]
+        assert call["function"]["name"] in known
+        assert json.loads(call["function"]["arguments"])["n"] in (1, 2)
+        chunks = [*ask(**asked).chunks()]
+        (delta,) = [each["choices"][0]["delta"] for each in chunks if "tool_calls" in each["choices"][0]["delta"]]
+        assert delta["tool_calls"][0]["function"] == call["function"]
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+        assert joined(chunks, "delta", "content") == ""
+    legacy = ask(functions=[ADD], function_call={"name": "add"}, **same).whole()["choices"][0]["message"]
+    assert legacy["function_call"] == legacy["tool_calls"][0]["function"]
+
+
+def test_calls_that_a_model_makes_of_itself():
+    tools = Tools((ADD, SUB))
+    one, other = (
+        '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>',
+        '{"name": "sub", "parameters": {}}',
+    )
+    for text, content, names in (
+        (one, None, ["add"]),
+        (f"So:\n{one}\n{one}", "So:", ["add", "add"]),
+        (other, None, ["sub"]),
+        ("<tool_call>none</tool_call>", "<tool_call>none</tool_call>", []),
+        ('{"name": "mul"}', '{"name": "mul"}', []),
+        ("1 < 2", "1 < 2", []),
+    ):
+        said, calls = tools.read(text)
+        assert (said, [call["function"]["name"] for call in calls]) == (content, names), text
+    settled = [tools.settled(one[:i]) for i in range(len(one))]
+    assert settled == [0] * len(one)
+
+
+def test_what_cannot_be_answered_is_said_before_a_token_is_read(ask):
+    for body, said in (
+        ({"prompt": "word " * 2000}, "shorter than the target's 512 positions"),
+        ({"prompt": [10**6]}, "prompt must be tokens from 0"),
+        ({"prompt": QUESTION, "grammar": "frob"}, "cannot read the grammar"),
+        ({"prompt": QUESTION, "logit_bias": {"x": 1}}, "logit_bias must name tokens"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ask(**body)

@@ -1,0 +1,142 @@
+"""Requests to the server: what a completion is then asked for, and a sentence for every mistake."""
+
+from __future__ import annotations
+
+import pytest
+from support.tables import all_of
+
+from cactus_decoding.engines.llama_cpp.server.request import read_completion
+
+USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+def schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+
+
+def read(usual=(), *, chat=False, **body):
+    return read_completion(({"messages": [USER]} if chat else {"prompt": "Hi"}) | body, dict(usual), chat=chat)
+
+
+def test_what_is_not_asked_for_is_what_vllm_takes():
+    asked = read()
+    assert asked.sampling == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    assert (asked.stream, asked.n, asked.logprobs, asked.max_tokens, read(chat=True).max_tokens) == (
+        False, 1, None, 16, None
+    )  # fmt: skip
+    assert asked.seed != read().seed
+    assert "rule" not in asked.settings  # the server's own settings decide
+
+
+def test_names_of_openai_and_ours_become_those_of_a_completion():
+    asked = read(
+        chat=True, max_completion_tokens=5, acceptance_rule="cactus:delta=1", budget=0.5, protect="json|digits"
+    )
+    assert asked.max_tokens == 5
+    assert asked.settings == {"rule": "cactus:delta=1", "budget": 0.5, "protect": "digits|json"}
+    assert read(prompt=[[1, 2], [3]]).prompts == [[1, 2], [3]]
+    assert [read(prompt=each).prompts for each in ("a", ["a", "b"], [1, 2])] == [["a"], ["a", "b"], [[1, 2]]]
+    assert read(stop="x").stop == ("x",)
+    assert (read(logprobs=0).logprobs, read(n=3).n, read(acceptance_report=True).report) == (0, 3, True)
+    told = [{"logprobs": True}, {"logprobs": True, "top_logprobs": 4}, {"logprobs": False}, {"top_logprobs": 0}]
+    assert [read(chat=True, **each).logprobs for each in told] == [0, 4, None, None]
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert read(chat=True, messages=[{"role": "developer", "content": parts}]).messages == [
+        {"role": "system", "content": "ab"}
+    ]
+
+
+def test_what_clients_send_besides_is_taken_and_changes_nothing():
+    besides = {
+        "user": "me", "service_tier": "auto", "store": False, "metadata": {"a": "b"}, "safety_identifier": "x",
+        "prompt_cache_key": "y", "parallel_tool_calls": True, "model": "gpt-4", "logit_bias": None, "seed": 1,
+        "stream_options": {"include_usage": False, "include_obfuscation": False},
+    }  # fmt: skip
+    assert read(**besides, best_of=1) == read(seed=1)
+    chat = {"reasoning_effort": "low", "verbosity": "low", "modalities": ["text"], "response_format": {"type": "text"}}
+    chat |= {"prediction": {"type": "content", "content": "Hello"}}
+    assert read(chat=True, **besides, **chat) == read(chat=True, seed=1)
+
+
+def test_a_server_s_settings_can_be_taken_back():
+    usual = {"rule": "clamped:width=1", "protect": r"\d+", "protect_threshold": 0.1, "relax_within": ["<a>", "</a>"]}
+    assert read(usual, protect=r"\d+").settings["protect"] == r"\d+"  # the server's own pattern may be named
+    asked = read(usual, protect="none", relax_within="none")
+    assert [asked.settings[name] for name in ("protect", "protect_threshold", "relax_within")] == [None] * 3
+
+
+@all_of(
+    "body, said",
+    [
+        ({"acceptance_rules": "lossless"}, "did you mean 'acceptance_rule'"),
+        ({"frob": 1}, "known are model, max_tokens"),
+        ({"acceptance_rule": "cactis"}, "did you mean 'cactus'"),
+        ({"acceptance_rule": ["lossless"]}, "acceptance_rule must be a text"),
+        ({"acceptance_rule": "relaxed_greedy:margin=1"}, "temperature 0"),
+        ({"budget": -1}, "budget must be in"),
+        ({"budget": "much"}, "budget"),
+        ({"protect": "a+"}, "protect must be one of digits"),
+        ({"protect": 3}, "protect must be a text"),
+        ({"protect_threshold": 0.1}, "pattern"),
+        ({"max_importance": 0.1}, "importance"),
+        ({"relax_within": ["<" * 65, ">"]}, "at most 64 characters"),
+        ({"relax_within": [[1] * 65, [2]]}, "at most 64 characters or tokens"),
+        ({"relax_within": "x"}, "relax_within"),
+        ({"lossless_tokens": -1}, "lossless_tokens"),
+        ({"importance": "/etc/passwd"}, "a request may read no file"),
+        ({"logprobs": 21}, "logprobs must be between 0 and 20"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1, "echo": True}, "echo with logprobs is not served"),
+        ({"best_of": 2}, "best_of of 2 is not served"),
+        ({"service_tier": 3}, "service_tier must be a text"),
+        ({"suffix": "x"}, "suffix is not served"),
+        ({"mirostat_mode": 1}, "mirostat_mode is not served"),
+        ({"n": 17}, "n must be between 1 and 16"),
+        ({"temperature": -1}, "temperature must be in"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p must be in"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"stop": [""]}, "stop must be"),
+        ({"stream": "yes"}, "stream must be true or false"),
+        ({"stream_options": {"x": 1}}, "stream_options may hold include_usage"),
+        ({"logit_bias": [1]}, "logit_bias must be an object"),
+        ({"prompt": ["a", ""]}, "prompt must be a text, its tokens"),
+        ({"prompt": ["a"] * 33}, "at most 32 prompts, but is 33"),
+        ({"prompt": []}, "prompt must be a text, its tokens"),
+        ({"prompt": None}, "a request must have prompt"),
+        ({"messages": [USER]}, "a request has no 'messages'"),
+    ],
+)
+def test_mistakes_are_sentences(body, said):
+    with pytest.raises((TypeError, ValueError)) as error:
+        read(**body)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"messages": []}, "messages must be a list"),
+        ({"messages": [{"content": "x"}]}, "a message must be an object with a role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "neither images nor sounds"),
+        ({"messages": [{"role": "user", "content": 3}]}, "content must be text"),
+        ({"prompt": "x"}, "a request has no 'prompt'"),
+        ({"tools": {}}, "tools must be a list"),
+        ({"tools": [{"type": "function"}]}, "a function with a name"),
+        ({"tool_choice": "required"}, "the request has no tools"),
+        ({"tool_choice": "some"}, "tool_choice must be one of none, auto, required"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "the tools are: add"),
+        ({"response_format": {"type": "xml"}}, "response_format must be of type text"),
+        ({"response_format": {"type": "json_schema"}}, "must have a json_schema with a schema"),
+        ({"response_format": {"type": "json_object"}, "grammar": "x"}, "exclude each other"),
+        ({"response_format": schema({"$ref": "https://example.org"})}, "cannot read the JSON schema"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"best_of": 1}, "best_of is not served"),
+        ({"modalities": ["audio"]}, "answers are text"),
+    ],
+)
+def test_mistakes_of_conversations(body, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        read(chat=True, **body)

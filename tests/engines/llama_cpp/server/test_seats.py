@@ -1,0 +1,160 @@
+"""Requests that are answered at a time: each is what it is alone, and who is served by what has been read."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.interruptions import lines_of
+
+from cactus_decoding.engines.llama_cpp.answering import prompts_of
+from cactus_decoding.engines.llama_cpp.models import passes
+from cactus_decoding.engines.llama_cpp.models.context import Context
+from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.server import seats as seats_module
+from cactus_decoding.engines.llama_cpp.server.completion import Completion
+from cactus_decoding.engines.llama_cpp.server.request import read_completion
+from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+USUAL = {"num_speculative_tokens": 4}
+REQUESTS = [
+    {"prompt": EXAMPLES[0].prompt, "seed": 1, "temperature": 1.2},
+    {"prompt": EXAMPLES[1].prompt, "seed": 2, "acceptance_rule": "cactus:delta=1", "budget": 0.3, "protect": "digits"},
+    {"prompt": EXAMPLES[2].prompt, "temperature": 0, "stop": ["."], "n": 2, "logprobs": 1},
+    {"messages": [{"role": "user", "content": EXAMPLES[0].question}], "seed": 3, "acceptance_rule": "clamped:width=2"},
+]
+"""Each with a rule, a seed, a budget and an end of its own."""
+
+
+@pytest.fixture(scope="module")
+def seats(gguf):
+    """Places for as many as there are requests, in float32 whose rows do not depend on who else is read."""
+    files = parse_gguf(f"{gguf('target')}:cache=float32,context_size=512"), f"{gguf('worded')}:cache=float32"
+
+    def load(parallel, kept_prompts=0, draft=None):
+        return Seats.load(files[0], draft or files[1], parallel, kept_prompts)
+
+    return load
+
+
+def answer(seats, body, cancelled=None, on_step=lambda *_: None):
+    asked = read_completion({"max_tokens": 40} | body, USUAL, chat="messages" in body)
+    prompts = prompts_of(seats.pairs[0], asked)
+    with seats.take(prompts[0], cancelled or threading.Event()) as pair:
+        whole = Completion(pair, asked, prompts, USUAL, "m", on_step).whole()
+    choices = whole["choices"]
+    for choice in choices:
+        choice["logprobs"] = choice["logprobs"] and choice["logprobs"]["tokens"]
+    return choices, whole["usage"]
+
+
+@pytest.mark.parametrize("draft", [None, "suffix"])
+def test_each_is_answered_as_if_it_were_alone(seats, draft, monkeypatch):
+    alone = seats(1, draft=draft)
+    expected = [answer(alone, body) for body in REQUESTS]
+    together, widths, read = seats(len(REQUESTS), draft=draft), [], Context.read
+
+    def noted(self, portions):
+        widths.append(len(portions))
+        return read(self, portions)
+
+    monkeypatch.setattr(Context, "read", noted)
+    with ThreadPoolExecutor(len(REQUESTS)) as pool:
+        assert [*pool.map(lambda body: answer(together, body), REQUESTS)] == expected
+    assert max(widths) > 1
+
+
+def test_those_that_leave_midway_change_nothing_for_the_rest(seats):
+    alone, together = seats(1), seats(3)
+    expected = answer(alone, REQUESTS[0])
+    event, seen = threading.Event(), []
+
+    def leaves(body):
+        def count(request, outcome):
+            seen.append(outcome)
+            if len(seen) > 3:
+                event.set()
+
+        with pytest.raises(Cancelled):
+            answer(together, body | {"logit_bias": {"2": -100.0}, "max_tokens": 400}, event, count)
+
+    with ThreadPoolExecutor(3) as pool:
+        left = [pool.submit(leaves, REQUESTS[i]) for i in (1, 3)]
+        assert pool.submit(answer, together, REQUESTS[0]).result(120) == expected
+        for each in left:
+            each.result(120)
+    assert answer(together, REQUESTS[3]) == answer(alone, REQUESTS[3])
+    assert not any(map(together._is_held, together.pairs))
+
+
+@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interruption_at_any_line_loses_no_seat_and_stops_nobody_else(seats, every):
+    """Of two that are read together one is interrupted; the other is answered, or hears of it."""
+    both, bodies = seats(2, kept_prompts=2), [body | {"max_tokens": 3} for body in REQUESTS[:2]]
+    files = [passes.__file__, seats_module.__file__]
+    expected = [answer(seats(1), body) for body in bodies]
+
+    def other():
+        try:
+            return answer(both, bodies[1])
+        except RuntimeError as error:
+            return expected[1] if "was interrupted" in str(error) else error
+
+    with ThreadPoolExecutor(1) as pool:
+        strike, struck = 1, True
+        while struck:
+            beside = pool.submit(other)
+            try:
+                lines_of(lambda: answer(both, bodies[0]), files, strike)
+                struck = False
+            except KeyboardInterrupt:
+                strike += every
+            assert beside.result(60) == expected[1], strike
+            assert not any(map(both._is_held, both.pairs)), strike
+            assert (both._passes._responses, both._passes._waiting) == (set(), {}), strike
+            assert answer(both, bodies[0]) == expected[0], strike
+    assert strike > 40
+
+
+def test_a_conversation_comes_back_to_what_has_read_it_and_others_do_not_overwrite_it(seats):
+    both = seats(2, kept_prompts=2)
+    first, second = both.pairs
+    never = threading.Event()
+    ids = [first.tokenizer(EXAMPLES[i].prompt).input_ids for i in range(3)]
+
+    def read(text):
+        with both.take(text, never) as pair:
+            pair.target.read_on(text)
+            pair.target.append(text[pair.target.length :], 1)
+            return pair
+
+    assert (read(ids[0]), read(ids[1])) == (first, second)
+    assert read(ids[0] + [5]) is first
+    assert read(ids[1] + [6]) is second
+    assert read(ids[2]) is first  # which was used longest ago
+    with both.take(ids[2], never) as held, both.take(ids[2], never) as other:
+        assert (held, other) == (first, second)
+    assert [each.kept_prompts for each in seats(2, kept_prompts=0).pairs] == [0, 0]
+
+
+@pytest.mark.parametrize(("parallel", "kept_prompts"), [(1, 3), (2, 4)])
+def test_nothing_is_read_on_behind_what_was_read_for_another_key(seats, parallel, kept_prompts):
+    places, never = seats(parallel, kept_prompts=kept_prompts), threading.Event()
+    text = places.pairs[0].tokenizer(EXAMPLES[0].prompt).input_ids
+
+    def kept(owner):
+        with places.take(text, never, owner) as pair:
+            found = []
+            for model in (pair.target, pair.drafter.model_cache):
+                model.recall(text)
+                found.append(model.read_on(text))
+                model.append(text[found[-1] :], 1)
+                model.recall([9, 8, 7])  # what is kept is then beside the cache
+            return found
+
+    whole = [len(text) - 1] * 2
+    for owner in (1, 2, None, 1):
+        assert [kept(owner), kept(owner)] == [[0, 0], whole], owner

@@ -1,0 +1,234 @@
+"""The server as its own process: OpenAI's addresses, who may ask, whose turn it is, and what remains after a kill."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.llama_server import events_of, serving
+
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+QUESTION = EXAMPLES[0].prompt
+RULES = ("lossless", "cactus:delta=1.0", "clamped:width=2.0", "typical")
+LONG = {"prompt": QUESTION, "logit_bias": {"2": -100.0}, "max_tokens": 420, "temperature": 1.0}
+"""An answer that never ends by itself: its end token is out of reach."""
+
+
+def models(gguf) -> list[str]:
+    return [f"{gguf('target', 'q8_0')}:context_size=512", "--draft", str(gguf("worded", "q8_0")), "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def server(gguf):
+    # with quantised weights llama.cpp's rows depend on how many tokens are read at once, and so on who else is served
+    precise = f"{gguf('target')}:context_size=512,cache=float32", "--draft", f"{gguf('worded')}:cache=float32"
+    given = (*precise, "--threads", "1", "--parallel", "3")
+    given += ("--rule", "cactus:delta=1", "--max-waiting", "200", "--kept-prompts", "0", "--alias", "ours")
+    with serving(*given, "--port", "0") as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_a_completion_and_its_stream_are_the_same_text(server):
+    given = {"prompt": QUESTION, "max_tokens": 60, "seed": 4}
+    status, whole = server.complete(**given)
+    assert status == 200, whole
+    assert whole["choices"][0]["finish_reason"] == "stop"
+    events = list(server.stream(**given, stream_options={"include_usage": True}))
+    assert "".join(event["choices"][0]["text"] for event in events[:-1]) == whole["choices"][0]["text"]
+    assert (events[-1]["choices"], events[-1]["usage"]) == ([], whole["usage"])
+    assert {event["id"] for event in events} == {events[0]["id"]}
+
+
+@pytest.mark.slow
+def test_a_conversation_under_a_rule_of_its_own_is_counted(server):
+    before = server.counted("cactus_verified_positions").get("clamped:width=0.5", 0)
+    conversation = {"messages": [{"role": "user", "content": EXAMPLES[0].question}], "temperature": 1}
+    asked = conversation | {"acceptance_rule": "clamped:width=0.5", "budget": 0.2, "protect": "digits", "seed": 1}
+    status, answer = server.ask("POST", "/v1/chat/completions", asked)
+    assert status == 200, answer
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+    assert server.counted("cactus_verified_positions")["clamped:width=0.5"] > before
+    assert server.counted("cactus_protected_positions")["clamped:width=0.5"] > 0
+    assert 0 < server.counted("cactus_audited_nats")["clamped:width=0.5"] <= 0.2
+    assert set(server.counted("cactus_relaxed_tokens")) >= {"clamped:width=0.5"}
+
+
+@pytest.mark.slow
+def test_health_models_and_mistakes(server):
+    assert server.ask("GET", "/health") == (200, {"status": "ok"})
+    assert [each["id"] for each in server.ask("GET", "/v1/models")[1]["data"]] == ["ours"]
+    assert server.ask("GET", "/v1/models/meta/any")[1]["id"] == "ours"
+    assert server.complete(prompt="Hi", model="gpt-4", max_tokens=1)[1]["model"] == "ours"
+    for path, body, status, said in (
+        ("/v1/completions", {"prompt": "Hi", "acceptance_rule": "cactis"}, 400, "did you mean 'cactus'"),
+        ("/v1/completions", {"prompt": "Hi", "acceptance_rul": "lossless"}, 400, "did you mean 'acceptance_rule'"),
+        ("/v1/completions", {"prompt": "word " * 2000, "stream": True}, 400, "shorter than the target's 512 positions"),
+        ("/v1/completions", {"prompt": "word " * 2000}, 400, "shorter than the target's 512 positions"),
+        ("/v1/completions", {"prompt": "Hi", "grammar": "frob"}, 400, "cannot read the grammar"),
+        ("/v1/chat/completions", {"messages": []}, 400, "messages must be a list"),
+        ("/v1/completions", b"[1]", 400, "a JSON object"),
+        ("/v1/embeddings", {}, 404, "Not Found"),
+    ):
+        code, answer = server.ask("POST", path, body)
+        assert (code, "\n" in answer["error"]["message"]) == (status, False), answer
+        assert said in answer["error"]["message"]
+    assert server.ask("GET", "/v1/completions")[0] == 405
+
+
+@pytest.mark.slow
+def test_whoever_leaves_frees_the_model(server):
+    """The first request would take 420 tokens, and the second waits for it."""
+    stream = server.stream(**LONG)
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.complete, prompt=QUESTION, max_tokens=4, seed=0)
+        time.sleep(0.2)
+        stream.close()
+        assert waiting.result(60)[0] == 200
+    connection = server.connect("POST", "/v1/completions", LONG)  # one that does not stream
+    time.sleep(0.2)
+    connection.close()
+    start = time.monotonic()
+    assert server.complete(prompt=QUESTION, max_tokens=4, seed=0)[0] == 200
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.slow
+def test_a_hundred_requests_at_once_of_which_a_third_is_cancelled(server):
+    """None is lost: what is not cancelled is what the same request gives when it is alone. Memory stays as it was."""
+
+    def body(number):
+        return {"prompt": QUESTION, "max_tokens": 40, "seed": number % 5, "acceptance_rule": RULES[number % len(RULES)]}
+
+    def text(events):
+        return "".join(event["choices"][0]["text"] for event in events)
+
+    def ask(number):
+        if number % 3 == 0:  # streamed whole
+            return text(server.stream(**body(number)))
+        if number % 3 == 1:
+            status, answer = server.complete(**body(number))
+            return answer["choices"][0]["text"] if status == 200 else (status, answer)
+        connection = server.connect("POST", "/v1/completions", body(number) | {"stream": True, "max_tokens": 400})
+        first = next(events_of(connection.getresponse()))
+        connection.close()  # midway
+        return bool(first["choices"])
+
+    def all_at_once():
+        with ThreadPoolExecutor(100) as pool:
+            return list(pool.map(ask, range(100)))
+
+    alone = {}
+    for number in range(100):
+        asked = body(number)
+        key = asked["seed"], asked["acceptance_rule"]
+        if key not in alone:
+            alone[key] = server.complete(**asked)[1]["choices"][0]["text"]
+    all_at_once()
+    before = server.resident_bytes()
+    for _ in range(2):
+        for number, answer in enumerate(all_at_once()):
+            asked = body(number)
+            assert answer == (number % 3 == 2 or alone[asked["seed"], asked["acceptance_rule"]])
+    assert server.resident_bytes() - before < 16 * 2**20
+    assert set(server.counted("cactus_accepted_tokens")) >= set(RULES)
+    assert "Traceback" not in server.logged()
+
+
+@pytest.mark.slow
+def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(gguf):
+    with serving(
+        *models(gguf), "--port", "0", "--max-waiting", "1", "--api-key", "secret", "--api-key", "other"
+    ) as running:
+        assert running.complete(prompt="Hi")[0] == 401
+        assert running.ask("GET", "/v1/models", key="wrong")[0] == 401
+        assert [running.ask("GET", "/v1/models", key=key)[0] for key in ("secret", "other")] == [200, 200]
+        assert running.ask("GET", "/health")[0] == 200
+        busy = running.connect("POST", "/v1/completions", LONG | {"stream": True}, "secret")
+        next(events_of(busy.getresponse()))
+        waiting = running.connect("POST", "/v1/completions", LONG, "secret")
+        deadline = time.monotonic() + 60
+        while (got := running.ask("POST", "/v1/completions", LONG | {"max_tokens": 1}, "secret"))[0] != 503:
+            assert time.monotonic() < deadline, got
+        assert "the limit" in got[1]["error"]["message"]
+        running.process.kill()
+        running.process.wait(30)
+        for connection in (busy, waiting):
+            connection.close()
+        port = str(running.port)
+    with serving(*models(gguf), "--port", port) as again:
+        assert again.complete(prompt=QUESTION, max_tokens=3)[0] == 200
+        again.process.terminate()
+        assert again.process.wait(30) in (0, -15, 143)
+
+
+@pytest.mark.slow
+def test_a_server_with_a_running_request_ends_when_it_is_told_to(gguf):
+    with serving(*models(gguf), "--port", "0") as running:
+        stream = running.stream(**LONG)
+        next(stream)
+        running.process.terminate()
+        running.process.wait(30)
+        stream.close()
+        assert "Traceback" not in running.logged()
+
+
+def test_files_that_cannot_be_served_end_the_command_in_one_line(run, gguf, tmp_path):
+    target, draft = str(gguf("target", "q8_0")), str(gguf("worded", "q8_0"))
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf("target", "q8_0").read_bytes()[:300_000])
+    other = tmp_path / "other.gguf"
+    other.write_bytes(gguf("worded", "q8_0").read_bytes().replace(b"apples", b"zebras", 1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for files, port, said in (
+            ((str(cut), "--draft", draft), 0, "cannot load the target"),
+            ((target, "--draft", str(cut)), 0, "cannot load the draft"),
+            ((target, "--draft", str(other)), 0, "apples' and '"),
+            ((str(tmp_path / "none.gguf"), "--draft", draft), 0, "there is no file"),
+            ((target, "--draft", draft), taken.getsockname()[1], "cannot listen"),
+        ):
+            code, out, err = run("serve", "--engine", "llama-cpp", *files, "--port", str(port))
+            assert (code, out, err.count("\n")) == (2, "", 1), err
+            assert said in err
+
+
+def test_what_is_refused_before_anything_is_loaded(run, gguf, monkeypatch):
+    monkeypatch.delenv("CACTUS_API_KEY", raising=False)
+    target = str(gguf("target", "q8_0"))
+    for arguments, said in (
+        (("--draft", "ngram"), "give TARGET.gguf"),
+        ((target, "--draft", "ngram", "--tensor-parallel-size", "2"), "--tensor-parallel-size is for vLLM"),
+        ((target, "--draft", "ngram", "--host", "0.0.0.0"), "give --api-key"),
+        ((target, "--draft", "ngram", "--rule", "cactis", "--port", "0"), "did you mean 'cactus'"),
+        ((target, "--draft", "suffix:earlier=99", "--port", "0"), "earlier shows users each other's answers"),
+    ):
+        code, out, err = run("serve", "--engine", "llama-cpp", *arguments)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert err.count("\n") == 1
+    code, _, err = run("serve", target, "--engine", "vllm", "--draft", "ngram")
+    assert code == 2
+    assert "give --engine llama-cpp" in err
+
+
+def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model")
+    code, out, err = run("serve", str(broken), "--port", "0")
+    assert (code, out) == (2, "")
+    looked_up, *_, mistake = err.splitlines()
+    assert "proposals are looked up in the text (suffix)" in looked_up
+    assert "cannot load the target" in mistake
+
+
+def test_json_of_events_is_one_line():
+    from cactus_decoding.engines.llama_cpp.server.server import _event
+
+    event = _event({"text": "a\nb"})
+    assert event.count(b"\n") == 2
+    assert json.loads(event.removeprefix(b"data: ")) == {"text": "a\nb"}

@@ -1,0 +1,100 @@
+"""Logits that make a rejection sampler follow a rule, against the audit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.engine_rules import ROWS, SPELLINGS, engine_s_sampler
+
+from cactus_decoding import audit, parse_rule
+from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
+
+every_rule = pytest.mark.parametrize("spelling", SPELLINGS)
+
+
+@every_rule
+def test_the_logits_make_the_sampler_follow_the_rule(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    for target, draft in ROWS:
+        logits, emitted = target.log(), torch.zeros_like(target)
+        for drafted in range(len(target)):
+            if draft[drafted] == 0:
+                continue
+            row = logits.clone()
+            if rule.lifts_one_token:
+                row[drafted] = relax_tokens(rule, logits[drafted], logits.logsumexp(-1)).logits
+            else:
+                token = torch.tensor([drafted])
+                row = relax_rows(rule, logits.unsqueeze(0), draft.unsqueeze(0), token).logits[0]
+            emitted += draft[drafted] * engine_s_sampler(row, draft, drafted)
+        assert torch.allclose(emitted, audit(rule, target, draft).output_probs, rtol=0, atol=1e-12)
+
+
+@every_rule
+def test_the_logits_for_a_deterministic_draft(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    for target, _ in ROWS:
+        for drafted in range(len(target)):
+            row = target.log()
+            row[drafted] = relax_tokens(rule, row[drafted], row.logsumexp(-1)).logits
+            expected = audit(rule, target, draft_token_ids=torch.tensor(drafted)).output_probs
+            point = torch.zeros_like(target)
+            point[drafted] = 1.0
+            assert torch.allclose(engine_s_sampler(row, point, drafted), expected, rtol=0, atol=1e-12)
+
+
+def test_a_wrong_logit_is_noticed() -> None:
+    target, draft = ROWS[0]
+    drafted = int(draft.argmax())
+    row = target.log()
+    row[drafted] = relax_tokens(parse_rule("cactus:delta=1.05"), row[drafted], row.logsumexp(-1)).logits
+    point = torch.nn.functional.one_hot(torch.tensor(drafted), len(target)).double()
+    expected = audit("cactus:delta=1", target, draft_token_ids=torch.tensor(drafted)).output_probs
+    assert not torch.allclose(engine_s_sampler(row, point, drafted), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spelling", ["clamped:width=20", "ensemble:weight=1"])
+def test_a_sampler_is_never_left_without_weights(spelling: str, dtype: torch.dtype) -> None:
+    """It takes token 0 then, which the target excludes."""
+    generator, short = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        target, draft = torch.randn(2, 5, generator=generator, dtype=dtype).log_softmax(-1)
+        target[0] = -torch.inf
+        draft = torch.where(target > -torch.inf, draft, -torch.inf).softmax(-1)
+        relaxed = parse_rule(spelling).relaxed_target(target.double().softmax(-1), draft.double())
+        assert relaxed is not None
+        plain = relaxed.log().to(dtype).softmax(-1)
+        short += not (plain - draft).clamp(min=0).any()
+        for drafted in range(1, 5):
+            row = relax_rows(parse_rule(spelling), target[None], draft[None], torch.tensor([drafted])).logits[0]
+            h = row.softmax(-1)
+            torch.testing.assert_close(h.double(), relaxed, rtol=3e-5, atol=0)
+            sure = h[drafted] / draft[drafted] >= 1
+            assert sure or (h - draft).clamp(min=0).any()
+            law = draft if sure else engine_s_sampler(row, draft, drafted)
+            assert law[0] == 0
+    assert short > 5  # as often, rows as they are leave nothing
+
+
+def test_a_token_that_h_excludes_is_not_kept_where_nothing_is_left() -> None:
+    target = torch.tensor([[0.0, 0.25, 0.75, 0.0]])
+    draft = torch.tensor([[0.0, 0.25, 0.75, 1e-9]])
+    row = relax_rows(parse_rule("clamped:width=1"), target.log(), draft, torch.tensor([3])).logits[0].softmax(-1)
+    assert (row - draft[0]).clamp(min=0).nonzero().flatten().tolist() == [2]
+    assert row[3] == 0
+    torch.testing.assert_close(row, target[0], rtol=1e-5, atol=0)
+
+
+def test_certain_and_impossible_tokens_keep_their_logits() -> None:
+    rule = parse_rule("cactus:delta=5")
+    certain = torch.tensor([3.0, -torch.inf])
+    assert relax_tokens(rule, certain, certain.logsumexp(-1)).logits.tolist() == certain.tolist()
+    row = torch.tensor([4.0, 0.0])
+    row[0] = relax_tokens(rule, row[0], row.logsumexp(-1)).logits  # g is 1
+    assert row.softmax(-1).tolist() == [1.0, pytest.approx(0.0, abs=1e-15)]
+
+
+def test_rules_that_lift_one_token_have_no_row_of_their_own() -> None:
+    with pytest.raises(ValueError, match="its h depends on the drafted token"):
+        relax_rows(parse_rule("cactus:delta=1"), torch.zeros(1, 2), torch.full((1, 2), 0.5), torch.tensor([0]))

@@ -1,0 +1,322 @@
+"""Transformers' candidate generators as drafters: the law they report, the same drafts as in transformers, clean-up."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from support.drafters import CUT, KINDS, LETTERS, TOKENIZERS, letters_renumbered, renumbered
+from support.loop_runs import PROMPT, decided, run, tokens
+from support.tiny_architectures import tiny_dflash, tiny_gemma4_pair, tiny_gpt2, tiny_mtp, word_tokenizer
+from support.tiny_models import tiny_llama
+from transformers import GenerationConfig, GenerationMixin, Glm4MoeForCausalLM
+from transformers.generation import candidate_generator as generators
+from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
+
+from cactus_decoding import (
+    CandidateGeneratorDrafter,
+    Metrics,
+    Pair,
+    generate,
+    speculative_generate,
+)
+from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+
+
+@pytest.fixture(scope="module")
+def target() -> CachedModel:
+    return CachedModel(tiny_llama(0))
+
+
+@pytest.fixture(scope="module")
+def draft():
+    return tiny_llama(1)
+
+
+def greedy(model, prompt, length=24):
+    return model.generate(torch.tensor([prompt]), do_sample=False, max_length=length)[0, len(prompt) :].tolist()
+
+
+def settings(**given) -> GenerationConfig:
+    return GenerationConfig(**{"do_sample": True, "top_k": 0, "min_length": 0, "max_length": 64} | given)
+
+
+def by_hand(draft, **given) -> AssistedCandidateGenerator:
+    """A generator as a user of transformers would make it, for one response."""
+    prompt = torch.tensor([PROMPT])
+    return AssistedCandidateGenerator(prompt, draft, settings(**given), {"attention_mask": torch.ones_like(prompt)})
+
+
+def make(kind: str, draft):
+    return KINDS[kind].make(CachedModel(draft), draft)
+
+
+def test_the_law_of_a_draft_with_other_tokens_is_accepted_whole_by_its_twin(target):
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(target.model), *TOKENIZERS)
+    steps = run(target, drafter, sampling=CUT, length=40)
+    assert all(step.num_accepted == step.num_drafted > 0 for step in steps[:-1])
+
+
+def test_retokenizing_proposes_the_draft_s_likeliest_text(target):
+    """A twin whose words are the target's in another order."""
+    words = "c a h g b f d e"
+    twin = renumbered(target.model, [LETTERS.split().index(word) for word in words.split()])
+    tokenizers = word_tokenizer(LETTERS), word_tokenizer(words)
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(twin, *tokenizers, retokenize=True)
+    drafter.begin_response(target, FixedLength(0))
+    proposal = drafter.propose(PROMPT, 4, lambda logits, _: logits, None)
+    assert proposal.probs is None
+    likeliest = greedy(target.model, PROMPT, 7)
+    # where a word is repeated, as here, transformers' matching of the two texts may lose one
+    assert len(proposal.token_ids) >= 3
+    assert likeliest[-len(proposal.token_ids) :] == proposal.token_ids
+
+
+def test_history_processors_apply_to_a_draft_with_other_tokens(target):
+    """The request's law sees the target's own token numbers, so that the twin's proposals are all accepted."""
+    model = target.model
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(model), *TOKENIZERS)
+    metrics = Metrics()
+    arguments = {"do_sample": True, "top_k": 0, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    prompt = torch.tensor([PROMPT])
+    model.generate(
+        prompt,
+        custom_generate=speculative_generate,
+        drafter=drafter,
+        max_new_tokens=20,
+        seed=0,
+        metrics=metrics,
+        **arguments,
+    )
+    assert metrics.accepted == metrics.drafted > 0
+
+
+class Recorder:
+    """Writes down, of each draft, the sequence it follows and its tokens."""
+
+    def __init__(self, monkeypatch, kind: type) -> None:
+        self.drafts: list[tuple[list[int], list[int]]] = []
+        original = kind.get_candidates
+
+        def get_candidates(generator, input_ids, *args, **kwargs):
+            result = original(generator, input_ids, *args, **kwargs)
+            self.drafts.append((input_ids[0].tolist(), result[0][0, input_ids.shape[1] :].tolist()))
+            return result
+
+        monkeypatch.setattr(kind, "get_candidates", get_candidates)
+
+    def taken(self) -> list[tuple[list[int], list[int]]]:
+        taken, self.drafts = self.drafts, []
+        return taken
+
+
+def check_same_drafts(recorder, model, ours: dict, theirs: dict, k=50, length=40):
+    """In greedy decoding both follow the same text, so that a draft that differs is one from a wrong state."""
+    prompt = torch.tensor([PROMPT])
+    plain = model.generate(prompt, do_sample=False, max_length=length)
+    recorder.taken()
+    assert torch.equal(model.generate(prompt, do_sample=False, max_length=length, **theirs), plain)
+    expected = recorder.taken()
+    metrics = Metrics()
+    arguments = {"custom_generate": speculative_generate, "num_speculative_tokens": k, "metrics": metrics}
+    assert torch.equal(model.generate(prompt, do_sample=False, max_length=length, **arguments, **ours), plain)
+    drafts = recorder.taken()
+    count = min(len(drafts), len(expected)) - 1  # limits near the end are counted differently
+    assert count > 5
+    assert drafts[:count] == expected[:count]
+    assert len({tuple(draft) for _, draft in drafts}) > 3, "drafts are too alike for the comparison to mean anything"
+    return metrics
+
+
+def test_multi_token_prediction_drafts_as_in_transformers(tmp_path, monkeypatch):
+    monkeypatch.setattr(Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", {r"model\.layers\.[23].*"})
+    model = tiny_mtp(tmp_path)
+    recorder = Recorder(monkeypatch, generators.MTPCandidateGenerator)
+    check_same_drafts(recorder, model, {"use_mtp": True}, {"use_mtp": True})
+    drafter = CandidateGeneratorDrafter.multi_token_prediction()
+    for _ in range(2):  # layers are read once, states are new for each response
+        check_same_drafts(recorder, model, {"drafter": drafter}, {"use_mtp": True})
+    sampled = run(CachedModel(model), drafter, length=30)
+    assert any(step.num_accepted for step in sampled)
+
+
+def test_dflash_drafts_as_in_transformers(target, monkeypatch):
+    recorder = Recorder(monkeypatch, generators.DFlashTokenCandidateGenerator)
+    arguments = {"assistant_model": tiny_dflash(1), "speculation_type": "dflash"}
+    metrics = check_same_drafts(recorder, target.model, arguments, arguments)
+    assert metrics.accepted > 0
+
+
+def test_gemma4_assistant_drafts_as_transformers_would(monkeypatch):
+    """Its own `generate` leaves out two arguments that version 5.19 still requires: they are filled in here."""
+    model, draft = tiny_gemma4_pair(0)
+    kind = generators.SinglePositionMultiTokenCandidateGenerator
+    recorder = Recorder(monkeypatch, kind)
+
+    def get_candidate_generator(self, generation_config, **given):
+        given = {"assistant_model": draft, "target_model_input_embeddings": self.get_input_embeddings()}
+        if self is not model:
+            raise AssertionError
+        with pytest.warns(FutureWarning):
+            made = kind(generation_config=generation_config, input_ids=None, model_kwargs={}, **given)
+        made.num_assistant_tokens = 5
+        return made
+
+    monkeypatch.setattr(GenerationMixin, "_get_candidate_generator", get_candidate_generator)
+    check_same_drafts(recorder, model, {"assistant_model": draft}, {"assistant_model": draft}, k=5)
+    drafter = CandidateGeneratorDrafter.shared_states(draft)
+    metrics = Metrics()
+    model.generate(
+        torch.tensor([PROMPT]),
+        custom_generate=speculative_generate,
+        drafter=drafter,
+        do_sample=True,
+        max_new_tokens=20,
+        metrics=metrics,
+    )
+    assert metrics.drafted > 0
+
+
+def test_early_exit_drafts_as_in_transformers(target, monkeypatch):
+    recorder = Recorder(monkeypatch, generators.EarlyExitCandidateGenerator)
+    monkeypatch.setattr(target.model.generation_config, "num_assistant_tokens", 5)
+    monkeypatch.setattr(target.model.generation_config, "num_assistant_tokens_schedule", "constant")
+    monkeypatch.setattr(target.model.generation_config, "assistant_confidence_threshold", 0.0)
+    check_same_drafts(recorder, target.model, {"assistant_early_exit": 1}, {"assistant_early_exit": 1}, k=5)
+
+
+def test_a_generator_hears_how_many_candidates_were_kept(target, draft, monkeypatch):
+    """The heuristic schedule lengthens and shortens drafts: the same lengths as in transformers."""
+    recorder = Recorder(monkeypatch, AssistedCandidateGenerator)
+    for name, value in (("num_assistant_tokens", 3), ("num_assistant_tokens_schedule", "heuristic_transient")):
+        monkeypatch.setattr(draft.generation_config, name, value)
+    monkeypatch.setattr(draft.generation_config, "assistant_confidence_threshold", 0.0)
+    drafter = CandidateGeneratorDrafter(by_hand(draft, do_sample=False))
+    check_same_drafts(recorder, target.model, {"drafter": drafter}, {"assistant_model": draft})
+
+
+def test_a_threshold_stops_after_an_unlikely_token_and_keeps_it(target, draft):
+    drafter = make("threshold", draft)
+    drafter.begin_response(target, FixedLength(0))
+    lengths = set()
+    for seed in range(20):
+        proposal = drafter.propose(PROMPT, 6, lambda logits, _: logits.softmax(-1), torch.Generator().manual_seed(seed))
+        chosen = proposal.probs[range(len(proposal.token_ids)), proposal.token_ids]
+        assert (chosen[:-1] >= 0.6).all()
+        assert len(chosen) == 6 or chosen[-1] < 0.6
+        lengths.add(len(chosen))
+        drafter.begin_response(target, FixedLength(0))
+    assert len(lengths) > 1
+
+
+def test_torch_s_generator_governs_where_there_is_no_other(target, draft):
+    drafter = make("assisted", draft)
+    arguments = {"custom_generate": speculative_generate, "drafter": drafter, "do_sample": True, "max_new_tokens": 30}
+    texts = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        texts.append(target.model.generate(torch.tensor([PROMPT]), **arguments)[0].tolist())
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_early_exit_puts_the_layers_back_even_after_an_error(target, draft, monkeypatch):
+    drafter = make("exiting target", draft)
+    run(target, drafter)
+    assert target.model.config.num_hidden_layers == 2
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("in the middle of a draft")
+
+    drafter.begin_response(target, FixedLength(0))
+    monkeypatch.setattr(AssistedCandidateGenerator, "get_candidates", fail)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run(target, drafter)
+    assert target.model.config.num_hidden_layers == 2
+
+
+def test_a_draft_with_other_tokens_is_not_changed(target, draft):
+    other = letters_renumbered(draft)
+    head, embedding, config = other.lm_head, other.get_input_embeddings(), copy.deepcopy(other.generation_config)
+    for retokenize in (False, True):
+        run(target, CandidateGeneratorDrafter.cross_tokenizer(other, *TOKENIZERS, retokenize=retokenize))
+    assert other.lm_head is head
+    assert other.get_input_embeddings() is embedding
+    assert other.generation_config == config
+
+
+def test_settings_of_the_draft_do_not_bend_the_law(target, draft):
+    bent = copy.deepcopy(draft)
+    bent.generation_config.update(temperature=0.1, top_k=2, top_p=0.5, repetition_penalty=3.0, num_assistant_tokens=1)
+    expected = decided(run(target, make("assisted", draft)))
+    assert decided(run(target, make("assisted", bent))) == expected
+
+
+@pytest.mark.parametrize("retokenize", [False, True])
+def test_a_token_that_leaves_the_draft_nothing_to_read_does_no_harm(target, draft, retokenize):
+    """The target's token 7 is special, so that its text is empty, and the draft has no such token."""
+    target_words, draft_words = "a b c d e f g <end>", "c x a h y g b f d e"
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(
+        letters_renumbered(draft), word_tokenizer(target_words), word_tokenizer(draft_words), retokenize=retokenize
+    )
+    emitted = tokens(run(target, drafter, seed=4, length=40))
+    assert len(emitted) == 37
+    assert 7 in emitted[:-1]
+
+
+@pytest.mark.parametrize("retokenize", [False, True])
+def test_a_draft_with_other_tokens_stops_proposing_at_the_end_of_its_window(target, retokenize):
+    """Learned positions: one token too many would raise."""
+    small = tiny_gpt2(1, positions=12)
+    letters = word_tokenizer(LETTERS)
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(small, letters, letters, retokenize=retokenize)
+    steps = run(target, drafter, length=30)
+    assert len(tokens(steps)) == 27
+    assert steps[0].num_drafted > 0
+    assert steps[-2].num_drafted == 0
+
+
+@pytest.mark.parametrize("retokenize", [False, True])
+def test_a_prompt_longer_than_the_window_of_a_draft_with_other_tokens_is_an_error(target, retokenize):
+    letters = word_tokenizer(LETTERS)
+    drafter = CandidateGeneratorDrafter.cross_tokenizer(
+        tiny_gpt2(1, positions=3), letters, letters, retokenize=retokenize
+    )
+    with pytest.raises(ValueError, match="shorter than the draft's 3 positions, but has 3"):
+        run(target, drafter)
+
+
+def test_a_generator_made_for_one_response_refuses_a_second(target, draft):
+    drafter = CandidateGeneratorDrafter(by_hand(draft))
+    run(target, drafter)
+    with pytest.raises(ValueError, match="serves one response"):
+        run(target, drafter)
+    lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(max_length=64))
+    assert decided(run(target, lookup)) == decided(run(target, lookup))
+
+
+def test_wrong_uses_are_named(target, draft):
+    with pytest.raises(TypeError, match="must be a candidate generator or make one"):
+        CandidateGeneratorDrafter("gpt2")
+    with pytest.raises(ValueError, match="call begin_response"):
+        make("assisted", draft).propose(PROMPT, 3, lambda logits, _: logits, None)
+    with pytest.raises(ValueError, match="exit_layer must be between 1 and 1, but is 2"):
+        run(target, CandidateGeneratorDrafter.early_exit(2))
+    with pytest.raises(ValueError, match="confidence_threshold must be in"):
+        CandidateGeneratorDrafter.assisted(draft, confidence_threshold=1.5)
+    with pytest.raises(ValueError, match="vocabulary has 8 tokens, but AssistedCandidateGenerator scores 11"):
+        run(target, CandidateGeneratorDrafter(by_hand(tiny_llama(2, 11))))
+
+
+def test_a_generator_that_this_version_lacks_is_named(target, monkeypatch):
+    monkeypatch.delattr(generators, "MTPCandidateGenerator")
+    with pytest.raises(ValueError, match="this version of transformers has no MTPCandidateGenerator"):
+        run(target, CandidateGeneratorDrafter.multi_token_prediction())
+
+
+def test_a_pair_can_draft_by_early_exit(target):
+    pair = Pair(CachedModel(target.model), CandidateGeneratorDrafter.early_exit(1), word_tokenizer(LETTERS))
+    response = generate(pair, "b c d", temperature=0, max_new_tokens=21)
+    assert response.token_ids == greedy(target.model, PROMPT)
+    assert response.metrics.drafted > 0

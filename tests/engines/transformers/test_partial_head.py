@@ -1,0 +1,111 @@
+"""Drafts that propose from a part of the vocabulary: their rows, their folders, and what verification emits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from support.exact_enumeration import fates
+from support.loop_runs import PROMPT, run, tokens
+from support.rules_under_test import every_rule
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import Lossless, ModelDrafter, SamplingParams, audit, parse_rule
+from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.loading import load_model
+from cactus_decoding.engines.transformers.partial_head import PartialHead, propose_from
+
+PART = [0, 2, 3, 6]
+TEXT = [1, 7, 4, 2, 5]
+OUTSIDE = [1, 4, 5, 7]
+
+
+def partial_llama():
+    model = tiny_llama(1)
+    propose_from(model, PART)
+    return model
+
+
+def emitted(rule, target, drawn, judged):
+    """Return the distribution of a token that is drawn by one row and judged by another."""
+    kept, recovery = fates(rule, target, judged)
+    return drawn * kept + ((drawn * (1 - kept)).unsqueeze(-1) * recovery).sum(1)
+
+
+def rows():
+    logits = torch.randn(2, 20, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    return (2 * logits).softmax(-1)
+
+
+def of_the_part(rows):
+    part = rows.clone()
+    part[:, OUTSIDE] = 0
+    return part / part.sum(-1, keepdim=True)
+
+
+@every_rule()
+def test_every_rule_emits_what_its_audit_says_of_a_draft_of_a_part(spelling):
+    rule = parse_rule(spelling)
+    target, whole = rows()
+    draft = of_the_part(whole)
+    expected = emitted(rule, target, draft, draft)
+    torch.testing.assert_close(audit(rule, target, draft).output_probs, expected, atol=1e-9, rtol=0)
+
+
+def test_lossless_is_exact_where_the_row_is_that_of_the_part():
+    """Neither the whole row nor one whose tokens are numbered as in the part would do."""
+    target, whole = rows()
+    draft = of_the_part(whole)
+    shifted = torch.zeros_like(draft)
+    shifted[:, : len(PART)] = draft[:, PART]
+    torch.testing.assert_close(emitted(Lossless(), target, draft, draft), target, atol=1e-12, rtol=0)
+    for wrong in (whole, shifted):
+        assert (emitted(Lossless(), target, draft, wrong) - target).abs().sum(-1).max() > 0.05
+
+
+def test_a_partial_draft_drafts_for_its_target():
+    target = CachedModel(tiny_llama(0))
+    plain = tiny_llama(0).generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=40, pad_token_id=0)
+    sampling = SamplingParams(temperature=0)
+    steps = run(target, ModelDrafter(partial_llama(), 8), "lossless", 4, length=43, sampling=sampling)
+    assert tokens(steps) == plain[0, 3:].tolist()
+    assert {token for step in steps for token in step.proposal.token_ids} <= set(PART)
+
+
+def test_what_is_drafted_has_the_distribution_of_the_part():
+    drafter = ModelDrafter(partial_llama(), 8)
+    proposal = drafter.propose(TEXT, 2, lambda logits, _: logits.softmax(-1), torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = tiny_llama(1)(torch.tensor([[*TEXT, *proposal.token_ids]])).logits[0, len(TEXT) - 1 : -1]
+    expected = torch.zeros_like(logits)
+    expected[:, PART] = logits[:, PART].softmax(-1)
+    torch.testing.assert_close(proposal.probs, expected)
+    assert (logits.softmax(-1) - expected).abs().max() > 0.05
+
+
+def test_a_model_proposes_from_a_part():
+    whole, part = tiny_llama(1), tiny_llama(1)
+    propose_from(part, PART)
+    ids = torch.tensor([TEXT])
+    for change in (0.0, 0.5):  # the copy of the rows follows the weights
+        with torch.no_grad():
+            for each in (whole, part):
+                each.lm_head.weight += change
+            rows, theirs = (each(ids).logits for each in (part, whole))
+        torch.testing.assert_close(rows[..., PART], theirs[..., PART])
+        assert rows[..., OUTSIDE].eq(-torch.inf).all()
+    part(ids).logits[..., PART].sum().backward()
+    learned = part.lm_head.weight.grad.abs().sum(-1) > 0
+    assert learned.tolist() == [i in PART for i in range(8)]
+    for wrong in ([], [8], [-1]):
+        with pytest.raises(ValueError, match="draft_vocabulary must list tokens from 0 to 7"):
+            propose_from(tiny_llama(1), wrong)
+
+
+def test_a_folder_says_what_its_draft_proposes_from(tmp_path):
+    partial_llama().save_pretrained(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["draft_vocabulary"] == PART
+    cpu = torch.device("cpu")
+    assert type(load_model("draft", tmp_path / "model", torch.float32, cpu).lm_head) is PartialHead
+    assert type(load_model("target", tmp_path / "model", torch.float32, cpu).lm_head) is torch.nn.Linear

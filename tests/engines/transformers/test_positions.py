@@ -1,0 +1,164 @@
+"""Beyond the context window: the response goes on where that of `generate` does, and says so where it cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.tables import all_of
+from support.tiny_architectures import NO_SPECIAL_TOKENS, perturbed, sharpened, tiny_gpt2
+from support.tiny_models import tiny_llama
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    CodeGenConfig,
+    FalconConfig,
+    Gemma3TextConfig,
+    GPTJConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MptConfig,
+    OPTConfig,
+    Phi3Config,
+    XLNetConfig,
+)
+
+from cactus_decoding import Metrics, NgramDrafter, speculative_generate
+from cactus_decoding.engines.transformers.lean.forward import StaticCache
+
+WINDOW, PLACE, LENGTH = 24, 16, 60
+PROMPT = torch.tensor([[2, 3, 4, 5, 6, 7]])
+SIZES = {
+    "vocab_size": 8,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": WINDOW,
+    **NO_SPECIAL_TOKENS,
+}
+SHORT = {"vocab_size": 8, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": WINDOW, **NO_SPECIAL_TOKENS}
+ALIBI = {"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, **NO_SPECIAL_TOKENS}
+LONG = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": PLACE}
+
+
+def rotations(kind: str, **more) -> dict:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0, **more}}
+
+
+GOES_ON = {
+    "plain rotations": LlamaConfig(**SIZES),
+    "dynamic rotations": LlamaConfig(**SIZES, **rotations("dynamic")),
+    "yarn": LlamaConfig(**SIZES, **rotations("yarn", original_max_position_embeddings=12)),
+    "two sets of rotations": LlamaConfig(**SIZES, **rotations("longrope", **LONG)),
+    "rotations of a part": GPTNeoXConfig(**SIZES),
+    "a window that slides": Gemma3TextConfig(
+        **SIZES,
+        num_key_value_heads=1,
+        head_dim=8,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    "linear biases": BloomConfig(vocab_size=8, hidden_size=16, n_layer=2, n_head=2, **NO_SPECIAL_TOKENS),
+    "linear biases by choice": FalconConfig(**ALIBI, max_position_embeddings=WINDOW, alibi=True),
+    "rotations by choice": FalconConfig(**ALIBI, max_position_embeddings=WINDOW, alibi=False),
+}
+ENDS = {
+    "GPT-J": GPTJConfig(**SHORT, rotary_dim=4),
+    "CodeGen": CodeGenConfig(**SHORT, rotary_dim=4),
+    "OPT": OPTConfig(**SIZES | {"pad_token_id": 1}, ffn_dim=24, word_embed_proj_dim=16),
+    "MPT": MptConfig(
+        vocab_size=8, d_model=16, n_layers=2, n_heads=2, max_seq_len=WINDOW, use_cache=True, **NO_SPECIAL_TOKENS
+    ),
+}
+
+
+def model_of(config, seed: int = 0):
+    torch.manual_seed(seed)
+    return sharpened(AutoModelForCausalLM.from_config(config))
+
+
+def speculate(model, prompt=PROMPT, **given):
+    given = {"do_sample": False, "max_length": LENGTH, "assistant_model": model} | given
+    return model.generate(prompt, custom_generate=speculative_generate, **given)
+
+
+@pytest.mark.parametrize("kind", GOES_ON)
+@all_of("prompt_length", [6, PLACE, WINDOW + 4])
+def test_the_response_goes_on_as_in_generate(kind, prompt_length):
+    model = model_of(GOES_ON[kind])
+    prompt = torch.randint(8, (1, prompt_length), generator=torch.Generator().manual_seed(0))
+    plain = model.generate(prompt, do_sample=False, max_length=LENGTH)
+    assert plain.shape[1] == LENGTH
+    for number in (1, 3, 6):
+        assert torch.equal(speculate(model, prompt, num_speculative_tokens=number), plain)
+
+
+def test_dynamic_rotations_read_one_token_at_a_time_beyond_the_window():
+    model, metrics = model_of(GOES_ON["dynamic rotations"]), Metrics()
+    speculate(model, metrics=metrics)
+    assert metrics.generated == LENGTH - 6
+    assert metrics.steps > LENGTH - WINDOW
+    assert 0 < metrics.drafted < WINDOW
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_a_table_of_positions_ends_the_response_and_says_so(kind):
+    model = model_of(ENDS[kind])
+    with pytest.raises((IndexError, RuntimeError)):
+        model.generate(PROMPT, do_sample=False, max_length=WINDOW + 2)
+    plain = model.generate(PROMPT, do_sample=False, max_length=WINDOW)
+    with pytest.warns(UserWarning, match=f"the response ends at the target's {WINDOW} positions, which is all that"):
+        assert torch.equal(speculate(model), plain)
+    assert torch.equal(speculate(model, max_length=WINDOW), plain), "to the end exactly is no surprise"
+
+
+def test_where_a_model_would_read_everything_again_the_response_ends():
+    config = Phi3Config(
+        **SIZES | {"pad_token_id": 0}, original_max_position_embeddings=PLACE, **rotations("longrope", **LONG)
+    )
+    model = model_of(config)
+    plain = model.generate(PROMPT, do_sample=False, max_length=LENGTH)
+    with pytest.warns(UserWarning, match=f"ends at the target's {PLACE} positions, where its rotations change"):
+        assert torch.equal(speculate(model), plain[:, :PLACE])
+    prompt = plain[:, : PLACE + 3]
+    mask = torch.ones_like(prompt)
+    plain = model.generate(prompt, attention_mask=mask, do_sample=False, max_length=LENGTH)
+    assert torch.equal(speculate(model, prompt, attention_mask=mask), plain)
+
+
+def test_a_prompt_beyond_a_table_of_positions_is_refused():
+    model = tiny_gpt2(0, positions=8)
+    with pytest.raises(ValueError, match="prompt must be shorter than the target's 8 positions, but has 8"):
+        speculate(model, torch.arange(8).view(1, 8), assistant_model=None, drafter=NgramDrafter())
+
+
+def test_a_draft_goes_on_beyond_its_window_too():
+    target, draft, metrics = tiny_llama(0), tiny_llama(0, positions=16), Metrics()
+    speculate(target, assistant_model=draft, metrics=metrics)
+    assert metrics.accepted == metrics.drafted > 40
+
+
+def test_a_draft_proposes_nothing_beyond_its_table_of_positions():
+    target, draft = tiny_gpt2(0), tiny_gpt2(0, positions=16)
+    same = target.state_dict()
+    draft.load_state_dict(same | {"transformer.wpe.weight": same["transformer.wpe.weight"][:16]})
+    plain, metrics = target.generate(PROMPT, do_sample=False, max_length=LENGTH), Metrics()
+    assert torch.equal(speculate(target, assistant_model=draft, metrics=metrics), plain)
+    assert metrics.drafted == metrics.accepted < 16
+
+
+def test_the_lean_pass_goes_on_too_and_reserves_room_ahead():
+    model = perturbed(LlamaConfig(**SIZES)).double()
+    assert torch.equal(speculate(model), model.generate(PROMPT, do_sample=False, max_length=LENGTH))
+    cache, capacities = StaticCache(1, 1, 4, torch.zeros(1), WINDOW), set()
+    for end in range(1, 2000):
+        cache.reserve(end, end - 1)
+        capacities.add(cache.capacity)
+    assert sorted(capacities) == [24, 256, 512, 1024, 2048]
+
+
+def test_xlnet_is_refused_in_words():
+    config = XLNetConfig(vocab_size=8, d_model=16, n_layer=1, n_head=2, d_inner=24, **NO_SPECIAL_TOKENS)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(ValueError, match="XLNetLMHeadModel keeps a memory of its own and no cache"):
+        speculate(model, assistant_model=None, drafter=NgramDrafter())

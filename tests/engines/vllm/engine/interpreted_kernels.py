@@ -1,0 +1,150 @@
+"""The V2 runner's own sampling kernels, behind the plug-in and under Triton's interpreter: results go to a file.
+
+A process of its own, because Triton and vLLM settle what they run on when they are imported. Triton asks a driver for
+the device; the one here answers for a CPU. The interpreter cannot call device libraries, so log1p is written out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+REQUESTS, VOCABULARY = 160, 6
+METERED, DEPTH, STEPS, BUDGET = 12, 2, 3, 0.4
+METERED_RULES = ("cactus:delta=1", "clamped:width=1")
+CASES = [(None, True), (None, False), ("cactus:delta=1", True), ("cactus:delta=1", False), ("clamped:width=1", False)]
+
+
+class CpuDriver:
+    """Says that there is a device, and that it is the CPU."""
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def __getattr__(self, name: str):
+        return lambda *args, **kwargs: 0
+
+
+def problem() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits of the target and the draft."""
+    generator = torch.Generator().manual_seed(3)
+    target = torch.randn(VOCABULARY, generator=generator) * 1.5
+    return target, target * 0.5 + torch.randn(VOCABULARY, generator=generator)
+
+
+def states(slots: int) -> SimpleNamespace:
+    """Return what the runner keeps of its slots: lengths, of empty prompts."""
+    lengths = (SimpleNamespace(np=torch.zeros(slots, dtype=torch.int32).numpy()) for _ in range(2))
+    prompt_len, prefill_len = lengths
+    return SimpleNamespace(
+        device=torch.device("cpu"), max_num_reqs=slots, prompt_len=prompt_len, prefill_len=prefill_len
+    )
+
+
+def run(rule: str | None, one_hot: bool) -> list[list[int]]:
+    """Return drafted and emitted first tokens of requests, every other of them with the rule, and how many they got."""
+    import triton.language as tl
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
+
+    from cactus_decoding.engines.vllm import v2
+    from cactus_decoding.engines.vllm.request import ServerConfig
+
+    kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
+    target, draft = problem()
+    torch.manual_seed(5)
+    slots = torch.randperm(REQUESTS)
+    drafted = torch.multinomial(draft.softmax(-1), REQUESTS, replacement=True)
+    if one_hot:
+        drafted = target.argsort(descending=True)[1].expand(REQUESTS)
+    rules = v2.SlotRules(ServerConfig(), states(REQUESTS))
+    for place, slot in enumerate(slots.tolist()):
+        asked = None if rule is None or place % 2 else {"acceptance_rule": rule}
+        rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
+    rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
+    fed = torch.stack([torch.zeros_like(drafted), drafted], 1).flatten()
+    sampled, num_sampled = v2.with_relaxation(kernels.rejection_sample)(
+        target.repeat(2 * REQUESTS, 1),
+        None if one_hot else draft.repeat(REQUESTS, 1, 1),
+        fed.int(),
+        torch.arange(0, 2 * REQUESTS + 1, 2, dtype=torch.int32),
+        torch.arange(2 * REQUESTS),
+        slots.int(),
+        slots.repeat_interleave(2).int(),
+        torch.tensor([0, 1], dtype=torch.int32).repeat(REQUESTS),
+        torch.ones(REQUESTS),
+        torch.arange(REQUESTS) * 977 + 13,
+        1,
+    )
+    return [drafted.tolist(), sampled[:, 0].tolist(), num_sampled.tolist()]
+
+
+def run_metered(rule: str) -> dict[str, list]:
+    """Return what requests with a budget spent in a few steps on one problem, and what was drafted and emitted.
+
+    Every other request has no budget. After the first step one of them leaves and comes back with tokens.
+    """
+    from prometheus_client import REGISTRY
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
+
+    from cactus_decoding import parse_rule
+    from cactus_decoding.engines.openai.counters import COUNTERS, Counters
+    from cactus_decoding.engines.vllm import v2
+    from cactus_decoding.engines.vllm.request import ServerConfig
+
+    target, draft = problem()
+    torch.manual_seed(7)
+    slots = torch.randperm(METERED)
+    rules = v2.SlotRules(ServerConfig(), kept := states(METERED), Counters(1.0, torch.device("cpu")))
+    asked = [{"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET}) for place in range(METERED)]
+    params = [SimpleNamespace(temperature=1.0, extra_args=one) for one in asked]
+    for slot, one in zip(slots.tolist(), params, strict=True):
+        rules.add_request(slot, one)
+    got, rows = [], METERED * (DEPTH + 1)
+    for step in range(STEPS):
+        if step == 1:
+            kept.prefill_len.np[int(slots[0])] = 1  # longer than its prompt
+            rules.add_request(int(slots[0]), SimpleNamespace(temperature=1.0, extra_args=asked[0]))
+        rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
+        tokens = torch.multinomial(draft.softmax(-1), METERED * DEPTH, replacement=True).view(METERED, DEPTH)
+        _, num_sampled = v2.with_relaxation(kernels.rejection_sample)(
+            target.repeat(rows, 1),
+            draft.repeat(METERED, DEPTH, 1),
+            torch.nn.functional.pad(tokens, (1, 0)).flatten().int(),
+            torch.arange(0, rows + 1, DEPTH + 1, dtype=torch.int32),
+            torch.arange(rows),
+            slots.int(),
+            slots.repeat_interleave(DEPTH + 1).int(),
+            torch.arange(DEPTH + 1, dtype=torch.int32).repeat(METERED),
+            torch.ones(METERED),
+            torch.arange(METERED) * 977 + 13 + 10_007 * step,
+            DEPTH,
+        )
+        got.append(num_sampled.tolist())
+    rules.counters.flush()
+    label = {"rule": str(parse_rule(rule))}
+    return {
+        "got": got,
+        "spent": rules.meter.spent[rules.meter_slots[slots]].tolist(),
+        "counted": {name: REGISTRY.get_sample_value(f"{name}_total", label) for name in COUNTERS},
+    }
+
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton
+    from triton.backends import backends
+    from triton.runtime import driver
+
+    backends["cpu"] = SimpleNamespace(driver=CpuDriver, compiler=None)
+    driver.set_active(CpuDriver())
+    laws = [run(rule, one_hot) for rule, one_hot in CASES]
+    results = {"laws": laws, "metered": [run_metered(rule) for rule in METERED_RULES]}
+    Path(sys.argv[1]).write_text(json.dumps(results))

@@ -1,0 +1,146 @@
+"""One real engine whose server protects by default: requests with other protections, rules and phases in one batch.
+
+Each chi-square test rejects a right engine with probability 1e-6; their number is that of the kinds of requests, times
+two prompts. vLLM's seed is fixed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+from engine_run import run_jobs
+from support.chi_square import rejects
+from support.decisions import protected_mass
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from cactus_decoding import audit, zoo
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.engines.vllm.request import protected_tokens
+
+pytestmark = pytest.mark.engine
+
+QUESTION = "Question: Ben reads 12 pages a day for 5 days. How many pages does he read?\nAnswer: "
+OPENINGS = {"digit": f"{QUESTION}We start here: in these", "wording": f"{QUESTION}To begin"}
+"""Behind them comes a token that is nearly certain, and then a digit, of which the draft proposes a wrong one, or
+another wording than the draft's."""
+CACTUS, CLAMPED, LOSSLESS = "cactus:delta=1", "clamped:width=1", "lossless"
+DEFAULT = {"acceptance_rule": CACTUS, "protect": r"^ ?\d"}
+KINDS: tuple[tuple[dict, str, str], ...] = (
+    ({}, LOSSLESS, CACTUS),
+    ({"acceptance_rule": LOSSLESS}, LOSSLESS, LOSSLESS),
+    ({"protect": "none"}, CACTUS, CACTUS),
+    ({"protect": "digits"}, LOSSLESS, CACTUS),
+    ({"protect_threshold": 0.99}, CACTUS, CACTUS),
+    ({"protect_threshold": 0.0001}, LOSSLESS, LOSSLESS),
+    ({"acceptance_rule": CLAMPED}, LOSSLESS, CLAMPED),
+    ({"acceptance_rule": CLAMPED, "protect": "negation"}, CLAMPED, CLAMPED),
+    ({"acceptance_rule": CLAMPED, "protect": "json|negation"}, LOSSLESS, CLAMPED),
+    ({"budget": 50.0}, LOSSLESS, CACTUS),
+    ({"budget": 1e-4}, LOSSLESS, LOSSLESS),
+    ({"protect": "none", "lossless_tokens": 1}, CACTUS, CACTUS),
+    ({"protect": "none", "lossless_tokens": 2}, LOSSLESS, LOSSLESS),
+    ({"protect": "none", "relax_within": ["Answer:", "####"]}, CACTUS, CACTUS),
+    ({"protect": "none", "relax_within": ["####", "Answer:"]}, LOSSLESS, LOSSLESS),
+    ({"protect": "none", "relax_within": [",", "####"]}, LOSSLESS, CACTUS),  # the first token of the wording is one
+    ({"protect": "none", "relax_within": [14, 322]}, LOSSLESS, CACTUS),  # the same marks as token ids
+    ({"protect": "none", "relax_within": [322, 14]}, LOSSLESS, LOSSLESS),
+    ({"protect": "none", "relax_within": [[324, 28], [322]]}, CACTUS, CACTUS),
+    ({"protect": "none", "relax_within": "thinking"}, LOSSLESS, CACTUS),
+)
+"""What requests ask for, and which rule judges their second token behind either opening."""
+COPIES = 400
+
+
+@cache
+def tokenizer():
+    return AutoTokenizer.from_pretrained(zoo.path("target"))
+
+
+@cache
+def rows(opening: str) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Return the likeliest first token behind an opening, the target's row behind that, and the draft's choice."""
+    prompt, logits = tokenizer()(OPENINGS[opening]).input_ids, []
+    target, draft = (AutoModelForCausalLM.from_pretrained(zoo.path(role)).float() for role in ("target", "draft"))
+    with torch.no_grad():
+        first = int(target(torch.tensor([prompt])).logits[0, -1].argmax())
+        logits = [model(torch.tensor([[*prompt, first]])).logits[0, -1] for model in (target, draft)]
+    return first, logits[0].double().softmax(-1), logits[1].argmax()
+
+
+@pytest.fixture(scope="module")
+def results() -> list[dict]:
+    sampling = [
+        {"temperature": 1.0, "max_tokens": 2, "ignore_eos": True, "extra_args": asked or None}
+        for _ in range(COPIES)
+        for asked, *_ in KINDS
+    ]
+    prompts = [tokenizer()(text).input_ids for text in OPENINGS.values()]
+    jobs = [{"prompts": prompts, "copies": len(sampling), "sampling": sampling * len(prompts)}]
+    refused = {"temperature": 1.0, "max_tokens": 2, "extra_args": {"protect": r"\d"}}
+    jobs.append({"prompts": prompts, "sampling": refused})
+    return run_jobs(
+        jobs,
+        model=str(zoo.path("target")),
+        speculative_config={"model": str(zoo.path("draft")), "num_speculative_tokens": 3},
+        additional_config=DEFAULT,
+        reasoning_config={"reasoning_start_str": ",", "reasoning_end_str": "####"},
+    )
+
+
+def follows(rule: str, kind: int, opening: str, results: list[dict]) -> bool:
+    """Say whether the second tokens behind an opening have the law of a rule."""
+    first, target, drafted = rows(opening)
+    begin = list(OPENINGS).index(opening) * COPIES * len(KINDS)
+    sequences = results[0]["token_ids"][begin : begin + COPIES * len(KINDS)][kind :: len(KINDS)]
+    seconds = [sequence[1] for sequence in sequences if sequence[0] == first]
+    assert len(seconds) > 0.95 * COPIES
+    law = audit(rule, target.unsqueeze(0), draft_token_ids=drafted.unsqueeze(0)).output_probs[0]
+    return not rejects(torch.tensor(seconds), law / law.sum())
+
+
+def test_the_openings_are_what_they_are_meant_to_be() -> None:
+    words = Vocabulary.of(tokenizer(), 1003)
+    for opening, pattern, least, most in (
+        ("digit", r"^ ?\d", 0.9, 0.99),
+        ("digit", "digits", 0.9, 0.99),
+        ("digit", "negation", 0.0, 0.01),
+        ("wording", r"^ ?\d", 0.0001, 0.01),
+        ("wording", "json|negation", 0.0, 0.01),
+    ):
+        mass = protected_mass(rows(opening)[1], protected_tokens(pattern, words))
+        assert least <= mass <= most, (opening, pattern, mass)
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=[str(asked) for asked, *_ in KINDS])
+def test_requests_in_one_batch_follow_the_law_of_their_own_protection(
+    kind: int, opening: str, results: list[dict]
+) -> None:
+    _, *rules = KINDS[kind]
+    rule = rules[list(OPENINGS).index(opening)]
+    assert follows(rule, kind, opening, results)
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=[str(asked) for asked, *_ in KINDS])
+def test_the_law_without_its_protection_or_with_another_is_refuted(
+    kind: int, opening: str, results: list[dict]
+) -> None:
+    _, *rules = KINDS[kind]
+    rule = rules[list(OPENINGS).index(opening)]
+    for other in {LOSSLESS, CACTUS} - {rule}:
+        if rule != CLAMPED or other != CACTUS:
+            assert not follows(other, kind, opening, results)
+
+
+def test_a_regular_expression_of_a_request_s_own_is_refused(results: list[dict]) -> None:
+    assert "no regular expression of its own" in results[1]["error"]
+
+
+def test_first_tokens_are_nearly_certain(results: list[dict]) -> None:
+    for opening, begin in zip(OPENINGS, (0, COPIES * len(KINDS)), strict=True):
+        firsts = Counter(one[0] for one in results[0]["token_ids"][begin : begin + COPIES * len(KINDS)])
+        assert firsts.most_common(1)[0][0] == rows(opening)[0]

@@ -1,0 +1,186 @@
+"""The seam itself: requests without a rule are stock to the last bit, logits come back unchanged, budgets hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm
+from stock_sampler import CPU, Cut, admit, metadata, params, prepare, processors, run, sample, spent
+from support.decisions import admit as afforded
+from vllm.v1.sample import rejection_sampler
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
+
+from cactus_decoding.core.audit import audit
+from cactus_decoding.engines.vllm.seams import STOCK, closest_version, differences
+from cactus_decoding.engines.vllm.v1 import batch_rules
+
+prepare()
+
+pytestmark = pytest.mark.smoke
+REQUESTS, DRAFTED, VOCABULARY = 64, 3, 17
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logits, draft probabilities and drafted tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(REQUESTS, DRAFTED + 1, VOCABULARY, generator=generator) * 2
+    probs = torch.randn(REQUESTS, DRAFTED, VOCABULARY, generator=generator).softmax(-1)
+    drafted = torch.multinomial(probs.view(-1, VOCABULARY), 1, generator=generator).view(REQUESTS, DRAFTED)
+    return logits, probs, drafted
+
+
+def seeds() -> dict[int, torch.Generator]:
+    return {index: torch.Generator().manual_seed(index) for index in range(REQUESTS)}
+
+
+@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+def test_requests_without_a_rule_are_stock_to_the_last_bit(one_hot: bool) -> None:
+    logits, probs, drafted = batch()
+    cuts = [Cut(temperature=0.0 if index % 5 == 0 else 0.8, top_k=9) for index in range(REQUESTS)]
+    draft = None if one_hot else probs
+    processors()  # has the seam installed
+    relaxed_sample = rejection_sampler.rejection_sample
+    rejection_sampler.rejection_sample = getattr(relaxed_sample, STOCK)
+    try:
+        expected = sample(logits.clone(), draft, drafted, metadata(LogitsProcessors(), cuts, seeds()))
+    finally:
+        rejection_sampler.rejection_sample = relaxed_sample
+    logitsprocs = processors()
+    rules = [None, "clamped:width=2", "cactus:delta=3"]
+    admit(logitsprocs, [params(rules[index % 3], cuts[index].temperature) for index in range(REQUESTS)])
+    given = sample(logits.clone(), draft, drafted, metadata(logitsprocs, cuts, seeds()))
+    stock = torch.tensor([index % 3 == 0 or index % 5 == 0 for index in range(REQUESTS)])
+    assert torch.equal(given[stock], expected[stock])
+    assert not torch.equal(given[~stock], expected[~stock])
+
+
+@pytest.mark.parametrize("rule", ["cactus:delta=0", "ensemble:weight=0", "lenience:lenience=1", "clamped:width=0"])
+@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+def test_a_rule_at_its_lossless_end_gives_the_stock_tokens(rule: str, one_hot: bool) -> None:
+    logits, probs, drafted = batch()
+    cuts, draft = [Cut(0.9)] * REQUESTS, None if one_hot else probs
+    expected = sample(logits.clone(), draft, drafted, metadata(LogitsProcessors(), cuts, seeds()))
+    logitsprocs = processors()
+    admit(logitsprocs, [params(rule)] * REQUESTS)
+    assert torch.equal(sample(logits.clone(), draft, drafted, metadata(logitsprocs, cuts, seeds())), expected)
+
+
+@pytest.mark.parametrize("rule", ["cactus:delta=3", "clamped:width=2"])
+def test_log_probabilities_are_the_target_s(rule: str) -> None:
+    logits, probs, drafted = batch()
+    logitsprocs = processors()
+    admit(logitsprocs, [params(rule)] * REQUESTS)
+    sampling = metadata(logitsprocs, [Cut()] * REQUESTS, seeds(), max_num_logprobs=2)
+    output = run(logits.clone(), probs, drafted, sampling)
+    tokens, logprobs = output.sampled_token_ids, output.logprobs_tensors
+    reported = logprobs.logprobs[:, 0].view(REQUESTS, DRAFTED + 1)
+    emitted = tokens >= 0
+    own = logits.log_softmax(-1).gather(-1, tokens.clamp(min=0).long().unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(reported[emitted], own[emitted], atol=1e-5)
+
+
+def test_the_sampler_s_logits_come_back_unchanged() -> None:
+    logits, probs, drafted = batch()
+    rules = ["cactus:delta=3", "clamped:width=2", "ensemble:weight=0.5", None]
+    logitsprocs = processors()
+    admit(logitsprocs, [params(rules[index % 4]) for index in range(REQUESTS)])
+    flat = logits[:, :-1].reshape(-1, VOCABULARY).clone()
+    counts = [DRAFTED] * REQUESTS
+    for draft in (None, probs.reshape(-1, VOCABULARY)):
+        rejection_sampler.rejection_sample(
+            drafted.flatten().int(), counts, DRAFTED, torch.tensor(counts, dtype=torch.int32).cumsum(0).int(), draft,
+            flat, torch.zeros(REQUESTS, 1, dtype=torch.int64), metadata(logitsprocs, [Cut()] * REQUESTS),
+        )  # fmt: skip
+        assert torch.equal(flat, logits[:, :-1].reshape(-1, VOCABULARY))
+
+
+@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+@pytest.mark.parametrize("rule", ["cactus:delta=1", "clamped:width=2", "ensemble:weight=0.7"])
+def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str, one_hot: bool) -> None:
+    budget = 0.7
+    logitsprocs = processors()
+    admit(logitsprocs, [params(rule, budget=budget) for _ in range(REQUESTS)])  # a meter each
+    sampling = metadata(logitsprocs, [Cut()] * REQUESTS)
+    expected = torch.zeros(REQUESTS, dtype=torch.float64)
+    torch.manual_seed(2)
+    for step in range(12):
+        logits, probs, drafted = batch(step)
+        target = logits[:, :-1].double().softmax(-1)
+        if one_hot:
+            costs = audit(rule, target, draft_token_ids=drafted).kl
+        else:
+            costs = audit(rule, target, probs.double() / probs.double().sum(-1, keepdim=True)).kl
+        tokens = sample(logits, None if one_hot else probs, drafted, sampling)
+        pairs = zip(costs.clamp(min=0).tolist(), expected.tolist(), strict=True)
+        admitted = torch.tensor([afforded(nats, budget, before) for nats, before in pairs])
+        visited = torch.arange(DRAFTED) < (tokens >= 0).sum(1, keepdim=True)
+        expected += torch.where(admitted & visited, costs, 0.0).sum(1)
+        assert torch.allclose(spent(sampling), expected, atol=1e-5)
+        assert (spent(sampling) <= budget).all()
+    assert (expected > 0.5 * budget).any()  # it comes into play
+
+
+def test_a_spent_budget_is_lossless_and_survives_a_pause() -> None:
+    logits, _, drafted = batch()
+    logitsprocs = processors()
+    rules = batch_rules(metadata(logitsprocs, [Cut()]))
+    metered = params("cactus:delta=1", budget=1.0)
+
+    def update(**changes: list) -> None:
+        rules.update_state(BatchUpdate(1, **({"removed": [], "added": [], "moved": []} | changes)))
+
+    update(added=[(0, metered, [1], [])])
+    rules.meter.spent[rules.requests[0].meter_slot] = 0.9
+    update(removed=[0])
+    update(added=[(0, metered, [1], [5])])
+    assert rules.meter.spent[rules.requests[0].meter_slot] == 0.9
+    update(added=[(0, params("cactus:delta=1", budget=1.0), [1], [5])])  # begun, but nobody knows what it has spent
+    assert rules.meter.spent[rules.requests[0].meter_slot] == float("inf")
+    one = metadata(logitsprocs, [Cut()], {0: torch.Generator().manual_seed(3)})
+    stock = metadata(LogitsProcessors(), [Cut()], {0: torch.Generator().manual_seed(3)})
+    assert torch.equal(sample(logits[:1], None, drafted[:1], one), sample(logits[:1], None, drafted[:1], stock))
+
+
+def test_rules_follow_their_requests_through_the_batch() -> None:
+    logitsprocs = processors()
+    rules = batch_rules(metadata(logitsprocs, [Cut()]))
+    admit(logitsprocs, [params(rule) for rule in ("cactus:delta=1", None, "lenience:lenience=0.5")])
+    moves = [(2, 0, MoveDirectionality.UNIDIRECTIONAL)]
+    rules.update_state(BatchUpdate(2, removed=[0], added=[], moved=moves))
+    assert {index: entry.rule.name for index, entry in rules.requests.items()} == {0: "lenience"}
+    drafted = torch.tensor([5, 6, 7])
+    assert rules.layout([2, 1], 2, drafted).groups[0].rows.tolist() == [0, 1]
+    assert rules.layout([0, 1], 2, drafted) is None
+
+
+def test_a_bad_value_in_a_worker_is_lossless_and_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
+    rules = batch_rules(metadata(processors(), [Cut()]))
+    assert rules.admit(params("cactus:delta=x"), begun=False) is None
+    assert rules.admit(params("cactus:delta=1", budget="much"), begun=False) is None
+    assert rules.admit(params("cactus:delta=1", temperature=0.0), begun=False) is None
+
+
+def test_a_default_that_the_server_cannot_follow_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not work in vLLM"):
+        processors({"acceptance_rule": "typical"})
+    with pytest.raises(ValueError, match="budget is given"):
+        processors({"budget": 1.0})
+    with pytest.raises(ValueError, match="audit_fraction must be in"):
+        processors({"audit_fraction": 2})
+    from vllm.v1.sample import logits_processor
+
+    blockwise = SimpleNamespace(
+        speculative_config=SimpleNamespace(rejection_sample_method="block"),
+        additional_config={"acceptance_rule": "cactus:delta=1"},
+    )
+    with pytest.raises(ValueError, match="rejection_sample_method 'standard'"):
+        logits_processor.build_logitsprocs(blockwise, CPU, False, False)
+
+
+def test_this_vllm_is_as_it_was_recorded() -> None:
+    found = closest_version(vllm.__version__)
+    assert vllm.__version__.startswith(found)
+    assert differences(Path(vllm.__file__).parent, found) == []

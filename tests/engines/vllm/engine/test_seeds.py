@@ -1,0 +1,77 @@
+"""Seeded requests whose prompts are read in chunks: the server goes on, and each gives what it gives alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from engine_run import run_jobs
+from mixed_load import QUESTIONS
+from transformers import AutoTokenizer
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from cactus_decoding import zoo
+from cactus_decoding.engines.vllm.cpu_repairs import repair_generators
+from cactus_decoding.engines.vllm.seams import is_replaced
+
+REQUESTS, CHUNK = 60, 64
+ASKED = (
+    None,
+    {"acceptance_rule": "cactus:delta=1"},
+    {"acceptance_rule": "clamped:width=1"},
+    {"acceptance_rule": "cactus:delta=3", "budget": 1.0},
+)
+"""What every fourth request asks for."""
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """Return prompts that are longer than a step reads."""
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    texts = ["\n".join([*QUESTIONS[place:], *QUESTIONS[:place]]) for place in range(len(QUESTIONS))]
+    ids = [tokenizer(f"Question: {text}\nAnswer:").input_ids for text in texts]
+    assert all(CHUNK < len(one) < 2 * CHUNK for one in ids)
+    return [ids[number % len(ids)] for number in range(REQUESTS)]
+
+
+@pytest.fixture(scope="module")
+def results(prompts: list[list[int]]) -> list[dict]:
+    settings = {"temperature": 1.0, "max_tokens": 24, "ignore_eos": True}
+    seeded = [settings | {"seed": number, "extra_args": ASKED[number % len(ASKED)]} for number in range(REQUESTS)]
+    half = [{**one, "seed": None} if number % 2 else one for number, one in enumerate(seeded)]
+    # room for every proposal of a full batch: where vLLM has none it verifies fewer, and seeds repeat no more
+    engine = {"max_num_seqs": CHUNK // 4, "max_num_batched_tokens": CHUNK, "enable_chunked_prefill": True}
+    jobs = [
+        {"prompts": prompts, "sampling": seeded},
+        {"prompts": prompts, "sampling": seeded, "at_once": 1},
+        {"prompts": prompts, "sampling": half},
+    ]
+    speculation = {"model": str(zoo.path("draft")), "num_speculative_tokens": 3}
+    # without the prefix cache, which would leave only each prompt's end to read
+    return run_jobs(
+        jobs, model=str(zoo.path("target")), speculative_config=speculation, enable_prefix_caching=False, **engine
+    )
+
+
+@pytest.mark.engine
+def test_sixty_seeded_requests_at_once_give_what_each_gives_alone(results: list[dict]) -> None:
+    at_once, alone, _ = (result["token_ids"] for result in results)
+    assert at_once == alone
+    assert len(set(map(tuple, alone))) > REQUESTS // 2  # seeds do something
+
+
+@pytest.mark.engine
+def test_seeds_repeat_among_unseeded_requests_and_none_is_lost(results: list[dict]) -> None:
+    at_once, _, mixed = (result["token_ids"] for result in results)
+    assert mixed[::2] == at_once[::2]
+    assert [len(tokens) for tokens in mixed] == [24] * REQUESTS
+
+
+def test_only_the_cpu_s_runner_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "sample_tokens" in vars(CPUModelRunner):  # by another test of this process
+        monkeypatch.delattr(CPUModelRunner, "sample_tokens")
+    repair_generators(torch.device("cuda"))
+    assert "sample_tokens" not in vars(CPUModelRunner)
+    repair_generators(torch.device("cpu"))
+    assert is_replaced(CPUModelRunner.sample_tokens)
+    assert not is_replaced(GPUModelRunner.sample_tokens)

@@ -1,0 +1,160 @@
+"""What an engine's step decides about all positions at once is what `Policy.decide` says of one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.decisions import plan
+from torch import Tensor
+
+from cactus_decoding.core.policy.fitted import FittedPolicy
+from cactus_decoding.core.policy.importance import Importance
+from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.phases import Phases
+from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.engines.openai.counters import BudgetMeter
+from cactus_decoding.engines.vllm import step as stepping
+from cactus_decoding.engines.vllm.batched_policy import (
+    FollowedResponse,
+    Group,
+    Layout,
+    Protected,
+    Weighed,
+    admitted,
+    allowed,
+    with_silence,
+)
+from cactus_decoding.engines.vllm.step import RelaxedStep
+
+CPU, VOCABULARY, DEPTH, REQUESTS = torch.device("cpu"), 6, 4, 3
+DIGITS = torch.tensor([0, 3])
+IMPORTANCE = Importance(torch.linspace(-3, 3, VOCABULARY), torch.linspace(2, -2, VOCABULARY), -0.3, "")
+WORDS = Vocabulary(("a", "<", ">", "b", "c", "d"))
+PHASES = (Phases(), Phases(1), Phases(3), Phases(0, ("<", ">")), Phases(1, ((4,), (1, 5))))
+RULES = ("cactus:delta=1", "clamped:width=2", "ensemble:weight=0.6", "lenience:lenience=0.3")
+
+
+class DraftProbs:
+    """Rows of a draft, as an engine gives them."""
+
+    def __init__(self, probs: Tensor) -> None:
+        self._probs, self.width = probs, probs.shape[1]
+
+    def rows(self, some: Tensor) -> Tensor:
+        return self._probs[some]
+
+    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
+        return self._probs[some, token_ids]
+
+
+def decided_at_once(rule, logits, probs, drafted, budgets, spent, policy, texts) -> list[list[tuple]]:
+    """Return of each request's positions whether they are relaxed, protected, fell back, and what they would cost."""
+    rows = torch.arange(REQUESTS * DEPTH)
+    followed = [FollowedResponse(policy.phases, with_silence(WORDS), [], text) for text in texts]
+    proposed = zip(followed, drafted.view(REQUESTS, DEPTH).tolist(), strict=True)
+    phases = torch.tensor([response.relaxable(own) for response, own in proposed]).flatten()
+    layout = Layout(
+        [Group(rule, rows)],
+        rows // DEPTH,
+        rows % DEPTH,
+        DEPTH,
+        torch.tensor(budgets),
+        torch.arange(REQUESTS),
+        [Protected(rows, DIGITS, torch.full((len(rows),), policy.protection.threshold))],
+        Weighed(rows, IMPORTANCE.weights(CPU, torch.float64), torch.full((len(rows),), policy.limit.max_importance)),
+        phases,
+    )
+    meter = BudgetMeter(CPU, REQUESTS)
+    meter.spent.copy_(torch.tensor(spent))
+    step = RelaxedStep(layout, meter, None, logits, drafted, None if probs is None else DraftProbs(probs))
+    (change,) = step._changes
+    columns = [change.allowed, change.protected, change.fell_back, step._table.flatten()]
+    whole = list(zip(*(column.tolist() for column in columns), strict=True))
+    return [whole[i * DEPTH : (i + 1) * DEPTH] for i in range(REQUESTS)]
+
+
+def check(
+    seed: int, spelling: str, budget: float, used: float, threshold: float, limit: float, phases: Phases, drawn: bool
+) -> None:
+    rule, generator = parse_rule(spelling), torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(REQUESTS * DEPTH, VOCABULARY, generator=generator).double()
+    probs = (logits + torch.randn(logits.shape, generator=generator)).softmax(-1)
+    drafted = torch.multinomial(probs, 1, generator=generator).squeeze(1)
+    spent = [used * budget * share for share in (0.0, 0.5, 1.0)]
+    rows = probs if drawn else None
+    mask = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill_(0, DIGITS, True)
+    policy = FittedPolicy(
+        WORDS, phases, Protection("digits", threshold), mask, ImportanceLimit(IMPORTANCE, limit), IMPORTANCE
+    )
+    texts = torch.randint(VOCABULARY, (REQUESTS, REQUESTS), generator=generator).tolist()
+    texts = [text[:length] for length, text in enumerate(texts)]
+    found = decided_at_once(rule, logits, rows, drafted, [budget] * REQUESTS, spent, policy, texts)
+    for request, positions in enumerate(found):
+        own = slice(request * DEPTH, (request + 1) * DEPTH)
+        expected = plan(
+            rule, logits[own].softmax(-1), probs[own] if drawn else None, drafted[own],
+            limit=budget, spent=spent[request], fitted=policy, text=texts[request],
+        )  # fmt: skip
+        for at, (relaxed, protected, fell_back, nats) in enumerate(positions):
+            assert protected == expected.protected[at]
+            assert nats == pytest.approx(expected.costs[at], abs=1e-9)
+            if nats > 1e-12:  # where nothing is given up, nothing can fall back
+                assert fell_back == expected.fell_back[at]
+                assert relaxed == (not protected and not fell_back)
+
+
+CASES = given(
+    st.integers(0, 10**6),
+    st.sampled_from(RULES),
+    st.sampled_from((0.01, 0.1, 0.5, 3.0)),
+    st.sampled_from((0.0, 0.5, 1.0)),
+    st.sampled_from((0.0, 0.1, 0.3, 0.6, 1.0)),
+    st.sampled_from((0.1, 0.4, 0.7, 1.0)),
+    st.sampled_from(PHASES),
+    st.booleans(),
+)
+
+
+@CASES
+def test_a_step_decides_as_the_policy_does(
+    seed: int, spelling: str, budget: float, used: float, threshold: float, limit: float, phases: Phases, drawn: bool
+) -> None:
+    check(seed, spelling, budget, used, threshold, limit, phases, drawn)
+
+
+def _admits_the_first_that_does_not_fit(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
+    return admitted(costs, spent, budgets + costs.amax())
+
+
+def _lets_the_rule_judge_everywhere(layout, logits, draft, drafted, totals) -> Tensor:
+    return torch.ones(len(logits), dtype=torch.bool)
+
+
+def _forgets_phases(layout, *args) -> Tensor:
+    return allowed(replace(layout, relaxable=None), *args)
+
+
+def check_many() -> None:
+    for seed in range(20):
+        check(seed, RULES[seed % len(RULES)], 0.1, 0.5, 0.3, 0.4, PHASES[seed % len(PHASES)], seed % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("admitted", _admits_the_first_that_does_not_fit),
+        ("allowed", _lets_the_rule_judge_everywhere),
+        ("allowed", _forgets_phases),
+    ],
+)
+def test_wrong_steps_are_told_apart(name: str, wrong: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, name, wrong)
+    with pytest.raises(AssertionError):
+        check_many()

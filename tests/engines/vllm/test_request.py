@@ -1,0 +1,212 @@
+"""What requests and servers may ask for, and what vLLM can follow."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from support.engine_rules import SPELLINGS
+from support.malformed_protection import MALFORMED
+from support.tables import all_of
+
+from cactus_decoding import RULES, Budget, Request, parse_rule
+from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.engines.vllm.request import (
+    ServerConfig,
+    admitted,
+    asked_of,
+    check_request_texts,
+    is_lossless,
+    request_of,
+)
+
+FOREIGN = ("typical", "top_k", "relaxed_greedy", "cascade", "token_cascade", "big_little", "mars")
+VARIANTS = (
+    "fuzzy:threshold=0.1,closed=draw",
+    "fuzzy:threshold=0.1,temperature=0.5",
+    "token_cascade:alpha=0.5,coupling=paper",
+    "relaxed_greedy:margin=0.5,per=remaining",
+    "mars:ratio=0.9,logits=raw",
+)
+"""Of rules some of which do fit."""
+
+
+def test_what_a_request_may_ask_for() -> None:
+    default = Request("cactus:delta=1", 2.0)
+    assert request_of(None) is None
+    assert request_of({"other": 1, "thinking_budget": 5, "rule": "x"}, default) is default  # for somebody else
+    assert is_lossless(request_of({"acceptance_rule": "lossless"}, default))
+    assert request_of({"budget": 0.5}, default) == Request(default.rule, 0.5)
+    assert request_of({"acceptance_rule": "clamped:width=1"}, default) == Request("clamped:width=1", Budget(nats=2.0))
+    assert {parse_rule(text).name for text in SPELLINGS} == {*RULES} - {*FOREIGN}  # and what was added since
+
+
+@pytest.mark.parametrize("spelling", [*(RULES[name].presets[0].spelling for name in FOREIGN), *VARIANTS])
+def test_a_rule_that_does_not_fit_the_step_is_refused_by_name_with_the_reason(spelling: str) -> None:
+    said = f"acceptance_rule '{parse_rule(spelling)}' does not work in vLLM, whose own sampler cannot follow it; "
+    with pytest.raises(ValueError, match=re.escape(f"{said}rules that do are lossless, cactus, ")):
+        request_of({"acceptance_rule": spelling})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"acceptance_rule": 3}, "must be a string"),
+        ({"acceptance_rule": ["cactus:delta=1"]}, "must be a string"),
+        ({"acceptance_rule": "cactus"}, "lacks delta"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": -1}, "budget must be in"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": "1"}, "budget must be a number"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": True}, "budget must be a number"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": float("nan")}, "budget must be in"),
+        ({"budget": 1}, "without acceptance_rule"),
+        ({"acceptance_rules": "cactus:delta=1"}, "did you mean 'acceptance_rule'"),
+        ({"acceptance_limit": 1}, "no key 'acceptance_limit'"),
+        ({"acceptance_metrics": True}, "acceptance_metrics is a key of the server's"),
+        ({"audit_fraction": 0.5}, "audit_fraction is a key of the server's"),
+        ({"acceptance-rule": "cactus:delta=1"}, "no key 'acceptance-rule'; did you mean 'acceptance_rule'"),
+        ({"acceptance_rule": "cactus:delta=1", "budgets": 1}, "did you mean 'budget'"),
+    ],
+)
+def test_what_it_may_not(asked: dict, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        request_of(asked)
+
+
+RULE = {"acceptance_rule": "cactus:delta=1"}
+
+
+def test_what_a_request_may_protect() -> None:
+    asked = request_of({**RULE, "protect": "digits", "protect_threshold": 0.02, "lossless_tokens": 5})
+    assert asked == Request("cactus:delta=1", policy=relaxation_policy("digits", 0.02, lossless_tokens=5))
+    asked = request_of({**RULE, "protect": "json| digits |json", "relax_within": ["<think>", "</think>"]})
+    assert asked.policy == relaxation_policy("digits|json", relax_within=("<think>", "</think>"))
+    assert request_of({**RULE, "protect": None, "relax_within": None}) == Request("cactus:delta=1")
+
+
+def test_each_key_that_a_request_leaves_out_is_the_server_s() -> None:
+    given = {**RULE, "protect": r"^ ?\d", "protect_threshold": 0.2, "relax_within": ["<" * 65, ">"]}
+    default = request_of(given, any_pattern=True)
+    assert default.policy == relaxation_policy(r"^ ?\d", 0.2, relax_within=("<" * 65, ">"))
+    assert request_of({"acceptance_rule": "clamped:width=1"}, default).policy == default.policy
+    assert request_of({"protect": r"^ ?\d"}, default) == default  # its own pattern
+    assert request_of({"protect": "json"}, default).policy.protection == Protection("json", 0.2)
+    assert request_of({"protect_threshold": 0.5}, default).policy.protection == Protection(r"^ ?\d", 0.5)
+    lifted = request_of({"protect": "none", "relax_within": "none"}, default)
+    assert lifted == Request("cactus:delta=1")
+    asked = request_of({"lossless_tokens": 7}, default)
+    assert (asked.policy.phases.lossless_tokens, asked.rule) == (7, default.rule)
+    assert request_of({"lossless_tokens": 0}, request_of({**RULE, "lossless_tokens": 9})) == Request("cactus:delta=1")
+    without_rule = request_of({"acceptance_rule": "lossless", "protect": "digits"}, any_pattern=True)
+    assert request_of(RULE, without_rule) == Request("cactus:delta=1", policy=relaxation_policy("digits"))
+    for refused in ("json|^ ?\\d", "."):
+        with pytest.raises(ValueError, match="no regular expression of its own"):
+            request_of({"protect": refused}, default)
+
+
+def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
+    reasoning = SimpleNamespace(reasoning_start_token_ids=[7], natural_reasoning_end_token_ids=[8, 9])
+    server = ServerConfig.of(config(reasoning_config=reasoning, additional_config={"relax_within": "thinking", **RULE}))
+    assert server.thinking == ((7,), (8, 9))
+    assert server.default.policy.phases.relax_within == ((7,), (8, 9))
+    within = {**RULE, "relax_within": "thinking"}
+    asked = request_of(within, thinking=server.thinking)
+    assert asked.policy == relaxation_policy(relax_within=[7, [8, 9]])
+    assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), server) == asked
+    assert request_of({"relax_within": "none"}, server.default) == Request("cactus:delta=1")
+    for unknown in (None, SimpleNamespace(reasoning_start_token_ids=None, natural_reasoning_end_token_ids=None)):
+        assert ServerConfig.of(config(reasoning_config=unknown)).thinking is None
+    nobody_s = Request("cactus:delta=1", policy=relaxation_policy(relax_within=[7, 8]))
+    check_request_texts(nobody_s, lambda: None)  # it looks at no texts
+
+
+@all_of("asked, said", MALFORMED)
+def test_what_it_may_not_protect(asked: dict, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        request_of(asked)
+
+
+def test_marks_of_many_tokens_are_refused() -> None:
+    # vLLM's server has no lists of lists, so that only its Python interface can ask for them
+    with pytest.raises(ValueError, match="at most 64 characters or tokens"):
+        request_of({"acceptance_rule": "clamped:width=1", "relax_within": [[5] * 65, [6]]})
+
+
+@pytest.mark.parametrize("wrong", ["", "(", "digits|("])
+def test_a_server_s_own_pattern_must_be_one(wrong: str) -> None:
+    with pytest.raises(ValueError, match="protect must be one of"):
+        ServerConfig.of(config(additional_config={**RULE, "protect": wrong}))
+
+
+def test_the_keys_of_a_request_ask_for_it() -> None:
+    policy = relaxation_policy("digits|json", 0.25, lossless_tokens=3, relax_within=["<a>", "</a>"])
+    for request in (Request("clamped:width=1", 2.0, policy=policy), Request("cactus:delta=1"), Request("lossless")):
+        assert request_of(asked_of(request)) == request
+
+
+def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
+    def never() -> Vocabulary:
+        raise AssertionError("nobody asked for it")
+
+    def asking(policy: RelaxationPolicy) -> Request:
+        return Request("cactus:delta=1", policy=policy)
+
+    check_request_texts(None, never)
+    check_request_texts(asking(relaxation_policy(lossless_tokens=5)), never)
+    check_request_texts(Request("lossless", policy=relaxation_policy("digits")), never)
+    marks = relaxation_policy(relax_within=["<a>", "</a>"])
+    for policy, key in ((relaxation_policy("digits"), "protect"), (marks, "relax_within")):
+        with pytest.raises(ValueError, match=f"{key} needs a tokenizer"):
+            check_request_texts(asking(policy), lambda: None)
+    words = Vocabulary((" cat", " 3"))
+    check_request_texts(asking(relaxation_policy("digits")), lambda: words)
+    with pytest.raises(ValueError, match="matches none of the 2 tokens"):
+        check_request_texts(asking(relaxation_policy("negation")), lambda: words)
+
+
+def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:
+    def of(asked: dict, temperature: float = 1.0) -> Request | None:
+        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), ServerConfig())
+
+    assert of({"acceptance_rule": "cactus:delta=1"}) == Request("cactus:delta=1")
+    assert of({"acceptance_rule": "cactus:delta=1"}, temperature=0.0) is None
+    for asked in ({"acceptance_rule": "lossless"}, {"acceptance_rule": "cactus:delta=1", "budget": 0}, {}, None):
+        assert of(asked) is None
+    for asked in ({"acceptance_rule": "cactus:delta=x"}, {**RULE, "budget": "much"}, {**RULE, "protect": "(a+)+$"}):
+        assert of(asked) is None  # an exception would end the server
+
+
+def config(**changes: object) -> SimpleNamespace:
+    speculative = SimpleNamespace(rejection_sample_method="standard")
+    return SimpleNamespace(**({"speculative_config": speculative, "additional_config": {}} | changes))
+
+
+def test_what_a_server_can_follow() -> None:
+    asked = Request("cactus:delta=1")
+    ServerConfig.of(config()).check(asked)
+    for changes, said in (
+        ({"speculative_config": None}, "without --speculative-config"),
+        *(
+            ({"speculative_config": SimpleNamespace(rejection_sample_method=method, **more)}, f"'{method}'")
+            for method in ("block", "fly", "synthetic")
+            for more in ({}, {"num_speculative_tokens_per_batch_size": [(1, 4, 5), (5, 64, 2)]})
+        ),
+        ({"watermark_config": object()}, "watermarks"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ServerConfig.of(config(**changes)).check(asked)
+        ServerConfig.of(config(**changes)).check(Request("lossless"))
+        with pytest.raises(ValueError, match=said):
+            ServerConfig.of(config(**changes, additional_config={"acceptance_rule": "cactus:delta=1"}))
+    with pytest.raises(TypeError, match="acceptance_metrics must be true or false"):
+        ServerConfig.of(config(additional_config={"acceptance_metrics": "yes"}))
+    with pytest.raises(ValueError, match="audit_fraction must be in"):
+        ServerConfig.of(config(additional_config={"audit_fraction": 2}))
+    with pytest.raises(ValueError, match="a key of a request"):
+        ServerConfig.of(config(additional_config={"acceptance_report": True}))
+    with pytest.raises(ValueError, match="acceptance_report needs a draft"):
+        ServerConfig.of(config(speculative_config=None)).check_report(True)
+    with pytest.raises(ValueError, match="did you mean 'audit_fraction'"):
+        ServerConfig.of(config(additional_config={"audit_fractions": 1}))

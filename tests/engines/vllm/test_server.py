@@ -1,0 +1,121 @@
+"""The server's command line, and what `cactus serve` refuses before it starts one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cactus_decoding.cli import main
+from cactus_decoding.engines.vllm import server
+from cactus_decoding.engines.vllm.request import request_of
+from cactus_decoding.engines.vllm.server import memory_arguments, run_server, server_command, speculative_config
+
+
+def test_the_server_s_command() -> None:
+    speculation = speculative_config(None, 3, "probabilistic")
+    default = request_of({"acceptance_rule": "cactus:delta=1", "budget": 2})
+    command = server_command(None, speculation, default, 0.1, ["--port", "9"])
+    options = dict(zip(command[3::2], command[4::2], strict=True))
+    assert options["--model"].endswith("target")
+    assert json.loads(options["--speculative-config"]) == speculation
+    ours = {"acceptance_rule": "cactus:delta=1.0", "budget": 2.0, "audit_fraction": 0.1}
+    assert json.loads(options["--additional-config"]) == ours
+    assert options["--port"] == "9"
+
+
+def test_what_a_server_protects() -> None:
+    policy = {"protect": r"^ ?\d", "lossless_tokens": 4, "relax_within": ["<a>", "</a>"]}
+    default = request_of({"acceptance_rule": "cactus:delta=1"} | policy, any_pattern=True)
+    command = server_command(None, {}, default, 0.0, [])
+    ours = {"acceptance_rule": "cactus:delta=1.0", "protect_threshold": 0.01} | policy
+    assert json.loads(command[command.index("--additional-config") + 1]) == ours
+
+
+@pytest.mark.parametrize("given", [["--additional-config", "{}"], ["--additional-config={}"]])
+def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -> None:
+    default = request_of({"acceptance_rule": "cactus:delta=1"})
+    with pytest.raises(ValueError, match="--additional-config would drop acceptance_rule"):
+        server_command(None, {}, default, 0.0, given)
+    assert server_command(None, {}, None, 0.0, given)[-len(given) :] == given
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rule", "typical"], "does not work in vLLM"),
+        (["--rule", "cactus:delta=x"], "delta must be a number"),
+        (["--budget", "1"], "without acceptance_rule"),
+        (["--protect", "digits"], "without acceptance_rule"),
+        (["--rule", "cactus:delta=1", "--protect", "("], "protect must be one of"),
+        (["--rule", "cactus:delta=1", "--protect-threshold", "0.1"], "that of a pattern in protect"),
+        (["--rule", "cactus:delta=1", "--relax-within", "a", "a"], "two different texts"),
+        (["--draft-sampling", "x"], "draft_sampling must be one of"),
+        (["some-model", "--draft", "bundled:draft"], "give TARGET and --draft"),
+        (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
+        (["--num-speculative-tokens", "adaptive"], "must be an integer of at least 1, but is 'adaptive'"),
+        (["--num-speculative-tokens", "auto"], "vLLM proposes the same number for all requests and in every step"),
+    ],
+)
+def test_mistakes_end_before_a_server_starts(arguments: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["serve", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ends", "code", "said"), [("0", 1, "nobody asked it to"), ("7", 7, "")])
+def test_a_server_that_ends_on_its_own_has_failed(
+    ends: str, code: int, said: str, capfd: pytest.CaptureFixture
+) -> None:
+    assert run_server([sys.executable, "-c", f"raise SystemExit({ends})"]) == code
+    assert said in capfd.readouterr().err
+
+
+WAITS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_server_that_is_told_to_end_has_not() -> None:
+    command = [sys.executable, "-c", WAITS]
+    run = f"import sys; from {run_server.__module__} import run_server; sys.exit(run_server({command}))"
+    with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+
+
+DEAF = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as an engine does that is starting
+if "child" not in sys.argv:
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[1], "child"])
+    print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_server_that_does_not_listen_is_ended_with_all_that_it_started(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", DEAF, DEAF]
+    heard = f"import signal; signal.signal({int(number)}, signal.SIG_DFL)"  # also where the tests run under nohup
+    run = f"import sys; import {server.__name__} as server; server.GRACE = 0.5; sys.exit(server.run_server({command}))"
+    with subprocess.Popen([sys.executable, "-c", f"{heard}; {run}"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+        assert process.stdout.read() == b""  # until the last of those who have it is gone
+
+
+def test_the_memory_that_is_free_is_asked_for_where_the_user_does_not_say() -> None:
+    assert memory_arguments(["--port", "9"], 0.6) == ["--gpu-memory-utilization", "0.55"]
+    assert memory_arguments([], 0.001) == ["--gpu-memory-utilization", "0.01"]
+    for given in (["--gpu-memory-utilization", "0.9"], ["--gpu_memory_utilization=0.9"], ["--kv-cache-memory-bytes=9"]):
+        assert memory_arguments(given, 0.6) == []

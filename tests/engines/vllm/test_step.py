@@ -1,0 +1,334 @@
+"""One relaxed step: what the engine samples from, what is charged and counted, and that the logits come back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from support.decisions import budget_state, charge, plan, protected_mass
+from support.engine_rules import SPELLINGS
+
+from cactus_decoding import audit, parse_rule
+from cactus_decoding.core.policy.importance import Importance
+from cactus_decoding.engines.openai.counters import BudgetMeter
+from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
+from cactus_decoding.engines.openai.reports import REPORTED
+from cactus_decoding.engines.vllm.batched_policy import Group, Layout, Protected, Weighed
+from cactus_decoding.engines.vllm.step import RelaxedStep
+from cactus_decoding.engines.vllm.v1 import DraftProbs
+
+CPU = torch.device("cpu")
+REQUESTS, DEPTH, VOCABULARY = 5, 3, 7
+ROWS = REQUESTS * DEPTH
+kinds_of_draft = pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logits, the draft's probabilities and drafted tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(ROWS, VOCABULARY, generator=generator) * 2
+    probs = torch.randn(ROWS, VOCABULARY, generator=generator).softmax(-1)
+    return logits, probs, torch.multinomial(probs, 1, generator=generator).squeeze(1)
+
+
+def layout(rules: list[str], budgets: list[float] | None = None, by_mask: bool = False) -> Layout:
+    """Return the layout of requests with these rules, in turns."""
+    requests, groups = torch.arange(REQUESTS).repeat_interleave(DEPTH), []
+    for number, spelling in enumerate(rules):
+        chosen = requests % len(rules) == number
+        rows = torch.arange(ROWS) if by_mask else chosen.nonzero().squeeze(1)
+        groups.append(Group(parse_rule(spelling), rows, chosen if by_mask else None))
+    nats = None if budgets is None else torch.tensor(budgets, dtype=torch.float64)
+    depths = torch.arange(DEPTH).repeat(REQUESTS)
+    return Layout(groups, requests, depths, DEPTH, nats, torch.arange(REQUESTS).flip(0))
+
+
+class Tally:
+    """Stands for the counters."""
+
+    def __init__(self) -> None:
+        self.added: dict[str, torch.Tensor] = {}
+
+    def sample(self, positions: int) -> None:
+        return None
+
+    def add(self, rule, costs, left, sample, protected) -> None:
+        self.added[str(rule)] = torch.stack([(left >= 0).sum(), (left > 0).sum(), costs.conditional[left >= 0].sum()])
+        self.protected = 0 if protected is None else int(protected.sum())
+
+
+def relaxed_logits(step: RelaxedStep, logits: torch.Tensor) -> torch.Tensor:
+    with step.relaxed_logits():
+        return logits.clone()
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_its_rows_are_those_of_the_rule_and_the_others_the_target_s(spelling: str, one_hot: bool) -> None:
+    logits, probs, drafted = batch()
+    given, rule = logits.clone(), parse_rule(spelling)
+    where = layout([spelling, "lossless"])
+    where.groups.pop()
+    step = RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs))
+    relaxed = relaxed_logits(step, logits)
+    for row, request in enumerate(where.requests.tolist()):
+        expected, token = given[row].clone(), drafted[row]
+        if request % 2:
+            pass
+        elif one_hot or rule.lifts_one_token:
+            expected[token] = relax_tokens(rule, expected[token], expected.logsumexp(-1)).logits
+        else:
+            expected = relax_rows(rule, given[row : row + 1], probs[row : row + 1], token.view(1)).logits[0]
+        assert torch.equal(relaxed[row], expected)
+    assert torch.equal(logits, given)  # to the last bit
+
+
+@kinds_of_draft
+def test_rows_by_index_and_rows_by_mask_come_to_the_same(one_hot: bool) -> None:
+    outcomes = []
+    for by_mask in (False, True):
+        logits, probs, drafted = batch()
+        drafted[4] = -1  # nobody drafted here
+        meter, tally = BudgetMeter(CPU, REQUESTS), Tally()
+        rules = ["cactus:delta=0.5", "clamped:width=1", "ensemble:weight=0.5"]
+        where = layout(rules, [0.7, math.inf, 0.3, 0.5, 0.2], by_mask)
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        relaxed = relaxed_logits(step, logits)
+        step.settle(torch.tensor([1, 2, 3, 4, 2]))
+        assert torch.equal(logits, batch()[0])
+        assert torch.equal(relaxed[4], logits[4])
+        outcomes.append((relaxed, meter.spent, torch.stack([tally.added[str(parse_rule(rule))] for rule in rules])))
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(outcomes[0][0], batch()[0])
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("rule", ["cactus:delta=1", "clamped:width=2", "ensemble:weight=0.7"])
+def test_a_position_that_a_budget_cannot_afford_is_passed_over(rule: str, one_hot: bool) -> None:
+    passed_over_and_went_on = 0
+    for seed in range(10):
+        logits, probs, drafted = batch(seed)
+        target = logits.double().softmax(-1)
+        draft = probs.double() / probs.double().sum(-1, keepdim=True)
+        audited = audit(rule, target, draft_token_ids=drafted) if one_hot else audit(rule, target, draft)
+        costs = audited.kl.clamp(min=0).view(REQUESTS, DEPTH)
+        meter, budget = BudgetMeter(CPU, REQUESTS), 0.5
+        step = RelaxedStep(
+            layout([rule], [budget] * REQUESTS), meter, None, logits, drafted, None if one_hot else DraftProbs(probs)
+        )
+        changed = (relaxed_logits(step, logits) != logits).any(1).view(REQUESTS, DEPTH)
+        num_sampled = torch.tensor([1, 2, 3, 4, 4])
+        step.settle(num_sampled)
+        for request in range(REQUESTS):
+            left, spent = budget, 0.0
+            admitted = []
+            for depth, cost in enumerate(costs[request].tolist()):
+                admitted.append(cost <= left)
+                left -= cost if admitted[-1] else 0.0
+                spent += cost if admitted[-1] and depth < num_sampled[request] else 0.0
+                assert admitted[-1] or not changed[request, depth]
+            passed_over_and_went_on += any(not one and two for one, two in pairwise(admitted))
+            assert meter.spent[REQUESTS - 1 - request].item() == pytest.approx(spent, abs=1e-5)
+    assert passed_over_and_went_on > 0
+
+
+def test_what_is_counted_was_looked_at_and_relaxed() -> None:
+    logits, _, drafted = batch()
+    tally = Tally()
+    where = layout(["cactus:delta=0.01"], [math.inf] * 4 + [0.0])
+    step = RelaxedStep(where, BudgetMeter(CPU, REQUESTS), tally, logits, drafted, None)
+    step.settle(torch.tensor([1, 2, 3, 4, 4]))
+    visited, accepted, _ = tally.added[str(parse_rule("cactus:delta=0.01"))].tolist()
+    assert (visited, accepted) == (1 + 2 + 3 + 3, 0 + 1 + 2 + 3)  # the last request has no nat to spend
+
+
+def test_the_logits_come_back_when_the_sampler_fails() -> None:
+    logits, probs, drafted = batch()
+    step = RelaxedStep(
+        layout(["cactus:delta=1", "clamped:width=1"]), BudgetMeter(CPU, 1), None, logits, drafted, DraftProbs(probs)
+    )
+    with contextlib.suppress(RuntimeError), step.relaxed_logits():
+        assert not torch.equal(logits, batch()[0])
+        raise RuntimeError("no sampler")
+    assert torch.equal(logits, batch()[0])
+
+
+PROTECTED = (torch.tensor([1, 4]), torch.tensor([0, 2, 5]), None)
+"""What the requests protect, in turns."""
+THRESHOLDS = (0.1, 0.4, math.inf)
+
+
+def protecting(where: Layout, by_mask: bool = False) -> Layout:
+    """Return a layout whose requests protect `PROTECTED` in turns; the last one has a phase, too."""
+    kind = where.requests % len(PROTECTED)
+    protected = []
+    for number, token_ids in enumerate(PROTECTED):
+        if token_ids is None:
+            continue
+        thresholds = torch.where(kind == number, THRESHOLDS[number], math.inf).double()
+        rows = torch.arange(ROWS) if by_mask else (kind == number).nonzero().squeeze(1)
+        protected.append(Protected(rows, token_ids, thresholds[rows]))
+    relaxable = (where.requests < REQUESTS - 1) | (where.depths > 0)
+    return dataclasses.replace(where, protected=protected, relaxable=relaxable)
+
+
+def relaxable_rows(where: Layout, target: torch.Tensor) -> torch.Tensor:
+    """Return which rows may be relaxed, by the plain sum of a row's probabilities."""
+    allowed = where.relaxable.clone()
+    for row, request in enumerate(where.requests.tolist()):
+        if (token_ids := PROTECTED[request % len(PROTECTED)]) is not None:
+            allowed[row] &= protected_mass(target[row], token_ids) <= THRESHOLDS[request % len(PROTECTED)]
+    return allowed
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_protected_rows_are_those_of_the_plain_path(spelling: str, one_hot: bool) -> None:
+    rule, num_protected = parse_rule(spelling), 0
+    for seed in range(4):
+        logits, probs, drafted = batch(seed)
+        given, target, where = logits.clone(), logits.double().softmax(-1), protecting(layout([spelling]))
+        step = RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs))
+        relaxed, allowed = relaxed_logits(step, logits), relaxable_rows(where, target)
+        assert torch.equal(logits, given)
+        assert torch.equal(relaxed[~allowed], given[~allowed])  # to the last bit: the engine judges them losslessly
+        decided = plan(rule, target, None if one_hot else probs.double(), drafted, relaxable=allowed)
+        assert decided.protected == (~allowed).tolist()
+        h = decided.rule.judge(target, None if one_hot else probs.double(), drafted.unsqueeze(1)).relaxed_prob.squeeze(
+            1
+        )
+        taken = relaxed.double().softmax(-1)[torch.arange(ROWS), drafted]
+        assert torch.allclose(taken, h.clamp(max=1), atol=1e-6)
+        num_protected += int((~allowed).sum())
+    assert 8 < num_protected < 4 * ROWS - 8  # it says something of both
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("spelling", ["cactus:delta=1", "clamped:width=2", "ensemble:weight=0.7"])
+def test_protected_positions_cost_nothing_and_budgets_hold(spelling: str, one_hot: bool) -> None:
+    rule, budget = parse_rule(spelling), 0.3
+    fell_back = kept_away = 0
+    for seed in range(6):
+        logits, probs, drafted = batch(seed)
+        target, draft = logits.double().softmax(-1), probs.double() / probs.double().sum(-1, keepdim=True)
+        where = protecting(layout([spelling], [budget] * REQUESTS))
+        meter, tally = BudgetMeter(CPU, REQUESTS), Tally()
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        changed = (relaxed_logits(step, logits) != logits).any(1)
+        num_sampled = torch.tensor([1, 2, 3, 4, 4])
+        step.settle(num_sampled)
+        allowed, looked_at = relaxable_rows(where, target), 0
+        for request in range(REQUESTS):
+            rows = where.requests == request
+            decided = plan(
+                rule,
+                target[rows],
+                None if one_hot else draft[rows],
+                drafted[rows],
+                limit=budget,
+                relaxable=allowed[rows],
+            )
+            judged_losslessly = torch.tensor(decided.protected) | torch.tensor(decided.fell_back)
+            assert not (changed[rows] & judged_losslessly).any()
+            num_accepted = int(num_sampled[request]) - 1
+            visited = min(num_accepted + 1, DEPTH)
+            state, _ = charge(
+                budget_state(limit=budget), decided.costs, decided.fell_back, min(num_accepted, DEPTH - 1)
+            )
+            assert meter.spent[REQUESTS - 1 - request].item() == pytest.approx(state.spent, abs=1e-5)
+            looked_at += sum(decided.protected[:visited])
+            fell_back += sum(decided.fell_back)
+        assert tally.protected == looked_at
+        kept_away += looked_at
+    assert fell_back > 0
+    assert kept_away > 0
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("budget", [0.3, math.inf])
+@pytest.mark.parametrize("spelling", ["cactus:delta=1", "clamped:width=2"])
+def test_a_report_counts_what_the_library_s_own_meter_says(spelling: str, budget: float, one_hot: bool) -> None:
+    rule, total = parse_rule(spelling), torch.zeros(len(REPORTED), dtype=torch.float64)
+    asking = torch.arange(REQUESTS) % 2 == 0
+    for seed in range(6):
+        logits, probs, drafted = batch(seed)
+        target, draft = logits.double().softmax(-1), probs.double() / probs.double().sum(-1, keepdim=True)
+        where = protecting(layout([spelling], None if math.isinf(budget) else [budget] * REQUESTS))
+        where, meter = dataclasses.replace(where, reporting=asking), BudgetMeter(CPU, REQUESTS)
+        step = RelaxedStep(where, meter, None, logits, drafted, None if one_hot else DraftProbs(probs))
+        num_sampled = torch.tensor([1, 2, 3, 4, 4])
+        step.settle(num_sampled)
+        allowed = relaxable_rows(where, target)
+        for request in range(REQUESTS):
+            rows, counts = where.requests == request, meter.counts[REQUESTS - 1 - request]
+            if not asking[request]:
+                assert not counts.any()
+                continue
+            row = draft[rows] if not one_hot else None
+            decided = plan(rule, target[rows], row, drafted[rows], limit=budget, relaxable=allowed[rows])
+            accepted, visited = int(num_sampled[request]) - 1, min(int(num_sampled[request]), DEPTH)
+            judged = [not (a or b) for a, b in zip(decided.protected, decided.fell_back, strict=True)]
+            nats = sum(nats for nats, own in list(zip(decided.costs, judged, strict=True))[:visited] if own)
+            assert counts[0].item() == pytest.approx(nats, abs=1e-5)
+            assert counts[1:3].tolist() == [sum(judged[:visited]), sum(judged[:accepted])]
+            assert counts[4:].tolist() == [sum(decided.fell_back[:visited]), sum(decided.protected[:visited])]
+            assert 0 <= counts[3] <= counts[2]
+            total += counts
+    assert (total > 0).tolist() == [True] * 4 + [budget < math.inf, True]  # it says something of each
+
+
+@kinds_of_draft
+def test_protected_rows_by_index_and_by_mask_come_to_the_same(one_hot: bool) -> None:
+    rules, outcomes = ["cactus:delta=0.5", "clamped:width=1"], []
+    for by_mask in (False, True):
+        logits, probs, drafted = batch()
+        meter, tally = BudgetMeter(CPU, REQUESTS), Tally()
+        where = protecting(layout(rules, [0.7, math.inf, 0.3, 0.5, 0.2], by_mask), by_mask)
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        relaxed = relaxed_logits(step, logits)
+        step.settle(torch.tensor([1, 2, 3, 4, 2]))
+        outcomes.append((relaxed, meter.spent, torch.stack([tally.added[str(parse_rule(rule))] for rule in rules])))
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_row_without_any_mass_and_thresholds_at_their_ends() -> None:
+    logits = torch.tensor([[0.0, 0.0, -math.inf], [0.0, -math.inf, -math.inf], [0.0, -math.inf, -math.inf]])
+    rows, drafted = torch.arange(3), torch.tensor([0, 0, 0])
+    thresholds = torch.tensor([0.0, 1.0, 1.0 - 1e-9], dtype=torch.float64)  # of tokens 0 and 2, of mass 0.5, 1 and 1
+    where = Layout([Group(parse_rule("cactus:delta=1"), rows)], rows, torch.zeros(3, dtype=torch.long), 1, None, rows)
+    for token_ids, kept_away in ((torch.tensor([2]), [0, 0, 0]), (torch.tensor([0, 2]), [1, 0, 1])):
+        tally = Tally()
+        one = dataclasses.replace(where, protected=[Protected(rows, token_ids, thresholds)])
+        RelaxedStep(one, BudgetMeter(CPU, 1), tally, logits, drafted, None).settle(torch.tensor([2, 2, 2]))
+        assert tally.protected == sum(kept_away)
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("by_mask", [True, False], ids=["by_mask", "by_index"])
+def test_important_rows_are_the_target_s(one_hot: bool, by_mask: bool) -> None:
+    logits, probs, drafted = batch()
+    given, (a, b) = logits.clone(), torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(4)) * 2
+    importance = Importance(a, b, -0.5, "")
+    values = importance(logits.softmax(-1), None if one_hot else probs, drafted)
+    limits = (values.double().median() + 1e-4).expand(ROWS).clone()  # between two of them
+    limits[::4] = math.inf  # rows of requests that weigh nothing
+    where = layout(["cactus:delta=0.5", "clamped:width=1"], by_mask=by_mask)
+    unweighed = relaxed_logits(
+        RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs)), logits
+    )
+    weights = importance.weights(CPU, torch.float64)
+    where = dataclasses.replace(where, weighed=Weighed(torch.arange(ROWS), weights, limits))
+    tally = Tally()
+    step = RelaxedStep(where, BudgetMeter(CPU, 1), tally, logits, drafted, None if one_hot else DraftProbs(probs))
+    weighed = relaxed_logits(step, logits)
+    kept_away = values > limits
+    assert 0 < kept_away.sum() < ROWS
+    assert torch.equal(weighed[kept_away], given[kept_away])
+    assert torch.equal(weighed[~kept_away], unweighed[~kept_away])
+    assert not torch.equal(unweighed[kept_away], given[kept_away])  # without weights they were relaxed

@@ -1,0 +1,118 @@
+"""Runs: one request each, and the grid that they come from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.result_files import config_of
+
+from cactus_decoding import Budget, Request, SamplingParams
+from cactus_decoding.core.drafting.registry import as_tree
+from cactus_decoding.core.verification.declarations import VERIFICATIONS
+from cactus_decoding.lab.evaluation.run_config import RunConfig, grid, seed_of
+
+TASKS = {"word_problems": 5}
+
+
+def runs(settings=None, **changes):
+    varied = {"tasks": TASKS, "drafts": ["bundled"], "rules": ["lossless"], "lengths": [4], "seeds": [0]} | changes
+    return list(grid("bundled", "transformers", settings or {}, **varied))
+
+
+def test_runs_survive_the_way_through_json():
+    request = Request("clamped:width=2.0", Budget(0.5, expected_tokens=40), sampling=SamplingParams(0.6, top_k=20),
+                      num_speculative_tokens="adaptive", seed=3)  # fmt: skip
+    run = RunConfig("sums", "large", "ngram", problems=7, request=request)
+    again = RunConfig.from_dict(json.loads(json.dumps(run.as_dict())))
+    assert again == run
+    assert hash(again) == hash(run)
+    assert again.request.budget == request.budget
+    assert run != run.asking(seed=4)
+    assert run != "a run"
+
+
+def test_fields_that_are_missing_or_unknown_are_named():
+    values = config_of().as_dict()
+    with pytest.raises(ValueError, match=r"lacks \['top_k'\] and adds \['top_q'\]"):
+        RunConfig.from_dict({name.replace("top_k", "top_q"): value for name, value in values.items()})
+
+
+def test_an_unlimited_budget_is_none_because_the_audit_measures():
+    assert config_of(rule="cactus:delta=1.0", budget_nats=float("inf")) == config_of(rule="cactus:delta=1.0")
+    shifted = RunConfig("", "", "", request=Request("cactus:delta=1.0", Budget(max_shift=0.1)))
+    assert shifted.as_dict()["budget_nats"] == pytest.approx(0.02)
+    assert RunConfig.from_dict(shifted.as_dict()) == shifted
+
+
+def test_labels_say_rule_budget_verification_and_length():
+    run = config_of(rule="clamped:width=1.0", budget_nats=0.5, verification="block", num_speculative_tokens=4)
+    assert run.label == "clamped:width=1.0 ≤0.5 nats block ×4"
+
+
+def test_trees_are_swept_beside_chains_that_are_verified_alike():
+    lengths = [0, 4, as_tree("static=2.2")]
+    found = {
+        how: [run.label for run in runs({"verification": how}, lengths=lengths)]
+        for how in VERIFICATIONS
+        if how != "fly"
+    }
+    found["fly:window=3"] = [run.label for run in runs({"verification": "fly:window=3"}, lengths=lengths)]
+    tree = "×tree:static=2.2"
+    assert found == {
+        "token": ["lossless ×0", "lossless ×4", f"lossless {tree}"],
+        "block": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
+        "joint": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
+        "recursive": ["lossless ×0", "lossless ×4", f"lossless recursive {tree}"],
+        "traversal": ["lossless ×0", "lossless block ×4", f"lossless traversal {tree}"],
+        "fly:window=3": ["lossless ×0", "fly:window=3 ×4", f"lossless {tree}"],
+    }
+    run = runs(lengths=[as_tree("static=2.2,drawn=2")])[0]
+    assert run.proposes_trees
+    assert RunConfig.from_dict(json.loads(json.dumps(run.as_dict()))) == run
+
+
+def test_every_answer_has_a_seed_of_its_own_that_all_rules_share():
+    lossless, relaxed = runs(rules=["lossless", "cactus:delta=1.0"], seeds=[3])
+    assert [run.request_at(5, ("\n",)).seed for run in (lossless, relaxed)] == [seed_of(3, 5)] * 2
+    assert lossless.request_at(5, ("\n",)).stop == ("\n",)
+    assert len({seed_of(seed, place) for seed in range(30) for place in range(30)}) == 900
+
+
+def test_a_draft_length_that_learns_is_its_run_s_alone():
+    first, second = runs(rules=["cactus:delta=1.0", "lossless"], lengths=["adaptive"])
+    assert first.request_at(0).num_speculative_tokens is first.request_at(1).num_speculative_tokens
+    assert first.request.num_speculative_tokens is not second.request.num_speculative_tokens
+
+
+def test_the_grid_makes_each_run_once():
+    made = runs({"budget_nats": 0.5, "top_p": 0.9}, rules=["cactus:delta=1.0", "lossless"], lengths=[0, 4],
+                drafts=["bundled", "ngram"], seeds=[1, 0])  # fmt: skip
+    assert [(run.draft, run.seed) for run in made[::3]] == [("bundled", 1), ("bundled", 0), ("ngram", 1), ("ngram", 0)]
+    assert [run.label for run in made[:3]] == ["lossless ×0", "cactus:delta=1.0 ≤0.5 nats ×4", "lossless ×4"]
+    assert {run.request.sampling.top_p for run in made} == {0.9}
+
+
+def test_every_rule_is_made_with_every_protection_and_lossless_once():
+    made = runs({"protect_threshold": 0.05}, rules=["lossless", "clamped:width=3"], lengths=[0, 4],
+                protect=[None, "digits"])  # fmt: skip
+    assert [run.label for run in made] == [
+        "lossless ×0",
+        "lossless ×4",
+        "clamped:width=3.0 ×4",
+        "clamped:width=3.0 protecting digits above 0.05 ×4",
+    ]
+    assert [run.label for run in runs({"protect": "digits"}, rules=["cactus:delta=1.0"], lengths=[4])] == [
+        "cactus:delta=1.0 protecting digits ×4"
+    ]
+    assert runs(rules=["lossless"], protect=["digits"]) == runs(rules=["lossless"])
+
+
+def test_what_does_not_go_together_is_refused_where_runs_are_made():
+    relaxed = {"rules": ["clamped:width=1.0"]}
+    assert runs({"verification": "block"}, **relaxed)
+    with pytest.raises(ValueError, match="a fixed number of proposals"):
+        runs({"verification": "block"}, lengths=["confidence"], **relaxed)
+    with pytest.raises(ValueError, match="block verification"):
+        runs({"verification": "block"}, rules=["cactus:delta=1.0"])
+    assert runs({"verification": "block"}, rules=["cactus:delta=1.0"], lengths=[0])[0].rule == "lossless"

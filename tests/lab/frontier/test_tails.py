@@ -1,0 +1,95 @@
+"""Long rows with their unlikely ends put together: what that changes is bounded, and measured against whole rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny_models import tiny_llama
+
+from cactus_decoding import Request, SamplingParams, load_pair
+from cactus_decoding.core.audit import audit
+from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.pair import Pair
+from cactus_decoding.lab.frontier.recorded_rows import read_rows
+from cactus_decoding.lab.frontier.recording import record_rows
+from cactus_decoding.lab.frontier.tails import TAIL, pack_shortened, shortened
+
+VOCABULARY = 20_000
+RULES = ("lossless", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "lenience:lenience=0.5")
+
+
+def rows(count: int, sharpness: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as language models have them: a few likely tokens, and a long tail in which both differ."""
+    generator = torch.Generator().manual_seed(0)
+    target = sharpness * torch.randn(count, VOCABULARY, generator=generator)
+    draft = target + torch.randn(count, VOCABULARY, generator=generator)
+    return target.softmax(-1), draft.softmax(-1)
+
+
+@pytest.mark.parametrize("tail", [1e-2, TAIL, 1e-4])
+def test_what_rules_accept_and_cost_changes_by_less_than_the_tail(tail: float) -> None:
+    target, draft = rows(4)
+    pairs = [shortened(q, p, drafted=7, tail=tail) for q, p in zip(target, draft, strict=True)]
+    packed = [each.dense(0, 4) for each in pack_shortened(pairs, VOCABULARY)]
+    assert all(len(pair.token_ids) < VOCABULARY for pair in pairs)
+    for rule in RULES:
+        whole, kept = audit(rule, target, draft), audit(rule, *packed)
+        most = 1e-6 if rule == "lossless" else tail
+        assert (whole.acceptance - kept.acceptance).abs().max() <= most, rule
+        assert (whole.kl - kept.kl).abs().max() <= tail, rule
+
+
+def test_putting_all_unlikely_tokens_together_would_accept_too_much() -> None:
+    # why they are told apart by their ratio: one token for all of a tail of 0.3 hides where the models disagree
+    target, draft = rows(4)
+    pairs = [shortened(q, p, drafted=7, tail=0.3) for q, p in zip(target, draft, strict=True)]
+    one = [each.dense(0, 4) for each in pack_shortened(pairs, VOCABULARY)]
+    for row, place in ((row, place) for row in range(4) for place in range(2)):
+        tail = torch.maximum(target, draft)[row] < 1e-3
+        rest = one[place][row, tail].sum()
+        one[place][row, tail] = 0.0
+        one[place][row, 0] += rest
+    exact = audit("lossless", target, draft).acceptance
+    packed = [each.dense(0, 4) for each in pack_shortened(pairs, VOCABULARY)]
+    assert (audit("lossless", *packed).acceptance - exact).abs().max() < 1e-6
+    assert (audit("lossless", *one).acceptance - exact).min() > 1e-3
+
+
+def test_kept_tokens_stay_what_they_are_and_the_rest_is_small() -> None:
+    target, draft = rows(1)
+    unlikely = int(torch.maximum(target, draft)[0].argmin())
+    ids, q, p = shortened(target[0], draft[0], drafted=unlikely)
+    assert unlikely in ids
+    assert ids.equal(ids.unique())
+    same = (q.float() == target[0, ids]) & (p.float() == draft[0, ids])
+    assert int((~same).sum()) <= 65
+    assert max(float(q[~same].sum()), float(p[~same].sum())) <= TAIL
+    for kept, row in ((q, target), (p, draft)):
+        assert float(kept.sum()) == pytest.approx(float(row.sum(dtype=torch.float64)), abs=1e-12)
+
+
+def test_rows_without_a_tail_are_kept_whole() -> None:
+    row = torch.tensor([0.25, 0.0, 0.75, 0.0])
+    found = shortened(row, row, drafted=0)
+    assert found.target.tolist() == [0.25, 0.75]
+    even = torch.full((4,), 0.25)
+    assert shortened(even, even, drafted=0).token_ids.tolist() == [0, 1, 2, 3]
+
+
+def test_recorded_rows_of_a_large_vocabulary_take_less_memory(tmp_path: Path) -> None:
+    pair = load_pair()
+    target = type(pair.target)(tiny_llama(0, 6007, positions=256, sharpness=60.0))
+    tiny = Pair(target, NgramDrafter(), pair.tokenizer)
+    request = Request(num_speculative_tokens=3, max_new_tokens=40, seed=0)
+    kept = record_rows(tiny, ["1 2 3 1 2 3 1 2"], request, positions=20)
+    assert kept.target.sparse
+    kept.save(tmp_path / "rows.safetensors")
+    assert read_rows(tmp_path / "rows.safetensors").target.dense(0, 1).equal(kept.target.dense(0, 1))
+    sums = kept.target.dense(0, len(kept.target)).sum(-1, dtype=torch.float64)
+    assert sums.allclose(torch.ones_like(sums), atol=1e-5)
+    top = replace(request, sampling=SamplingParams(top_k=5))
+    cut = record_rows(tiny, ["1 2 3 1 2 3 1 2"], top, positions=20)
+    assert int(cut.target.counts.max()) <= 5  # exact: what is truncated has no tail

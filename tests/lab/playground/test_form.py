@@ -1,0 +1,57 @@
+"""What the playground's page offers, from the classes themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+
+import pytest
+
+from cactus_decoding import RULES, parse_rule
+from cactus_decoding.lab.playground.form import Limits, form, rule
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_described_by_their_own_code(name):
+    described = rule(name)
+    assert described["title"]
+    assert [knob["name"] for knob in described["knobs"]] == [field.name for field in fields(RULES[name])]
+    assert all(knob["doc"] for knob in described["knobs"])
+    for preset in described["presets"]:
+        parsed = parse_rule(preset["spelling"])
+        assert parsed.name == name
+        assert {key: value for key, value in vars(parsed).items() if value != math.inf} == {
+            key: value for key, value in preset["values"].items() if value is not None or getattr(parsed, key) is None
+        }
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_choices_and_ranges_are_those_that_the_rule_allows(name):
+    described = rule(name)
+    start = parse_rule(described["presets"][0]["spelling"])
+    for knob in described["knobs"]:
+        for word in knob["choices"]:
+            exact = {"solver": "exact"} if name == "cactus" and knob["name"] != "solver" else {}
+            assert getattr(replace(start, **exact | {knob["name"]: word}), knob["name"]) == word
+        if knob["kind"] == "str":
+            with pytest.raises(ValueError, match="must be one of") as refusal:
+                replace(start, **{knob["name"]: "no such word"})
+            assert all(word in str(refusal.value) for word in knob["choices"])
+            assert str(refusal.value).count(",") == len(knob["choices"])
+        for end in knob["range"] or ():
+            nothing_else = {"width": None, "max_kl": None} if name == "clamped" else {}
+            replace(start, **nothing_else | {knob["name"]: end})
+
+
+def test_a_pair_of_the_user_begins_with_what_pays():
+    start = form(Limits(), models=False)["start"]
+    assert form(Limits(), models=False, proposals="auto")["start"] == start | {"num_speculative_tokens": "auto"}
+
+
+def test_the_form_is_json_and_names_every_rule():
+    offered = json.loads(json.dumps(form(Limits(), models=False), allow_nan=False))
+    assert [each["name"] for each in offered["rules"]] == list(RULES)
+    assert len({each["question"] for each in offered["examples"]}) == len(offered["examples"])
+    assert [knob["name"] for knob in offered["sampling"]] == ["temperature", "top_k", "top_p", "min_p"]
+    assert all(knob["doc"] for part in ("sampling", "budget") for knob in offered[part])

@@ -1,0 +1,517 @@
+"""The playground's page in a real browser: generate, look, what if, compare, stop, queue; keyboard, phone, mistakes."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlencode
+
+import pytest
+from playwright.sync_api import expect
+
+from cactus_decoding import load_pair, stream
+from cactus_decoding.lab.playground.form import FIRST_EXAMPLE
+from cactus_decoding.zoo.settings import RELAXED
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+slow = pytest.mark.slow  # all but the first, which `make test` runs
+PATIENCE = 120_000
+"""Milliseconds: a loaded machine must not make a test fail."""
+expect.set_options(timeout=PATIENCE)
+NUTS = EXAMPLES[1]
+CACTUS = "#" + urlencode(
+    {
+        "rule": "cactus:delta=0.5",
+        "prompt": NUTS.question,
+        "top_p": "0.95",
+        "protect": "",
+        "num_speculative_tokens": "6",
+    }
+)
+"""The form for a rule that relaxes everywhere, and for an answer in which it does."""
+
+
+class Visitor:
+    """A browser of its own on the page, which notes what it asks for and what goes wrong."""
+
+    def __init__(self, browser, server, path="", **options):
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.asked, self.wrong = [], []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", self.note)
+        self.page.goto(server.url + path)
+        self.page.wait_for_selector("body[data-state=ready]")
+
+    def __getattr__(self, name):
+        return getattr(self.page, name)
+
+    def note(self, message):
+        """Keep errors, but for the refusals that the browser notes too."""
+        if message.type == "error" and "status of 422" not in message.text:
+            self.wrong.append(message.text)
+
+    def generate(self):
+        self.page.click("#generate")
+        self.page.wait_for_selector(".session .downloads a")
+        self.page.wait_for_selector("body[data-state=ready]")
+
+    def tokens(self, session=0):
+        return self.page.locator(".session").nth(session).locator(".ca-text .ca-token")
+
+    def set(self, label, value):
+        """Fill a field of the form, wherever it is folded away."""
+        self.page.evaluate("for (const part of document.querySelectorAll('#form details')) part.open = true")
+        self.page.locator("#form").get_by_label(label, exact=True).first.fill(value)
+
+
+@pytest.fixture
+def visit(browser, server):
+    visitors = []
+
+    def new(**options):
+        visitors.append(Visitor(browser, server, **options))
+        return visitors[-1]
+
+    yield new
+    for visitor in visitors:
+        visitor.context.close()
+        assert visitor.wrong == []
+        assert all(url.startswith((server.url, "data:")) for url in visitor.asked)
+
+
+def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
+    page = visit()
+    page.generate()
+    alone = stream(load_pair(), EXAMPLES[FIRST_EXAMPLE].prompt, **RELAXED, seed=0)
+    for _ in alone:
+        pass
+    shown = page.tokens()
+    expect(shown).to_have_count(len(alone.token_ids))
+    fates = [re.search(r"ca-(accepted|relaxed|recovered|bonus)", each)[1] for each in shown.evaluate_all(
+        "tokens => tokens.map(token => token.className)")]  # fmt: skip
+    assert fates == [str(fate) for fate in alone.fates]
+    expect(page.locator(".session .metrics .step-count dd")).to_contain_text(str(alone.metrics.steps))
+    expect(page.locator("#status")).to_contain_text(f"{alone.metrics.steps} steps")
+    assert page.locator(".session .ca-charts svg").count() == 3
+    # hovering shows a card, leaving hides it
+    page.locator(".ca-text .ca-recovered").first.hover()
+    expect(page.locator(".ca-card")).to_contain_text("It was rejected")
+    page.mouse.move(2, 2)
+    expect(page.locator(".ca-card")).to_have_class(re.compile("ca-empty"))
+
+
+@slow
+def test_the_tree_of_a_step_is_drawn_with_its_path(visit):
+    asked = {"tree": "static=3.2.1", "verification": "joint", "seed": "3"}
+    page = visit(path="#" + urlencode(asked | {"rule": "lossless", "prompt": NUTS.question, "protect": ""}))
+    page.generate()
+    first = next(stream(load_pair(), NUTS.prompt, **asked | {"seed": 3}))
+    page.tokens().first.click()
+    tree = page.locator(".ca-card .ca-tree")
+    expect(tree.locator(".ca-node:not(.ca-next)")).to_have_count(15)
+    expect(tree.locator("path.ca-path")).to_have_count(first.num_accepted + 1)
+    expect(tree.locator(".ca-at")).to_have_count(1)
+    page.set("Tree", "")
+    page.set("Proposals per step", "4")
+    page.page.locator("#form").get_by_label("Verification", exact=True).select_option("token")
+    page.generate()
+    page.tokens().first.click()
+    expect(page.locator(".ca-card")).to_contain_text("token 1, step 1")
+    expect(page.locator(".ca-tree")).to_have_count(0)
+
+
+@slow
+def test_the_page_shows_what_was_protected(visit):
+    page = visit()
+    expect(page.locator("#rule-part .spelling")).to_have_text(RELAXED["rule"])
+    page.generate()
+    pair, positions = load_pair(), []
+    response = stream(pair, EXAMPLES[FIRST_EXAMPLE].prompt, **RELAXED, seed=0)
+    for step in response:
+        positions += [visit.protected for visit in step.visits] + [False] * (len(step.all_token_ids) - len(step.visits))
+    protected = [place for place, one in enumerate(positions[: len(response.token_ids)]) if one]
+    shown = page.tokens().evaluate_all("tokens => tokens.flatMap((t, i) => t.matches('.ca-protected') ? [i] : [])")
+    assert shown == protected != []
+    expect(page.locator(".session h2")).to_contain_text("protecting digits")
+    expect(page.locator(".ca-legend li", has_text="protected")).to_be_visible()
+    told = page.locator(".session .metrics div", has=page.get_by_text("protected", exact=True)).locator("dd")
+    expect(told).to_have_text(str(response.metrics.protected))
+    page.tokens().nth(protected[0]).click()
+    expect(page.locator(".ca-card")).to_contain_text("This position is protected: the lossless rule decided.")
+    nats = page.locator(".what-if tr", has_text=re.compile("^nats")).locator("td")
+    expect(nats.first).to_have_text(re.compile(r"^(0|\d\.\de-\d+)$"))  # up to rounding
+    expect(nats.nth(1)).not_to_have_text("–")  # what the rule would have cost there
+    page.set("Protected tokens", "")
+    page.generate()
+    expect(page.locator(".ca-legend li", has_text="protected")).to_be_hidden()
+    assert page.locator(".ca-protected").count() == 1  # in the legend
+
+
+@slow
+def test_what_cannot_be_protected_is_told(visit):
+    page = visit()
+    for label, value, sentence in (
+        ("Protected tokens", "(", "is neither"),
+        ("Protected tokens", "xyzzy", "it would protect nothing"),
+        ("Protected tokens", "(?s).", "nothing would be relaxed"),
+        ("Threshold", "2", "threshold must be in [0, 1]"),
+        ("Lossless at first tokens", "-1", "lossless_tokens must be"),
+        ("Relax only behind", "<think>", "relax_within must be two different texts"),
+    ):
+        page.set("Protected tokens", "digits")
+        page.set(label, value)
+        page.click("#generate")
+        expect(page.locator("#problem")).to_contain_text(sentence)
+        page.set(label, {"Threshold": "0.01", "Lossless at first tokens": "5"}.get(label, ""))
+    page.generate()
+    expect(page.locator(".session h2")).to_contain_text("after 5 tokens")
+
+
+@slow
+def test_everything_works_from_the_keyboard(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.focus("#prompt")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".session .downloads a")
+    page.tokens().first.focus()
+    pair = load_pair()
+    first = next(stream(pair, EXAMPLES[FIRST_EXAMPLE].prompt, **RELAXED, seed=0))
+    expect(page.locator(".ca-card h3")).to_contain_text(pair.tokenizer.decode(first.token_ids[:1]).strip())
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    expect(page.tokens().nth(2)).to_be_focused()
+    expect(page.locator(".what-if h2")).to_have_text("What if, at token 3?")
+    # on to the what-if slider by Tab alone
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('.what-if input[type=range]')"):
+            break
+    slider = page.locator(".what-if input[type=range]")
+    expect(slider).to_be_focused()
+    page.keyboard.press("End")
+    expect(page.locator(".what-if .spelling")).to_have_text("clamped:width=50")
+
+
+@slow
+def test_what_if_recomputes_the_law_and_its_cost(visit, server):
+    page = visit(path=CACTUS)
+    page.generate()
+    page.locator(".ca-text .ca-relaxed").first.click()
+    nats = page.locator(".what-if tr", has_text=re.compile("^nats")).locator("td")
+    expect(nats).to_have_count(2)
+    expect(nats.nth(1)).to_have_text(nats.nth(0).inner_text())  # nothing was moved yet
+    expect(page.locator(".what-if .curve .line")).to_have_count(2)
+    page.locator(".what-if input[type=text]").first.fill("0")
+    expect(nats.nth(1)).to_have_text(re.compile(r"^(0|\d\.\de-\d+)$"))  # lossless, up to rounding
+    tv = page.locator(".what-if tr", has_text="total variation").locator("td").nth(1)
+    before = tv.inner_text()
+    page.locator(".what-if select").first.select_option("clamped:width=1.0")
+    expect(page.locator(".what-if .spelling")).to_have_text("clamped:width=1")
+    expect(tv).not_to_have_text(before)
+    page.locator(".what-if input[type=text]").first.fill("-1")
+    expect(page.locator(".what-if .error")).to_have_text(re.compile("width must be in"))
+    page.locator(".what-if input[type=text]").first.fill("0.5")
+    expect(page.locator(".what-if .error")).to_be_hidden()
+    # where nothing was drafted there is nothing to ask
+    page.locator(".ca-text .ca-bonus").first.click()
+    expect(page.locator(".what-if")).to_contain_text("Nothing was drafted at this token")
+
+
+@slow
+def test_two_rules_side_by_side_part_where_they_part(visit):
+    page = visit(path=CACTUS)
+    page.check("#compare")
+    page.generate()
+    pair, problem, ids = load_pair(), NUTS, []
+    for rule in ("cactus:delta=0.5", "lossless"):
+        response = stream(pair, problem.prompt, rule=rule, top_p=0.95, seed=0)
+        ids.append([token for step in response for token in step.token_ids])
+    place = next(i for i, (ours, theirs) in enumerate(zip(*ids, strict=False)) if ours != theirs)
+    expect(page.locator("#parting")).to_contain_text(f"part at token {place + 1}:")
+    assert page.get_by_text("tokens per second").count() == 0  # they wait for each other, so that this says nothing
+    for session in (0, 1):
+        expect(page.tokens(session)).to_have_count(len(ids[session]))
+        expect(page.tokens(session).nth(place)).to_have_class(re.compile("ca-marked"))
+    page.click("#parting button")
+    assert page.locator(".ca-card h3").count() == 2
+    boxes = [page.locator(".session").nth(session).bounding_box() for session in (0, 1)]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+
+
+@slow
+def test_the_same_rule_twice_gives_the_same_answer(visit):
+    page = visit(path=CACTUS)
+    page.check("#compare")
+    page.locator("#compare-part select").first.select_option("cactus:delta=0.5")
+    page.generate()
+    expect(page.locator("#parting")).to_have_text("Both rules gave the same answer, token by token.")
+
+
+@slow
+def test_stop_keeps_what_is_there(visit, server):
+    page = visit()
+    with server.held() as gate:
+        gate.release(3)
+        page.click("#generate")
+        expect(page.locator(".session .step-count dd")).to_contain_text("3")
+        expect(page.locator("#generate")).to_be_disabled()
+        with page.expect_response("**/stop"):
+            page.click("#stop")
+        gate.release()
+        expect(page.locator(".session .state")).to_have_text("stopped")
+    expect(page.locator("#generate")).to_be_enabled()
+    assert 3 <= page.tokens().count() <= 4 * (RELAXED["num_speculative_tokens"] + 1)
+    page.tokens().first.click()
+    expect(page.locator(".ca-card h3")).to_be_visible()
+
+
+@slow
+def test_two_visitors_take_turns(visit, server):
+    first, second = visit(), visit()
+    with server.held() as gate:
+        gate.release(1)
+        first.click("#generate")
+        expect(first.locator(".session .step-count dd")).to_contain_text("1")
+        second.click("#generate")
+        expect(second.locator("#status")).to_have_text("One visitor is ahead of you in the queue…")
+        third = visit()
+        third.click("#generate")
+        expect(third.locator("#status")).to_have_text("2 visitors are ahead of you in the queue…")
+        second.click("#stop")  # gives up the place
+        expect(second.locator("#status")).to_have_text("Stopped.")
+        expect(third.locator("#status")).to_have_text("One visitor is ahead of you in the queue…")
+    for page in (first, third):
+        page.wait_for_selector(".session .downloads a")
+    assert first.tokens().all_inner_texts() == third.tokens().all_inner_texts()
+
+
+@slow
+def test_mistakes_are_sentences_beside_the_button(visit):
+    page = visit(path=CACTUS)
+    problem = page.locator("#problem")
+    for label, value, sentence in (
+        ("delta nats", "-1", "delta must be in [0, inf), but is -1.0"),
+        ("delta nats", "much", "delta must be a number, but is 'much'"),
+    ):
+        page.set(label, value)
+        page.click("#generate")
+        expect(problem).to_contain_text(sentence)
+    page.set("delta nats", "0.5")
+    page.set("Prompt", "")
+    page.click("#generate")
+    expect(problem).to_contain_text("the prompt is empty")
+    page.set("Prompt", "Hi <b>there</b>")
+    page.set("Target", "/no/such/folder")
+    page.click("#generate")
+    expect(problem).to_contain_text("there is no folder '/no/such/folder'")
+    page.set("Target", "")
+    page.set("temperature", "hot")
+    page.click("#generate")
+    expect(problem).to_contain_text("temperature must be a number, but is 'hot'")
+    page.set("temperature", "1")
+    page.generate()
+    expect(problem).to_be_hidden()
+    assert page.locator(".ca-text b").count() == 0
+
+
+@slow
+def test_the_rule_tells_what_it_means_and_promises(visit):
+    page = visit(path=CACTUS)
+    part = page.locator("#rule-part")
+    expect(part).to_contain_text("Budget, given the drafted token; 0 is lossless")
+    expect(part.locator(".guarantee")).to_contain_text("up to log(1 + 2·delta)")
+    part.locator("select").first.select_option("cactus:delta=0.5,solver=exact")
+    expect(part.locator(".guarantee")).to_contain_text("never overspent")
+    expect(part.locator(".spelling")).to_have_text("cactus:delta=0.5,solver=exact")
+    part.locator("summary").click()
+    part.get_by_label("divergence").select_option("chi_square")
+    expect(part.locator(".guarantee")).to_be_empty()  # which is said of KL only
+    part.locator("select").first.select_option("clamped:max_kl=0.1")
+    expect(part.locator(".guarantee")).to_contain_text("≤ max_kl at every position")
+    part.locator("select").first.select_option("cactus:delta=0.5")
+    expect(part.locator(".advice")).to_be_hidden()
+    page.set("top-p", "1")
+    expect(part.locator(".advice")).to_contain_text("finds absurd")
+
+
+OVERLAP = """() => [...document.querySelectorAll(".session")].map((session) => {
+  const [text, card] = [".ca-text", ".ca-card"].map((part) => session.querySelector(part).getBoundingClientRect());
+  const across = Math.min(text.right, card.right) - Math.max(text.left, card.left);
+  const down = Math.min(text.bottom, card.bottom) - Math.max(text.top, card.top);
+  return Math.min(across, down);
+})"""
+"""By how much each answer and its card overlap, in pixels; negative where there is room between them."""
+IN_VIEW = """(token) => {
+  const text = token.closest(".ca-text").getBoundingClientRect();
+  const card = token.closest(".session").querySelector(".ca-card");
+  const [box, below] = [token.getClientRects()[0], card.getBoundingClientRect()];
+  return box.top >= Math.max(text.top, 0) - 1 && box.bottom <= Math.min(text.bottom, innerHeight) + 1
+    && below.top >= -1 && below.bottom <= innerHeight + 1;
+}"""
+LONG = EXAMPLES[4]
+
+
+@slow
+@pytest.mark.parametrize("rules", [1, 2])
+@pytest.mark.parametrize(("width", "height"), [(400, 740), (500, 500), (1200, 800)])
+def test_the_card_never_covers_the_answer(visit, width, height, rules):
+    page = visit(viewport={"width": width, "height": height})
+    page.fill("#prompt", LONG.question)
+    if rules == 2:
+        page.check("#compare")
+    page.generate()
+    tokens = page.tokens(rules - 1)
+    for place in (0, 20, tokens.count() - 1):
+        tokens.nth(place).scroll_into_view_if_needed()
+        tokens.nth(place).hover()
+        expect(page.locator(".session").nth(rules - 1).locator(".ca-card h3")).to_be_visible()
+        assert max(page.evaluate(OVERLAP)) <= 0
+    tokens.first.focus()
+    for _ in range(tokens.count() - 1):
+        page.keyboard.press("ArrowRight")
+        assert page.locator(".ca-token:focus").evaluate(IN_VIEW)
+    page.evaluate("() => { for (let y = 0; y < document.body.scrollHeight; y += 50) scrollTo(0, y); }")
+    assert max(page.evaluate(OVERLAP)) <= 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@slow
+def test_walking_along_the_answer_moves_nothing_above_the_card(visit):
+    page = visit(viewport={"width": 500, "height": 600})
+    page.generate()
+    page.tokens().last.scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.tokens().first.focus()
+    top = page.locator(".ca-text").bounding_box()["y"]
+    for place in range(page.tokens().count()):
+        page.tokens().nth(place).hover()
+        assert page.locator(".ca-text").bounding_box()["y"] == top
+
+
+@slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_all_of_it(visit, scheme):
+    page = visit(viewport={"width": 360, "height": 740}, has_touch=True, color_scheme=scheme)
+    page.check("#compare")
+    page.generate()
+    page.locator(".session").nth(1).locator(".ca-text .ca-recovered").first.tap()
+    expect(page.locator(".what-if")).to_be_visible()
+    expect(page.locator(".what-if .numbers tbody tr")).to_have_count(5)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    small = page.evaluate(
+        """[...document.querySelectorAll("button, select, summary, .session a")].filter(each => each.offsetParent)
+           .filter(each => each.getBoundingClientRect().height < 20).map(each => each.outerHTML)"""
+    )
+    assert small == []
+
+
+@slow
+def test_the_trace_is_downloaded_and_opens_by_itself(visit, tmp_path, browser):
+    page = visit()
+    page.generate()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="a page to share").click()
+    target = tmp_path / "trace.html"
+    download.value.save_as(target)
+    context = browser.new_context(offline=True)
+    opened = context.new_page()
+    opened.goto(target.as_uri())
+    expect(opened.locator(".ca-text .ca-token")).to_have_count(page.tokens().count())
+    context.close()
+
+
+@slow
+def test_reloading_keeps_prompt_and_settings(visit):
+    page = visit(path=CACTUS)
+    page.set("Prompt", "Two lines,\nof & = # % + signs")
+    page.set("temperature", "0.7")
+    page.set("Seed", "")
+    page.set("delta nats", "0.25")
+    page.locator("#form").get_by_label("Budget for the answer").select_option("max_shift")
+    page.set("Limit", "0.3")
+    page.check("#compare")
+    page.locator("#compare-part select").first.select_option("clamped:width=1.0")
+    page.locator("#compare-part input[type=text]").first.fill("2.5")
+    page.reload()
+    page.wait_for_selector("body[data-state=ready]")
+    expect(page.locator("#prompt")).to_have_value("Two lines,\nof & = # % + signs")
+    form = page.locator("#form")
+    for label, value in (("temperature", "0.7"), ("Seed", ""), ("delta nats", "0.25"), ("Limit", "0.3")):
+        expect(form.get_by_label(label, exact=True).first).to_have_value(value)
+    expect(form.get_by_label("Budget for the answer")).to_have_value("max_shift")
+    expect(page.locator("#compare-part .spelling")).to_have_text("clamped:width=2.5")
+    expect(page.locator("#problem")).to_be_hidden()
+    page.click("#another")
+    question = page.locator("#prompt").input_value()
+    page.reload()
+    expect(page.locator("#prompt")).to_have_value(question)
+
+
+@slow
+def test_a_link_gives_the_same_answer_and_holds_no_secret(visit, server):
+    page = visit(path=CACTUS, permissions=["clipboard-read", "clipboard-write"])
+    page.set("Prompt", LONG.question)
+    page.set("temperature", "0.9")
+    page.set("Seed", "")
+    page.set("delta nats", "0.75")
+    page.check("#compare")
+    page.generate()
+    drawn = re.search(r"seed (\d+)", page.locator("#status").inner_text())[1]
+    page.click("#copy-link")
+    expect(page.locator("#status")).to_contain_text("copied")
+    link = page.evaluate("navigator.clipboard.readText()")
+    address, _, text = link.partition("#")
+    assert address == server.url
+    told = parse_qs(text, keep_blank_values=True)
+    assert told["rule"] == ["cactus:delta=0.75", "lossless"]
+    assert told["seed"] == [drawn]
+    run = page.locator(".session a").first.get_attribute("href").split("/")[3]
+    assert run not in link  # by which its visitor asks: whoever knows it can read the answer
+    other = visit(path=f"#{text}")
+    assert other.url == server.url  # the form counts now, not the address
+    other.generate()
+    for session in (0, 1):
+        assert other.tokens(session).all_inner_texts() == page.tokens(session).all_inner_texts()
+    other.goto(server.url + "#" + urlencode({"prompt": "Another one"}))  # in the same tab
+    expect(other.locator("#prompt")).to_have_value("Another one")
+    expect(other.locator("#problem")).to_be_hidden()
+
+
+@slow
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("temprature=2", ["this page has no setting “temprature”"]),
+        ("temperature=-1", ["temperature must be"]),
+        ("seed=x", ["seed must be an integer, but is 'x'"]),
+        ("seed=1&seed=2", ["seed stands there twice"]),
+        ("verification=blok", ["verification cannot be “blok”"]),
+        ("rule=cactos:delta=1", ["there is no rule “cactos:delta=1”"]),
+        ("rule=cactus:dleta=1", ["the rule “cactus” cannot have “dleta=1” here", "needs a value of delta"]),
+        ("rule=cactus:delta=much", ["delta must be a number, but is 'much'"]),
+        ("rule=cactus:delta=1,solver=magic", ["cannot have “solver=magic” here"]),
+        ("rule=lossless&rule=lossless&rule=lossless", ["3 rules are too many"]),
+        ("prompt=", ["the prompt is empty"]),
+        ("prompt=" + "x" * 9000, ["the prompt has 9000 characters"]),
+        ("<b>x</b>", ["this page has no setting “<b>x</b>”"]),
+    ],
+)
+def test_what_a_link_says_wrong_is_told(visit, text, sentences):
+    page = visit(path=f"#{text}")
+    for sentence in sentences:
+        expect(page.locator("#problem")).to_contain_text(sentence)
+    expect(page.locator("#problem")).to_contain_text("Not all of this link could be followed")
+    assert page.locator("#problem b").count() == 0
+
+
+@slow
+def test_a_link_is_told_where_it_cannot_be_copied(visit):
+    page = visit()
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https elsewhere
+    page.click("#copy-link")
+    expect(page.locator("#status")).to_contain_text("in the address bar")
+    assert parse_qs(page.url.partition("#")[2])["prompt"] == [EXAMPLES[FIRST_EXAMPLE].question]

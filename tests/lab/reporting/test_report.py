@@ -1,0 +1,90 @@
+"""The report: nothing lost, nothing fetched, everything escaped, and its page opened in a real browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support.result_files import NASTY, made, several, write
+
+from cactus_decoding.lab.evaluation.runs.summary import NAMES, summarise
+from cactus_decoding.lab.reporting.report import (
+    COLUMNS,
+    make_report,
+    number,
+    read_all,
+    to_html,
+    to_markdown,
+)
+
+
+def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
+    made_of = make_report(read_all([write(tmp_path / "a.jsonl", several())]))
+    (section,) = made_of.sections
+    (rows,) = section.pairs.values()
+    assert [row.config.label for row in rows] == [row.config.label for row in summarise(several())]
+    page, table = to_html(made_of), to_markdown(made_of)
+    for row in rows:
+        for metric, _, digits in COLUMNS:
+            text = number(row.metrics[metric], digits)
+            assert text in page
+            assert text in table
+    assert {metric for metric, _, _ in COLUMNS} <= set(NAMES)
+    assert page.count("<th scope=row".replace("=row", '="row"')) == len(rows)
+    assert "(best lossless)" in page
+    assert all(line.count("|") == table.splitlines()[4].count("|") for line in table.splitlines() if line[:1] == "|")
+
+
+def test_the_first_picture_has_the_interval_of_all_numbers():
+    (section,) = make_report([("a.jsonl", several())]).sections
+    assert "target alone, 95 % interval" in section.pictures[0].svg
+
+
+def test_what_is_missing_is_said():
+    bare = [made("cactus:delta=1.0", 4, audited=False, scored=False)]
+    (section,) = make_report([("a.jsonl", bare)]).sections
+    assert len(section.pictures) == 1
+    notes = " ".join(section.notes)
+    for text in ("the task has no score", "nobody audited", "lossless was not measured"):
+        assert text in notes
+    (section,) = make_report([("a.jsonl", several()[1:])]).sections
+    assert "the target alone was not measured" in section.notes[0]
+
+
+def test_pairs_stand_side_by_side_and_samplings_apart():
+    results = several() + several(draft="ngram") + several(draft="early_exit") + several(temperature=0.6, top_k=20)
+    plain, truncated = make_report([("a.jsonl", results)]).sections
+    assert [name.partition("draft ")[2] for name in plain.pairs] == ["small", "ngram", "early_exit"]
+    assert plain.pictures[-1].wide
+    assert "temperature 0.6, top-k 20" in truncated.title
+    assert len(truncated.pairs) == 1
+
+
+def test_a_draft_length_may_be_one_that_adapts():
+    results = [*several(), made("lossless", 4, seconds=0.95)]
+    results[-1] = replace(results[-1], config=results[-1].config.asking(num_speculative_tokens="adaptive"))
+    page = to_html(make_report([("a.jsonl", results)]))
+    assert "lossless ×adaptive (best lossless)" in page
+
+
+def test_the_same_results_give_the_same_bytes():
+    pages = [to_html(make_report([("a.jsonl", several())])) for _ in range(2)]
+    assert pages[0] == pages[1]
+
+
+def test_what_comes_from_files_is_escaped():
+    results = several(target=NASTY, task=NASTY)
+    provenance = {"commit": NASTY}
+    results = [type(r)(r.config, r.answers, provenance) for r in results]
+    made_of = make_report([(NASTY, results)])
+    page = to_html(made_of)
+    assert "<script" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "\x00" not in page
+    page.encode()  # no lone surrogates
+    table = to_markdown(made_of)
+    assert "<script" not in table
+    header = next(line for line in table.splitlines() if line.startswith("| "))
+    of_trees = ("nodes_per_step", "seconds_ratio_to_best_tree")
+    known = [metric for metric, _, _ in COLUMNS if metric not in of_trees and not metric.startswith("pass_at_")]
+    assert header.replace("\\|", "").count("|") == len(known) + 2
+    table.encode()

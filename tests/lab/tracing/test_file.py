@@ -1,0 +1,154 @@
+"""Trace files: nothing lost on the way, and every mistake named."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from support.tiny_pair import tiny_pair
+from support.traces import PROMPT
+
+from cactus_decoding import Fate, load_pair
+from cactus_decoding.lab.tracing import read_trace, stream_trace, trace_response, what_if, write_trace, written
+from cactus_decoding.lab.tracing.page import to_html
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rule": "cactus:delta=0.5", "seed": 1},
+        {"rule": "typical", "top_p": 0.9, "seed": 2},  # infinite scales
+        {"rule": "relaxed_greedy:margin=1.0", "temperature": 0},
+        {"rule": "clamped:width=1.0", "budget": math.inf, "verification": "block", "seed": 3},
+        {"num_speculative_tokens": "confidence:threshold=0.1", "stop": ["é\n"], "seed": 4},
+        {"num_speculative_tokens": 0, "seed": 5},
+        {"tree": "static=3.2.1", "rule": "cactus:delta=0.5", "budget": math.inf, "seed": 6},
+        {"tree": "static=2.2", "rule": "clamped:width=1", "verification": "joint", "seed": 7},
+        {"tree": "static=3.1", "rule": "relaxed_greedy:margin=1.0", "temperature": 0},
+    ],
+)
+def test_a_file_gives_back_the_trace_to_the_last_bit(tmp_path, settings):
+    for pair in (tiny_pair(), load_pair()):
+        made = trace_response(pair, PROMPT, max_new_tokens=20, **settings)
+        write_trace(made, tmp_path / "t.jsonl")
+        back = read_trace(tmp_path / "t.jsonl")
+        assert back == made
+        for mine, other in zip(made.positions, back.positions, strict=True):
+            assert (mine.rows is None) == (other.rows is None) == (mine.fate is Fate.BONUS)
+            if mine.rows is not None:
+                seen, again = (what_if(one.rows, made.header.request.rule) for one in (mine, other))
+                assert torch.equal(seen.emitted, again.emitted)
+                assert seen.emitted_nats == again.emitted_nats
+        write_trace(made, tmp_path / "t.jsonl", rows=False)
+        assert all(position.rows is None for position in read_trace(tmp_path / "t.jsonl").positions)
+
+
+def test_every_line_is_json_that_a_browser_reads_too(saved):
+    lines = saved.read_text().splitlines()
+    kinds = [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines]
+    assert kinds == ["trace", *["step"] * (len(lines) - 2), "end"]
+
+
+def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path, trace, saved):
+    before = saved.read_bytes()
+    steps = stream_trace(load_pair(), PROMPT, seed=0)
+    part = tmp_path / "trace.jsonl.cactus-part"
+
+    growing = written(steps, saved)
+    taken = (next(growing), next(growing))
+    with pytest.raises(KeyboardInterrupt):
+        growing.throw(KeyboardInterrupt)
+    assert saved.read_bytes() == before
+    back = read_trace(part)
+    assert back.steps == taken == tuple(steps.steps)
+    assert (back.finish_reason, back.text) == (None, steps.trace.text)
+    assert back.metrics == replace(steps.response.metrics, seconds=back.metrics.seconds)
+    with part.open("ab") as file:
+        file.write(b'{"kind": "step", "positions": [')  # cut off in the middle of a line
+    assert read_trace(part) == back
+    assert "interrupted" in to_html(back)
+
+
+def test_nothing_is_left_of_what_never_began(tmp_path):
+    written(stream_trace(load_pair(), PROMPT, seed=0), tmp_path / "t.jsonl").close()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="cannot write"):
+        next(written(stream_trace(load_pair(), PROMPT, seed=0), tmp_path / "missing" / "t.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_response_leaves_nothing_but_its_file(tmp_path):
+    path = tmp_path / "t.jsonl"
+    response = stream_trace(load_pair(), PROMPT, seed=0, max_new_tokens=8)
+    steps = tuple(written(response, path))
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_trace(path) == response.trace
+    assert read_trace(path).steps == steps
+
+
+def test_a_tree_that_is_none_is_named(tmp_path):
+    path = tmp_path / "tree.jsonl"
+    write_trace(trace_response(load_pair(), PROMPT, tree="static=2.1", seed=0), path)
+    lines = path.read_text().splitlines()
+    nodes = json.loads(lines[1])["tree"]
+    for changed, message in (
+        (nodes[:-1], "line 2: the tree must have 4 nodes, but has 3"),
+        ([nodes[0] | {"parent": 0}, *nodes[1:]], "node 0: its parent must stand before it, but is 0"),
+        ([nodes[0] | {"fate": "lost"}, *nodes[1:]], "'fate' must be one of accepted, relaxed, matched, rejected or"),
+        ([nodes[0] | {"drawn": 1}, *nodes[1:]], "node 0: 'drawn' must be bool, but is '1'"),
+        ("leaf", "'tree' must be a list"),
+    ):
+        path.write_text("\n".join([lines[0], altered(lines[1], tree=changed), *lines[2:]]) + "\n")
+        with pytest.raises(ValueError, match=message):
+            read_trace(path)
+
+
+def altered(line, **changes):
+    return json.dumps(json.loads(line) | changes)
+
+
+def in_position(line, **changes):
+    step = json.loads(line)
+    step["positions"][0] |= changes
+    return json.dumps(step)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: [], "trace.jsonl: there is no trace in this file"),
+        (lambda lines: ["{broken", *lines], "trace.jsonl, line 1: this is not JSON"),
+        (lambda lines: ["[]", *lines], "line 1: there must be an object"),
+        (lambda lines: lines[1:], "line 1: this is not a trace of cactus generate --trace"),
+        (lambda lines: ['{"x": 1}'], "line 1: this is not a trace"),
+        (lambda lines: [altered(lines[0], schema=9)], "line 1: schema is 9, but this version reads schema 1"),
+        (lambda lines: [altered(lines[0], seed="x")], "line 1: seed must be an integer, but is 'x'"),
+        (lambda lines: [altered(lines[0], top_p=None)], "line 1: top_p must be a number, but is None"),
+        (lambda lines: [altered(lines[0], frob=1)], "line 1: a request has no 'frob'"),
+        (lambda lines: [altered(lines[0], rule="frob")], "line 1: unknown rule 'frob'"),
+        (lambda lines: [altered(lines[0], vocabulary="x")], "line 1: 'vocabulary' must be int, but is 'x'"),
+        (lambda lines: [lines[0], lines[2]], "line 2: the steps and places do not follow each other"),
+        (lambda lines: [lines[0], altered(lines[1], kind="other")], "line 2: the kind must be 'step' or 'end'"),
+        (lambda lines: [lines[0], altered(lines[1], positions=3)], "line 2: 'positions' must be a list, but is '3'"),
+        (lambda lines: [lines[0], altered(lines[1], positions=[3])], "line 2, position 0: there must be an object"),
+        (
+            lambda lines: [lines[0], in_position(lines[1], fate="lost")],
+            "position 0: 'fate' must be one of acc",
+        ),
+        (lambda lines: [lines[0], in_position(lines[1], place=True)], "position 0: 'place' must be int, but is 'True'"),
+        (lambda lines: [lines[0], in_position(lines[1], tv="much")], "position 0: 'tv' must be float, but is 'much'"),
+        (lambda lines: [lines[0], in_position(lines[1], candidates=[{}])], "position 0: 'token_id' is missing"),
+        (lambda lines: [lines[0], in_position(lines[1], rows={"target": None})], "position 0: the rows are damaged"),
+        (lambda lines: [*lines, lines[-1]], "there must be nothing behind the end of the trace"),
+        (lambda lines: [lines[0], '{"kind": "end"}'], "line 2: the end of a trace has a text, a finish_reason and"),
+    ],
+)
+def test_malformed_files_are_named(saved, change, message):
+    lines = change(saved.read_text().splitlines())
+    saved.write_text("".join(line + "\n" for line in lines))
+    with pytest.raises(ValueError, match=r"trace\.jsonl") as caught:
+        read_trace(saved)
+    assert message in str(caught.value)

@@ -1,0 +1,45 @@
+"""Settings of a training: what goes together, and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cactus_decoding.lab.training import TrainingSettings
+from cactus_decoding.lab.training.acceptance.settings import AdaSpec, parse_filter
+
+GIVEN = {"target": "bundled", "data": "a.jsonl", "draft": "bundled:worded"}
+
+
+def test_settings_are_plain_values_in_one_spelling():
+    settings = TrainingSettings(**GIVEN, loss="relaxed:clamped:width=3", filter="adaspec:keep=0.40")
+    assert (settings.loss, settings.filter) == ("relaxed:clamped:width=3.0", "adaspec")
+    assert TrainingSettings(**json.loads(json.dumps(settings.as_dict()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"loss": "kll"}, "unknown loss 'kll'.*did you mean 'kl'"),
+        ({"filter": "adaspc"}, "unknown filter 'adaspc'.*did you mean 'adaspec'"),
+        ({"filter": "adaspec:keep=0"}, "keep must be in"),
+        ({"draft": None}, "give one start: .*; none of them are given"),
+        ({"layers": 2, "width": 8}, "give one start: .*; several of them are given"),
+        ({"draft": None, "layers": 2}, "layers and width go together"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate must be in"),
+        ({"on_policy": 1.5}, "on_policy must be in"),
+        ({"on_policy": 0.5, "loss": "cross_entropy"}, "cross_entropy learns the texts' own tokens"),
+        ({"on_policy": 0.5, "cache": "rows"}, "a cache keeps rows of texts that stay"),
+        ({"on_policy": 0.5, "refresh_every": 30}, "evaluate_every must be a multiple of refresh_every"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(others, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingSettings(**(GIVEN | others))
+
+
+def test_the_filter_is_spelled():
+    assert parse_filter("adaspec") == AdaSpec(keep=0.4)
+    assert str(AdaSpec(keep=0.25)) == "adaspec:keep=0.25"

@@ -1,0 +1,363 @@
+"""Whole trainings of tiny models: what is written, what is refused, and that interruptions change nothing."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.draft_training import save_tiny_models, settings, write_data
+from support.tiny_tokenizers import tiny_tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from cactus_decoding import Request, generate, load_pair, stream
+from cactus_decoding.core.files.writing import part_of
+from cactus_decoding.lab.training import TrainingSettings, train_draft
+from cactus_decoding.lab.training.acceptance.data import digest_of, read_documents
+from cactus_decoding.lab.training.acceptance.material import start
+from cactus_decoding.lab.training.acceptance.saving import occupied
+from cactus_decoding.lab.training.acceptance.trainer import AcceptanceTrainer
+from cactus_decoding.zoo.word_problems import EXAMPLES
+
+pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
+TESTS = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    torch.set_num_threads(1)
+    save_tiny_models(folder)
+    write_data(folder / "data.jsonl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory) -> Path:
+    """Eight steps that nothing interrupted."""
+    return train_draft(settings(folder), tmp_path_factory.mktemp("whole") / "draft")
+
+
+def log_of(output: Path) -> list[dict]:
+    return json.loads((output / "training.json").read_text())["log"]
+
+
+def process(folder: Path, output: Path, *launcher: str, **asked) -> list[str]:
+    return [
+        sys.executable,
+        *launcher,
+        "-m",
+        "support.draft_training",
+        json.dumps(asked | {"folder": str(folder), "output": str(output)}),
+    ]
+
+
+def test_the_draft_is_a_plain_model_that_every_loader_takes(folder, trained):
+    assert AutoModelForCausalLM.from_pretrained(trained).dtype == torch.float32
+    assert AutoTokenizer.from_pretrained(trained).get_vocab() == (
+        AutoTokenizer.from_pretrained(folder / "target").get_vocab()
+    )
+    pair = load_pair(folder / "target", trained)
+    assert generate(pair, "Question:", Request(max_new_tokens=5, seed=0)).token_ids
+    assert not part_of(trained).exists()
+    assert not {each.name for each in trained.iterdir()} & {"training_args.bin", "optimizer.pt", "answers.jsonl"}
+    before, after = (load_file(each / "model.safetensors") for each in (folder / "draft", trained))
+    assert before.keys() == after.keys()
+    assert any(not before[name].equal(after[name]) for name in after)
+
+
+def test_training_raises_what_it_is_for_and_keeps_the_best_checkpoint(trained):
+    lengths = [each["eval_acceptance_length"] for each in log_of(trained) if "eval_acceptance_length" in each]
+    assert len(lengths) == 5
+    assert max(lengths) > lengths[0]
+    told = json.loads((trained / "training.json").read_text())
+    assert told["after"]["lossless"]["length"][0] > told["before"]["lossless"]["length"][0]
+
+
+def test_the_model_card_tells_recipe_data_and_acceptance(folder, trained):
+    text = (trained / "README.md").read_text()
+    sha = json.loads((trained / "training.json").read_text())["provenance"]["arguments"]["data_sha256"]
+    assert sha in text
+    assert '"loss": "lk"' in text
+    assert "not stated by its model card" in text
+    told = json.loads((trained / "training.json").read_text())["after"]
+    assert set(told) == {"lossless", "clamped:width=1.0", "clamped:width=3.0", "cactus:delta=1.0"}
+    for rule in told:
+        assert f"| `{rule}` |" in text
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"draft": None, "layers": 1, "width": 24, "loss": "kl"},
+        {"draft": None, "first_layers": 1, "loss": "relaxed:clamped:width=1"},
+        {"filter": "adaspec:keep=0.5", "loss": "total_variation"},
+        {"cache": "rows", "loss": "block"},
+        {"on_policy": 0.5, "refresh_every": 2, "max_new_tokens": 8},
+        {"bfloat16": True, "gradient_accumulation": 2},
+    ],
+    ids=lambda others: next(iter(others)) + str(len(others)),
+)
+@pytest.mark.slow
+def test_every_start_filter_and_source_of_rows_trains(folder, tmp_path, monkeypatch, others):
+    monkeypatch.chdir(tmp_path)
+    stages: list[str] = []
+    asked = settings(folder, steps=4, **others)
+    output = train_draft(asked, tmp_path / "draft", lambda stage, *_: stages.append(stage))
+    model = AutoModelForCausalLM.from_pretrained(output)
+    assert model.config.vocab_size == 1003
+    if "filter" in others:
+        assert stages.index("Training the reference") < stages.index("Training")
+    if "cache" in others:
+        assert list((tmp_path / "rows").glob("*/*.safetensors"))
+    if "layers" in others:
+        assert (model.config.num_hidden_layers, model.config.hidden_size) == (1, 24)
+        assert model.config.num_attention_heads == 3
+    if "first_layers" in others:
+        first = AutoModelForCausalLM.from_pretrained(folder / "target").model.layers[0].mlp.up_proj.weight
+        assert (model.model.layers[0].mlp.up_proj.weight - first).abs().max() < 0.05
+
+
+def test_a_draft_gives_its_first_layers(folder):
+    draft, target = (AutoModelForCausalLM.from_pretrained(folder / name) for name in ("draft", "target"))
+    model = start(settings(folder, draft=str(folder / "draft"), first_layers=1), target)
+    assert model.config.num_hidden_layers == len(model.model.layers) == 1
+    weights = draft.state_dict()
+    assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
+
+
+def test_the_target_answers_prompts_and_its_answers_are_kept(folder, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    prompts.write_text("".join(json.dumps({"prompt": each["prompt"]}) + "\n" for each in lines[:12]))
+    asked = settings(folder, data=str(prompts), steps=2, max_new_tokens=4)
+    output = train_draft(asked, tmp_path / "draft")
+    assert len((output / "answers.jsonl").read_text().splitlines()) == 12
+
+
+def test_whole_texts_are_learned_too(folder, tmp_path):
+    texts = tmp_path / "texts.jsonl"
+    lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    texts.write_text("".join(json.dumps({"text": each["completion"]}) + "\n" for each in lines))
+    output = train_draft(settings(folder, data=str(texts), steps=2, loss="cross_entropy"), tmp_path / "draft")
+    assert not (output / "answers.jsonl").exists()
+
+
+@pytest.mark.parametrize(("loss", "reads"), [("cross_entropy", False), ("lk", True)])
+def test_the_target_reads_what_is_learned_only_where_the_loss_needs_its_rows(
+    loss, reads, folder, tmp_path, monkeypatch
+):
+    passes = []
+    rows = AcceptanceTrainer._target_rows
+
+    def noted(trainer: AcceptanceTrainer, *given: Any) -> Any:
+        passes.append(trainer.model.training)
+        return rows(trainer, *given)
+
+    monkeypatch.setattr(AcceptanceTrainer, "_target_rows", noted)
+    train_draft(settings(folder, steps=2, loss=loss), tmp_path / "draft")
+    assert (True in passes) is reads
+    assert False in passes  # the checkpoint is chosen by what the target accepts
+
+
+def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):
+    one = train_draft(settings(folder, batch_size=4, steps=3), tmp_path / "one")
+    several = train_draft(settings(folder, batch_size=2, gradient_accumulation=2, steps=3), tmp_path / "several")
+    losses = [[each["eval_loss"] for each in log_of(output) if "eval_loss" in each] for output in (one, several)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert losses[0][0] != losses[0][-1]
+
+
+def assert_resumes_to_the_same_weights(asked: TrainingSettings, folder: Path, interrupted_at: int) -> None:
+    whole = train_draft(asked, folder / "whole")
+
+    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
+        if done == interrupted_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_draft(asked, folder / "cut", interrupt)
+    cut = train_draft(asked, folder / "cut")
+    mine, theirs = (load_file(each / "model.safetensors") for each in (cut, whole))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
+    asked = settings(folder, on_policy=0.5, refresh_every=2, max_new_tokens=6, steps=6)
+    assert_resumes_to_the_same_weights(asked, tmp_path, interrupted_at=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [3, 6])
+def test_a_killed_training_resumes_to_the_same_weights(folder, trained, tmp_path, killed_at):
+    output = tmp_path / "draft"
+    with subprocess.Popen(process(folder, output), stdout=subprocess.PIPE, text=True, cwd=TESTS) as running:
+        for line in running.stdout:
+            if line.split()[-1] == str(killed_at):
+                running.send_signal(signal.SIGKILL)
+                break
+        running.communicate()
+    assert not output.exists()
+    steps: list[int] = []
+    train_draft(settings(folder), output, lambda stage, done, *_: stage == "Training" and steps.append(done))
+    assert 1 < steps[0] <= killed_at + 2, "it went on where it was"
+    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_losses_as_one(folder, tmp_path):
+    one = train_draft(settings(folder, batch_size=4), tmp_path / "one")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = process(folder, tmp_path / "two", *launcher, batch_size=2)
+    subprocess.run(command, check=True, capture_output=True, cwd=TESTS)
+    for kind in ("loss", "eval_loss", "eval_acceptance_length"):
+        first, second = ([each[kind] for each in log_of(tmp_path / n) if kind in each] for n in ("one", "two"))
+        assert len(first) >= 4
+        assert first == pytest.approx(second, abs=1e-4)
+    assert one.exists()
+
+
+def test_an_interruption_leaves_what_can_be_gone_on_with(folder, trained, tmp_path):
+    output = tmp_path / "draft"
+
+    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_draft(settings(folder), output, interrupt)
+    with pytest.raises(ValueError, match="holds an unfinished training with steps 8, but now it is 9"):
+        train_draft(settings(folder, steps=9), output)
+    half = part_of(output) / "checkpoints" / "checkpoint-6"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"cut off")
+    train_draft(settings(folder), output)
+    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+def test_what_is_trained_is_not_trained_again(folder, trained, tmp_path):
+    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
+        if stage == "Measuring the draft":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_draft(settings(folder), tmp_path / "draft", interrupt)
+    stages: set[str] = set()
+    output = train_draft(settings(folder), tmp_path / "draft", lambda stage, *_: stages.add(stage))
+    assert stages == {"Measuring the start", "Measuring the draft"}
+    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+def test_a_later_epoch_is_gone_on_with_too(folder, tmp_path):
+    asked = settings(folder, batch_size=8)  # three steps an epoch
+    assert_resumes_to_the_same_weights(asked, tmp_path, interrupted_at=7)
+
+
+def test_a_loss_that_is_no_number_stops_in_one_line(folder, tmp_path):
+    model = LlamaForCausalLM.from_pretrained(folder / "draft")
+    model.model.norm.weight.data[0] = float("nan")
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(folder / "draft").save_pretrained(tmp_path / "broken")
+    asked = settings(folder, draft=str(tmp_path / "broken"))
+    with pytest.raises(ValueError, match="the loss is nan after step 0; what was saved before is whole"):
+        train_draft(asked, tmp_path / "draft")
+    assert not (tmp_path / "draft").exists()
+
+
+def test_a_training_that_diverges_leaves_the_checkpoint_before(folder, tmp_path):
+    asked = settings(folder, learning_rate=1e30, evaluate_every=1)
+    with pytest.raises(ValueError, match=r"the loss is .* after step 2; what was saved before is whole"):
+        train_draft(asked, tmp_path / "draft")
+    before = part_of(tmp_path / "draft") / "checkpoints" / "checkpoint-1"
+    assert (before / "whole").exists()
+    assert all(each.isfinite().all() for each in load_file(before / "model.safetensors").values())
+
+
+def test_a_full_disk_stops_in_one_line_and_leaves_the_last_checkpoint(folder, tmp_path):
+    output = tmp_path / "draft"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(stage: str, done: int, total: int, remark: str) -> None:
+        if done == 3:  # after the first checkpoint
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+
+    try:
+        with pytest.raises(OSError, match="the last checkpoint is whole"):
+            train_draft(settings(folder), output, fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    checkpoints = part_of(output) / "checkpoints"
+    assert (checkpoints / "checkpoint-2" / "whole").exists()
+    assert not (checkpoints / "checkpoint-4" / "whole").exists()
+    assert train_draft(settings(folder), output) == output
+
+
+def test_outputs_in_the_way_are_refused(folder, trained, tmp_path):
+    with pytest.raises(ValueError, match="is there already"):
+        train_draft(settings(folder), trained)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="is there already"):
+        train_draft(settings(folder), tmp_path / "file")
+    part_of(tmp_path / "draft").mkdir()
+    (part_of(tmp_path / "draft") / "mine").touch()
+    with pytest.raises(ValueError, match="is in the way"):
+        train_draft(settings(folder), tmp_path / "draft")
+    assert [each.name for each in part_of(tmp_path / "draft").iterdir()] == ["mine"]
+
+
+def test_two_trainings_do_not_share_an_output(folder, tmp_path):
+    asked = settings(folder)
+    digest = digest_of(read_documents(asked.data))
+    with occupied(part_of(tmp_path / "draft"), asked, digest), pytest.raises(ValueError, match="another process"):
+        train_draft(asked, tmp_path / "draft")
+
+
+def test_another_tokenizer_is_refused_before_any_work(folder, tmp_path):
+    LlamaForCausalLM.from_pretrained(folder / "draft").save_pretrained(tmp_path / "other")
+    tiny_tokenizer("byte_level").save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"the vocabularies of target .* differ"):
+        train_draft(settings(folder, draft=str(tmp_path / "other")), tmp_path / "draft")
+    assert not part_of(tmp_path / "draft").exists()
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"draft": "ngram"}, "has no weights to train"),
+        ({"draft": "bundled:worded"}, "goes with the bundled target"),
+        ({"draft": None, "layers": 1, "width": 20}, "width must be a multiple of 8"),
+        ({"draft": None, "first_layers": 2}, "must be before layer 2"),
+        ({"cache": "/dev/null/rows"}, "cannot write to"),
+        ({"max_length": 4}, "there are 0 documents of which anything could be learned"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(folder, tmp_path, others, message):
+    with pytest.raises(ValueError, match=message):
+        train_draft(settings(folder, **others), tmp_path / "draft")
+    assert not (tmp_path / "draft").exists()
+    assert not part_of(tmp_path / "draft").exists(), "other settings may be tried at once"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["lk", "cross_entropy", "total_variation"])
+def test_a_draft_is_trained_for_the_commonest_tokens_of_its_text(tmp_path, loss):
+    settings = TrainingSettings(
+        "bundled", "word_problems:split=train", draft="bundled:worded", draft_vocabulary=60, loss=loss, problems=8,
+        max_new_tokens=8, steps=2, batch_size=2,
+    )  # fmt: skip
+    output = train_draft(settings, tmp_path / "draft")
+    listed = json.loads((output / "config.json").read_text())["draft_vocabulary"]
+    assert len(listed) == 60
+    outcome = next(iter(stream(load_pair("bundled", output), EXAMPLES[0].prompt, seed=0)))
+    assert set(outcome.proposal.token_ids) <= set(listed)
