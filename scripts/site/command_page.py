@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import typer
-
-from cactus_decoding.cli.app import app
+from cactus_decoding.cli.app import COMMANDS
 
 INTRODUCTION = """# Command line
 
@@ -18,8 +16,7 @@ code 2 and one sentence, a check that failed with 1, an interruption with 130.
 
 def command_page() -> str:
     """Return a section for each command: what it does, its options with their defaults, examples."""
-    group: Any = typer.main.get_command(app)
-    return "\n".join([INTRODUCTION, *(_section(name, command) for name, command in group.commands.items())])
+    return "\n".join([INTRODUCTION, *(_section(str(command.name), command.loaded) for command in COMMANDS)])
 
 
 def _section(name: str, command: Any) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import typer
 
-from cactus_decoding.cli.app import app
+from cactus_decoding.cli.app import COMMANDS
 from cactus_decoding.cli.help import FURTHER, Application
 
-GROUP: Any = typer.main.get_command(app)
+COMMAND: dict[str, Any] = {str(each.name): each.loaded for each in COMMANDS}
 LINES = 72
 
 
@@ -19,37 +19,37 @@ def hundred_columns(monkeypatch, settings_of_the_libraries):
     monkeypatch.setenv("COLUMNS", "100")
 
 
-@pytest.mark.parametrize("name", GROUP.commands)
+@pytest.mark.parametrize("name", COMMAND)
 def test_help_fits_three_screens(run, name):
     code, out, _ = run(name, "--help")
     assert code == 0
     assert len(out.splitlines()) <= LINES
-    left_out = [each for each in GROUP.commands[name].params if each.name in FURTHER and not each.required]
+    left_out = [each for each in COMMAND[name].params if each.name in FURTHER and not each.required]
     if left_out:
         last = out.strip().splitlines()[-1].strip()
         assert last.startswith(f"{len(left_out)} more option")
         assert last.endswith(f"cactus {name} --help-all")
 
 
-@pytest.mark.parametrize("name", GROUP.commands)
+@pytest.mark.parametrize("name", COMMAND)
 def test_all_help_shows_every_option_to_its_last_word(run, name):
     code, out, _ = run(name, "--help-all")
     assert code == 0
     # words of all panels run together: what breaks over lines is whole, and borders are no words
     words = " ".join(each for each in out.split() if each != "│")
-    for parameter in GROUP.commands[name].params:
+    for parameter in COMMAND[name].params:
         for option in parameter.opts if parameter.param_type_name == "option" else ():
             assert option in out
         for word in (parameter.help or "").replace("[", " [").split():
             assert word in words or "-" in word, (parameter.name, word)
-    for line in (GROUP.commands[name].epilog or "").split("\n\n"):
+    for line in (COMMAND[name].epilog or "").split("\n\n"):
         assert " ".join(line.replace("[bold]", "").replace("[/bold]", "").split()) in words
 
 
 def test_neighbouring_commands_name_each_other():
     neighbours = {"diagnose", "frontier", "calibrate"}
     for name in neighbours:
-        told = GROUP.commands[name].help
+        told = COMMAND[name].help
         assert "Asks " in told
         assert any(f"'cactus {other}'" in told for other in neighbours - {name})
 
@@ -68,3 +68,8 @@ def test_what_a_command_requires_is_never_left_out(capsys):
     assert "--threads" not in out
     assert "And more" not in out
     assert "1 more option, and more on these" in out
+
+
+@pytest.mark.parametrize("late", COMMANDS, ids=lambda each: each.name)
+def test_the_application_says_of_a_command_what_the_command_says(late):
+    assert late.help == late.loaded.help.partition("\n\n")[0]

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import metrics_table, pass_times_text, show
+from cactus_decoding.cli.examples import ASK
 from cactus_decoding.cli.options import OUTPUT, option
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from cactus_decoding import Outcome
     from cactus_decoding.lab.tracing import TracedStep
 
-QUESTION = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
-ASK = f'cactus generate "{QUESTION}"'
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     f"{ASK}\n\n"

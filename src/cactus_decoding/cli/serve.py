@@ -30,7 +30,7 @@ EXAMPLES = (
     '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}; to llama.cpp by the same names '
     "beside the others."
 )
-SETTINGS = {"ignore_unknown_options": True}
+CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 """What typer does not know is for vLLM."""
 ENGINES = ("vllm", "llama-cpp")
 PORT = 8000

@@ -1,113 +1,23 @@
-"""Commands that show what there is: `cactus rules`, `cactus report`, `cactus trace` and `cactus show`."""
+"""`cactus show`: what a learned importance says."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.cli import options
-from cactus_decoding.cli.generate import ASK
-from cactus_decoding.cli.options import OUTPUT, option
+from cactus_decoding.cli.options import option
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.importance import Importance
     from cactus_decoding.core.policy.vocabulary import Vocabulary
 
-
-def rules() -> None:
-    """List the acceptance rules, how to spell them, and what each guarantees per position."""
-    from cactus_decoding.core.rules import RULES
-
-    *others, last = (name for name, rule in RULES.items() if rule.judges_untempered)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("rule", style="bold")
-    table.add_column("spelling")
-    table.add_column("guarantee at each position", ratio=1)
-    for name, rule in RULES.items():
-        for preset in rule.presets:
-            table.add_row(name, preset.spelling, preset.guarantee)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
-        "h is the relaxed target, the distribution that a proposal is tested against. Parameters follow the name, as "
-        f"in cactus:delta=0.5,solver=exact. At temperature 0 all but {', '.join(others)} and {last} accept only the "
-        "target's most likely token. A budget (cactus generate --budget) bounds what a rule does to a whole response."
-    )
-
-
-REPORT_EXAMPLES = (
-    "[bold]Examples[/bold]\n\n"
-    "cactus report results.jsonl --output report.html\n\n"
-    "cactus report plain.jsonl truncated.jsonl --output report.html --markdown table.md --frontier frontier.json"
-)
-
-
-def report(
-    results: Annotated[list[Path], typer.Argument(help="Result files of cactus eval.", metavar="RESULT.jsonl…")],
-    output: Annotated[Path, option("The page: one HTML file that needs nothing else.", "FILE", OUTPUT)],
-    markdown: Annotated[Path | None, option(
-        "Write the tables here too, as Markdown.", "FILE", OUTPUT, shown="none")] = None,
-    frontier: Annotated[Path | None, option(
-        "Result file of cactus frontier, whose picture is added.", "FILE", shown="none")] = None,
-) -> None:  # fmt: skip
-    """Show what rules cost and what they buy: pictures and tables, every number with its interval.
-
-    Needs the extra 'report', which 'make demo' installs.
-    """
-    from cactus_decoding.core.files.writing import check_writable, write_atomically
-    from cactus_decoding.lab.frontier.frontier import read_frontier
-    from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown
-
-    check_writable(output, markdown, inputs=[*results, frontier])
-    options.check_suffix("--output", output, ".html", ".htm")
-    files = read_all(results)
-    made = make_report(files, None if frontier is None else (frontier, read_frontier(frontier)))
-    page = to_html(made)
-    write_atomically(output, page)
-    if markdown is not None:
-        write_atomically(markdown, to_markdown(made))
-    typer.echo(f"wrote {output}" + (f" and {markdown}" if markdown is not None else ""))
-
-
-TRACE_EXAMPLES = (
-    "[bold]Examples[/bold]\n\n"
-    f"{ASK} --rule cactus:delta=1 --trace nuts.jsonl\n\n"
-    "cactus trace nuts.jsonl\n\n"
-    "cactus trace nuts.jsonl --output for-a-colleague.html"
-)
-
-
-def trace(
-    file: Annotated[Path, typer.Argument(help="Trace of cactus generate --trace.", metavar="TRACE.jsonl")],
-    output: Annotated[Path | None, option(
-        "The page: one HTML file that needs nothing else.", "FILE", OUTPUT,
-        shown="beside the trace, ending in .html")] = None,
-) -> None:  # fmt: skip
-    """Show a response token by token: what both models and the rule thought there, and what it cost.
-
-    Needs the extra 'playground' or 'report', which 'make demo' installs.
-    """
-    from cactus_decoding.core.files.writing import check_writable, part_of, write_atomically
-
-    page = file.with_suffix(".html") if output is None else output
-    check_writable(page, inputs=[file])
-    options.check_suffix("--output", output, ".html", ".htm")
-    if not part_of(file).exists():  # of which reading would tell
-        file.stat()  # raises where there is none, before torch is imported
-    from cactus_decoding.lab.tracing import read_trace
-    from cactus_decoding.lab.tracing.page import to_html
-
-    write_atomically(page, to_html(read_trace(file, rows=False)))
-    typer.echo(f"wrote {page}")
-
-
-SHOW_EXAMPLES = (
+EXAMPLES = (
     "[bold]Examples[/bold]\n\ncactus show importance.safetensors\n\ncactus show importance.safetensors --top 50 --json"
 )
 SIDES = {"target": "the target may write", "draft": "the draft may write"}
@@ -194,10 +104,6 @@ def _lines(about: Any) -> list[str]:
 
 
 def _token_table(ends: dict[str, list[dict[str, Any]]], what: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=f"Where {what} …")
     for heading in ("important", "harmless"):
         table.add_column(heading)

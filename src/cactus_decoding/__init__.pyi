@@ -1,0 +1,57 @@
+"""The public names, each where it is imported from when it is first used."""
+
+from .core.audit import Audit as Audit
+from .core.audit import audit as audit
+from .core.drafting.automatic import AutoLength as AutoLength
+from .core.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
+from .core.drafting.lengths.base import FixedLength as FixedLength
+from .core.drafting.lengths.confidence import ConfidenceStop as ConfidenceStop
+from .core.drafting.model import ModelDrafter as ModelDrafter
+from .core.drafting.ngram import NgramDrafter as NgramDrafter
+from .core.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
+from .core.drafting.registry import DRAFTERS as DRAFTERS
+from .core.drafting.suffix import SuffixDrafter as SuffixDrafter
+from .core.drafting.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
+from .core.drafting.trees.best_first import BestFirstTree as BestFirstTree
+from .core.drafting.trees.static_tree import StaticTree as StaticTree
+from .core.generate import Response as Response
+from .core.generate import generate as generate
+from .core.generate import stream as stream
+from .core.metrics import Metrics as Metrics
+from .core.pair import Pair as Pair
+from .core.pair import load_pair as load_pair
+from .core.policy.budget import Budget as Budget
+from .core.request import Request as Request
+from .core.rules import RULES as RULES
+from .core.rules import BigLittle as BigLittle
+from .core.rules import Cactus as Cactus
+from .core.rules import Cascade as Cascade
+from .core.rules import ClampedRatio as ClampedRatio
+from .core.rules import Ensemble as Ensemble
+from .core.rules import Fuzzy as Fuzzy
+from .core.rules import KLGate as KLGate
+from .core.rules import Lenience as Lenience
+from .core.rules import Lossless as Lossless
+from .core.rules import Mars as Mars
+from .core.rules import RelaxedGreedy as RelaxedGreedy
+from .core.rules import Rule as Rule
+from .core.rules import TokenCascade as TokenCascade
+from .core.rules import TopK as TopK
+from .core.rules import Typical as Typical
+from .core.rules import parse_rule as parse_rule
+from .core.sampling.params import SamplingParams as SamplingParams
+from .core.types import AcceptanceRule as AcceptanceRule
+from .core.types import Drafter as Drafter
+from .core.types import DraftLength as DraftLength
+from .core.types import Fate as Fate
+from .core.types import Outcome as Outcome
+from .core.types import Proposal as Proposal
+from .core.types import Verdict as Verdict
+from .core.types import Verification as Verification
+from .core.types import Visit as Visit
+from .core.verification.batched import verify as verify
+from .core.verification.batched import verify_block as verify_block
+from .engines.transformers.candidates import CandidateGeneratorDrafter as CandidateGeneratorDrafter
+from .engines.transformers.generate import speculative_generate as speculative_generate
+
+__version__: str

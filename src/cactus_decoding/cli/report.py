@@ -1,0 +1,44 @@
+"""`cactus report`: a page of result files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cactus_decoding.cli import options
+from cactus_decoding.cli.options import OUTPUT, option
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "cactus report results.jsonl --output report.html\n\n"
+    "cactus report plain.jsonl truncated.jsonl --output report.html --markdown table.md --frontier frontier.json"
+)
+
+
+def report(
+    results: Annotated[list[Path], typer.Argument(help="Result files of cactus eval.", metavar="RESULT.jsonl…")],
+    output: Annotated[Path, option("The page: one HTML file that needs nothing else.", "FILE", OUTPUT)],
+    markdown: Annotated[Path | None, option(
+        "Write the tables here too, as Markdown.", "FILE", OUTPUT, shown="none")] = None,
+    frontier: Annotated[Path | None, option(
+        "Result file of cactus frontier, whose picture is added.", "FILE", shown="none")] = None,
+) -> None:  # fmt: skip
+    """Show what rules cost and what they buy: pictures and tables, every number with its interval.
+
+    Needs the extra 'report', which 'make demo' installs.
+    """
+    from cactus_decoding.core.files.writing import check_writable, write_atomically
+    from cactus_decoding.lab.frontier.frontier import read_frontier
+    from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown
+
+    check_writable(output, markdown, inputs=[*results, frontier])
+    options.check_suffix("--output", output, ".html", ".htm")
+    files = read_all(results)
+    made = make_report(files, None if frontier is None else (frontier, read_frontier(frontier)))
+    page = to_html(made)
+    write_atomically(output, page)
+    if markdown is not None:
+        write_atomically(markdown, to_markdown(made))
+    typer.echo(f"wrote {output}" + (f" and {markdown}" if markdown is not None else ""))
