@@ -285,9 +285,9 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     slower).
     """
     from cactus_decoding.core.drafting.registry import is_drafter
+    from cactus_decoding.core.models.loading import only_cached
     from cactus_decoding.engines.llama_cpp.models.library import library
     from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-    from cactus_decoding.engines.transformers.loading import only_cached
 
     for place, name in enumerate(models):
         if name is not None and draft_path(name) is None and not is_drafter(name):

@@ -14,8 +14,8 @@ import typer
 from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
 from cactus_decoding.cli.display import pass_times_text
 from cactus_decoding.cli.options import RUNNING, option
+from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.transformers.names import check_model_name
 
 if TYPE_CHECKING:
     from cactus_decoding import Pair

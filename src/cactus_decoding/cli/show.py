@@ -59,9 +59,8 @@ def show(
 def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
     """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
     from cactus_decoding import zoo
+    from cactus_decoding.core.models.loading import check_model_name, load_tokenizer, only_cached
     from cactus_decoding.core.policy.vocabulary import Vocabulary
-    from cactus_decoding.engines.transformers.loading import load_tokenizer, only_cached
-    from cactus_decoding.engines.transformers.names import check_model_name
 
     name = tokenizer or importance.about.get("target")
     if not isinstance(name, str):

@@ -20,6 +20,7 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.core.models.saved import SavedRoom
 from cactus_decoding.core.models.tokenizers import Tokenizer, check_same_vocabulary
@@ -28,7 +29,6 @@ from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_pr
 from cactus_decoding.core.sizes import kept_limits
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.core.types.drafting import check_drafter
-from cactus_decoding.engines.transformers.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.zoo import BUNDLED
 
 _TIMED_STEPS = 24

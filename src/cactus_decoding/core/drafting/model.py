@@ -14,11 +14,11 @@ from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, grow
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
+from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.params import is_greedy
 from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
 from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.core.types.proposals import path_places, tree_inputs
-from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +41,7 @@ class ModelDrafter(Drafter):
     may_be_left_out: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel | BaseCachedModel, vocabulary: int | None = None) -> None:
-        self._model = model if isinstance(model, BaseCachedModel) else CachedModel(model)
+        self._model = with_cache(model)
         self._vocabulary = vocabulary
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough

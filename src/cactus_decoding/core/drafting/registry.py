@@ -5,32 +5,43 @@ from __future__ import annotations
 import re
 from numbers import Integral
 from pathlib import Path
+from typing import Any, Protocol
 
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.automatic import AutoLength
 from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.core.drafting.lengths.base import FixedLength
 from cactus_decoding.core.drafting.lengths.confidence import ConfidenceStop
-from cactus_decoding.core.drafting.lookup import LookUpDrafter
 from cactus_decoding.core.drafting.ngram import NgramDrafter
 from cactus_decoding.core.drafting.suffix import SuffixDrafter
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.models.loading import check_model_name, engines
 from cactus_decoding.core.spelling import parse
-from cactus_decoding.core.types import DraftLength
+from cactus_decoding.core.types import Drafter, DraftLength
 from cactus_decoding.core.values import shown, suggestion
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
-from cactus_decoding.engines.transformers.names import check_model_name
 from cactus_decoding.zoo import BUNDLED
 
-DRAFTERS: dict[str, type[LookUpDrafter | EarlyExit]] = {
+
+class NamedDrafter(Protocol):
+    """A drafter that is chosen by name, before there is a target."""
+
+    def drafter(self, target: Any) -> Drafter:
+        """Return it for a target's model."""
+        ...
+
+
+DRAFTERS: dict[str, type[Any]] = {
     "suffix": SuffixDrafter,
     "ngram": NgramDrafter,
-    "early_exit": EarlyExit,
+    **{name: drafter for engine in engines() for name, drafter in engine.drafters.items()},
 }
-"""Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target."""
+"""Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target.
+
+Engines add those that only their models have, such as ``early_exit`` of transformers.
+"""
 LOOK_UPS = ("suffix", "ngram")
 """Those that copy from the text, which go with any target."""
 LOOK_UP = LOOK_UPS[0]
@@ -57,7 +68,7 @@ def is_drafter(text: str) -> bool:
     return text.strip().partition(":")[0] in DRAFTERS
 
 
-def parse_drafter(text: str) -> LookUpDrafter | EarlyExit | None:
+def parse_drafter(text: str) -> NamedDrafter | None:
     """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model.
 
     Raises `ValueError` for an unknown parameter, one that is missing, or a value out of range.

@@ -10,7 +10,7 @@ import torch
 
 from cactus_decoding.core.checks import shown
 from cactus_decoding.core.models.base import ForwardName
-from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.core.models.loading import engine_of
 
 SMALL = 2**25
 """Weights up to which a processor's caches hold a model, so that half as many bytes bring nothing: a pair of 4 million
@@ -36,15 +36,15 @@ def device_beside_files(
     Raises:
         ValueError: for another device, a forward pass of a target, or a dtype of weights, that is llama.cpp's to say.
     """
-    files = [name for name in (target, draft) if name is not None and parse_gguf(name) is not None]
+    files = [name for name in (target, draft) if name is not None and engine_of(name).rows_on_cpu]
     if not files:
         return device
     name = str(files[0])
     if device is not None and str(device) != "cpu":
         raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(device)}")
-    if forward != "auto" and parse_gguf(target) is not None:
+    if forward != "auto" and engine_of(target).rows_on_cpu:
         raise ValueError(f"forward must be 'auto' for {name!r}, which llama.cpp reads, but is {forward!r}")
-    if dtype != "auto" and all(each is None or parse_gguf(each) is not None for each in (target, draft)):
+    if dtype != "auto" and all(each is None or engine_of(each).rows_on_cpu for each in (target, draft)):
         raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
     return "cpu"
 

@@ -1,4 +1,4 @@
-"""Models by name: a folder, or a name on the hub, which is asked once whether it has it."""
+"""Models and tokenizers of transformers: in a folder, or on the hub, which is asked once whether it has them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+from cactus_decoding.core.models.loading import sentence_of
 from cactus_decoding.core.models.placement import fastest_dtype
 from cactus_decoding.core.models.tokenizers import Tokenizer
-from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.names import is_cached
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
-_LONGEST = 300
 _SMALL = 2**18
 """Entries of a matrix; beyond, products of several rows are no faster."""
 logger = logging.getLogger(__name__)
@@ -37,7 +35,7 @@ def only_cached(role: str, name: str | Path) -> bool:
     Raises:
         ValueError: if the hub has no such model, or does not answer in `HUB_SECONDS` and nothing was fetched before.
     """
-    if Path(name).exists() or parse_gguf(name) is not None:
+    if Path(name).exists():
         return False
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
@@ -73,10 +71,6 @@ def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Token
 
     With ``local`` only what was fetched before is taken; see `only_cached`.
     """
-    if (gguf := parse_gguf(name)) is not None:
-        from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
-
-        return GgufTokenizer.load(role, gguf)
     from transformers import AutoTokenizer
 
     try:
@@ -179,43 +173,3 @@ def faster_dtype(
         found = fastest_dtype(stored, num_weights, device)
         return None if found == stored else found
     return None
-
-
-def load_cached(
-    role: str,
-    name: str | Path,
-    dtype: str | torch.dtype,
-    device: torch.device,
-    forward: ForwardName = "auto",
-    *,
-    local: bool = False,
-) -> BaseCachedModel:
-    """Load a model with an empty cache: a GGUF file with llama.cpp, all else with transformers; see `load_model`."""
-    gguf = parse_gguf(name)
-    if gguf is None:
-        from cactus_decoding.engines.transformers.cached_model import CachedModel
-
-        return CachedModel(load_model(role, name, dtype, device, local=local), forward)
-    from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
-
-    return LlamaCppModel.load(role, gguf, copies=role == "target")
-
-
-def sentence_of(error: Exception) -> str:
-    r"""Return what an error says, on one line and not cut within a sentence.
-
-    Example:
-        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
-        ('It is no model.', 'one of: 1')
-        >>> sentence_of(KeyError("added_tokens"))
-        "KeyError: 'added_tokens'"
-    """
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    if lines and lines[0].endswith((".", "!")):
-        text = lines[0]
-    else:
-        text = " ".join(" ".join(lines).split())
-        if len(text) > _LONGEST:
-            text = text[:_LONGEST].rpartition(" ")[0] + " …"
-    known = isinstance(error, (OSError, ValueError, RuntimeError, ImportError)) and text
-    return text if known else f"{type(error).__name__}: {text}".rstrip(": ")

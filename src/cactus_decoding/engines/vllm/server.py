@@ -20,8 +20,9 @@ import torch
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.registry import DRAFTERS
 from cactus_decoding.core.extras import install
+from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.request import Request
-from cactus_decoding.engines.transformers.loading import faster_dtype, only_cached
+from cactus_decoding.engines.transformers.loading import faster_dtype
 from cactus_decoding.engines.vllm.request import AUDIT_KEY, asked_of
 
 SERVER = "vllm.entrypoints.openai.api_server"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding import zoo
+from cactus_decoding.core.models.loading import check_model_name, load_tokenizer, only_cached
 from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt
-from cactus_decoding.engines.transformers.loading import load_tokenizer, only_cached
-from cactus_decoding.engines.transformers.names import check_model_name
 
 
 @dataclass(frozen=True)

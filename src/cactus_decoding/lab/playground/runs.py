@@ -11,12 +11,12 @@ import torch
 
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.models.loading import sentence_of
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair, load_pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.engines.transformers.loading import sentence_of
 from cactus_decoding.lab.playground.form import RunRequest
 from cactus_decoding.lab.tracing import TracedPosition, stream_trace, to_json, what_if
 from cactus_decoding.lab.tracing.file import as_object, lines_of, tree_to_json

@@ -20,10 +20,10 @@ from cactus_decoding.core.checks import check_integer, check_number
 from cactus_decoding.core.files.jsonl import read_json
 from cactus_decoding.core.files.writing import as_json, check_folder, write_atomically
 from cactus_decoding.core.generate import Response
+from cactus_decoding.core.models.loading import load_tokenizer, only_cached
 from cactus_decoding.core.pair import Pair, load_pair
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.engines.transformers.loading import load_tokenizer, only_cached
 from cactus_decoding.lab.training.acceptance.data import IGNORED, TokenSequence, collate
 from cactus_decoding.lab.training.acceptance.losses import parse_loss
 from cactus_decoding.lab.training.acceptance.material import draft_model

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import DRAFTERS, parse_drafter
+from cactus_decoding.core.models.loading import check_model_name, load_cached, load_tokenizer
 from cactus_decoding.core.models.tokenizers import check_same_vocabulary
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.types import Drafter
@@ -14,8 +15,6 @@ from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
-from cactus_decoding.engines.transformers.loading import load_cached, load_tokenizer
-from cactus_decoding.engines.transformers.names import check_model_name
 
 
 def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: GgufTokenizer) -> Drafter:

@@ -12,12 +12,12 @@ from typing import Any
 from cactus_decoding.core.drafting.lengths.base import FixedLength
 from cactus_decoding.core.extras import install
 from cactus_decoding.core.models.base import check_fits
+from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.transformers.loading import logger
-from cactus_decoding.engines.transformers.names import check_model_name
 from cactus_decoding.engines.vllm import offline
 from cactus_decoding.engines.vllm.request import (
     RULES_KEY,

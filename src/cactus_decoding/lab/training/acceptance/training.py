@@ -19,10 +19,11 @@ from cactus_decoding.core.divergences.rows import normalised
 from cactus_decoding.core.drafting.registry import check_names, parse_drafter
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, check_folder
+from cactus_decoding.core.models.loading import load_tokenizer, only_cached
 from cactus_decoding.core.models.tokenizers import check_same_vocabulary
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.transformers.loading import load_model, load_tokenizer, only_cached, stored_dtype
+from cactus_decoding.engines.transformers.loading import load_model, stored_dtype
 from cactus_decoding.engines.transformers.partial_head import propose_from
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.expected import steps_of_texts

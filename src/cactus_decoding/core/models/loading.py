@@ -1,0 +1,173 @@
+"""Models by name: each engine says which names it reads, and loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cactus_decoding.core.values import shown, suggestion
+
+if TYPE_CHECKING:
+    import torch
+
+    from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+    from cactus_decoding.core.models.tokenizers import Tokenizer
+
+GROUP = "cactus_decoding.engines"
+"""The entry points by which engines register, this package's own among them."""
+_LONGEST = 300
+
+
+class Engine(Protocol):
+    """What reads models.
+
+    Attributes:
+        suffix: how the names of its files end, in small letters; empty for the engine of folders and of the hub.
+        rows_on_cpu: whether its rows are on the CPU, whatever computes them.
+    """
+
+    suffix: str
+    rows_on_cpu: bool
+
+    @property
+    def drafters(self) -> Mapping[str, type[Any]]:
+        """Drafters that only its models have, by name; each class has a method ``drafter`` that fits it to a target."""
+        ...
+
+    def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
+        """Raise `ValueError` for what cannot be the name of a model; nobody is asked, and no weights are read."""
+        ...
+
+    def only_cached(self, role: str, name: str | Path) -> bool:
+        """Return whether a hub cannot be asked, so that what was fetched before has to do."""
+        ...
+
+    def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
+        """Load a tokenizer; with ``local`` only what was fetched before is taken."""
+        ...
+
+    def load_cached(
+        self,
+        role: str,
+        name: str | Path,
+        dtype: str | torch.dtype,
+        device: torch.device,
+        forward: ForwardName = "auto",
+        *,
+        local: bool = False,
+    ) -> BaseCachedModel:
+        """Load a model with an empty cache."""
+        ...
+
+    def with_cache(self, model: Any) -> BaseCachedModel:
+        """Return a model of the engine's library with an empty cache."""
+        ...
+
+
+@cache
+def engines() -> tuple[Engine, ...]:
+    """Return the engines that are registered; the one of folders and of the hub comes last."""
+    found: list[Engine] = [point.load()() for point in entry_points(group=GROUP)]
+    return tuple(sorted(found, key=lambda each: (each.suffix == "", each.suffix)))
+
+
+def engine_of(name: str | Path) -> Engine:
+    """Return the engine that reads a name; text may give settings after a file, such as ``model.gguf:threads=2``.
+
+    Example:
+        >>> engine_of("qwen.gguf:context_size=8192").suffix, engine_of("Qwen/Qwen3-8B").suffix
+        ('.gguf', '')
+    """
+    *of_files, of_folders = engines()
+    text = str(name).lower()
+    for engine in of_files:
+        if (text.endswith(engine.suffix) or f"{engine.suffix}:" in text) and not Path(name).is_dir():
+            return engine
+    return of_folders
+
+
+def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
+    """Raise `ValueError` for what is neither a file or folder that exists nor may be a name on the hub; asks nobody.
+
+    A name that is close to one of some other words is refused too. Raises `TypeError` for what is neither a path nor
+    text.
+
+    Example:
+        >>> check_model_name("draft", "ngrm", ["ngram"])
+        Traceback (most recent call last):
+        ValueError: cannot load the draft: 'ngrm' is no folder and no model's name; did you mean 'ngram'?
+    """
+    if not isinstance(name, (str, Path)):
+        raise TypeError(f"{role} must be a path or a name, but is {shown(name)}")
+    if name == "":
+        raise ValueError(f"cannot load the {role}: its name is empty")
+    engine_of(name).check_name(role, name, words)
+
+
+def similar_path(path: Path) -> str:
+    """Return which model's name in the same folder is close to that of a missing one, as `suggestion` does."""
+    siblings: list[str] = []
+    with suppress(OSError):
+        siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix == ".gguf"]
+    return suggestion(path.name, siblings)
+
+
+def only_cached(role: str, name: str | Path) -> bool:
+    """Ask the hub once for a name; return whether it cannot be asked, so that what was fetched before has to do.
+
+    Raises:
+        ValueError: if the hub has no such model, or does not answer and nothing was fetched before.
+    """
+    return engine_of(name).only_cached(role, name)
+
+
+def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
+    """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
+
+    With ``local`` only what was fetched before is taken; see `only_cached`.
+    """
+    return engine_of(name).load_tokenizer(role, name, local=local)
+
+
+def load_cached(
+    role: str,
+    name: str | Path,
+    dtype: str | torch.dtype,
+    device: torch.device,
+    forward: ForwardName = "auto",
+    *,
+    local: bool = False,
+) -> BaseCachedModel:
+    """Load a model with an empty cache; raise `ValueError` where it cannot be."""
+    return engine_of(name).load_cached(role, name, dtype, device, forward, local=local)
+
+
+def with_cache(model: Any) -> BaseCachedModel:
+    """Return a model with a cache: itself, or a model of transformers with an empty one."""
+    from cactus_decoding.core.models.base import BaseCachedModel
+
+    return model if isinstance(model, BaseCachedModel) else engines()[-1].with_cache(model)
+
+
+def sentence_of(error: Exception) -> str:
+    r"""Return what an error says, on one line and not cut within a sentence.
+
+    Example:
+        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
+        ('It is no model.', 'one of: 1')
+        >>> sentence_of(KeyError("added_tokens"))
+        "KeyError: 'added_tokens'"
+    """
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if lines and lines[0].endswith((".", "!")):
+        text = lines[0]
+    else:
+        text = " ".join(" ".join(lines).split())
+        if len(text) > _LONGEST:
+            text = text[:_LONGEST].rpartition(" ")[0] + " …"
+    known = isinstance(error, (OSError, ValueError, RuntimeError, ImportError)) and text
+    return text if known else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -1,0 +1,70 @@
+"""llama.cpp as an engine: what reads GGUF files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cactus_decoding.core.models.loading import Engine, similar_path
+from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
+
+if TYPE_CHECKING:
+    import torch
+
+    from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+    from cactus_decoding.core.models.tokenizers import Tokenizer
+
+
+class LlamaCppEngine(Engine):
+    """Reads GGUF files; see `Engine`."""
+
+    suffix = ".gguf"
+    rows_on_cpu = True
+
+    @property
+    def drafters(self) -> Mapping[str, type[Any]]:
+        """None."""
+        return {}
+
+    def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
+        """Raise `ValueError` for a file that is not there, or settings that are not allowed."""
+        path = _file(name).path
+        if not path.is_file():
+            raise ValueError(f"cannot load the {role}: there is no file {str(path)!r}{similar_path(path)}")
+
+    def only_cached(self, role: str, name: str | Path) -> bool:
+        """Return False: files are read where they are."""
+        return False
+
+    def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
+        """Return a file's tokenizer."""
+        from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
+
+        return GgufTokenizer.load(role, _file(name))
+
+    def load_cached(
+        self,
+        role: str,
+        name: str | Path,
+        dtype: str | torch.dtype,
+        device: torch.device,
+        forward: ForwardName = "auto",
+        *,
+        local: bool = False,
+    ) -> BaseCachedModel:
+        """Return a file's model; dtype, device and forward pass are llama.cpp's to say."""
+        from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
+
+        return LlamaCppModel.load(role, _file(name), copies=role == "target")
+
+    def with_cache(self, model: Any) -> BaseCachedModel:
+        """Raise `TypeError`: a model of llama.cpp is loaded by its file's name."""
+        raise TypeError(f"a model of llama.cpp must be given as its file's name, but is {type(model).__name__}")
+
+
+def _file(name: str | Path) -> GgufFile:
+    file = parse_gguf(name)
+    if file is None:
+        raise ValueError(f"settings follow a file's name, as in model.gguf:threads=2, but the name is {str(name)!r}")
+    return file
