@@ -28,14 +28,14 @@ LookUp = Callable[[list[int], int], list[int]]
 LIMIT = 10
 """Proposals per step at most."""
 EDITS = {
-    "rules/typical.py": "the attribute `alpha` to `share`",
-    "rules/top_k.py": "the attribute `residual` to `remainder`",
-    "rules/lenience.py": "the class to `Lenient`",
-    "rules/ensemble.py": "the attribute `weight` to `share`",
-    "drafting/early_exit.py": "the class to `FirstLayers`",
-    "drafting/lookup.py": "the class to `Finder`",
-    "rules/lossless.py": "the class to `Exact`",
-    "drafting/ngram.py": "the class to `Copies`",
+    "core/rules/typical.py": "the attribute `alpha` to `share`",
+    "core/rules/top_k.py": "the attribute `residual` to `remainder`",
+    "core/rules/lenience.py": "the class to `Lenient`",
+    "core/rules/ensemble.py": "the attribute `weight` to `share`",
+    "engines/transformers/early_exit.py": "the class to `FirstLayers`",
+    "core/drafting/lookup.py": "the class to `Finder`",
+    "core/rules/lossless.py": "the class to `Exact`",
+    "core/drafting/ngram.py": "the class to `Copies`",
 }
 """Files, and what is to be renamed in them."""
 

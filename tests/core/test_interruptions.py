@@ -46,8 +46,15 @@ KINDS = ("model", "early exit", "assisted", "exiting target")
 @pytest.mark.parametrize("kind", ["model", pytest.param("exiting target", marks=pytest.mark.slow)])
 def test_an_interruption_at_any_line_leaves_nothing_behind(kind):
     folder = Path(cactus_decoding.__file__).parent
-    files = tuple(str(folder / each) for each in ("drafting/model.py", "drafting/candidates.py", "models/cached.py"))
-    files += (str(folder / "generation/pair.py"), candidate_generator.__file__)
+    files = tuple(
+        str(folder / each)
+        for each in (
+            "core/drafting/model.py",
+            "engines/transformers/candidates.py",
+            "engines/transformers/cached_model.py",
+        )
+    )
+    files += (str(folder / "core/pair.py"), candidate_generator.__file__)
     short = SETTINGS | {"max_new_tokens": 4}
     expected, pair = generate(pair_of(kind), NEXT, **short).token_ids, pair_of(kind)
     generate(pair, FIRST, **short)

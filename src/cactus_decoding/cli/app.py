@@ -66,7 +66,7 @@ COMMANDS = (
     LateCommand(
         "demo",
         USE,
-        "Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget.",
+        "Answer word problems that the bundled models never saw: lossless, relaxed with care, without, on a budget.",
     ),
     LateCommand(
         "serve", USE, "Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."
@@ -85,7 +85,7 @@ COMMANDS = (
     LateCommand(
         "calibrate",
         MEASURE,
-        "Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.",
+        "Recommend a rule, its knob, protection and length for a limit, with evidence, or say that lossless is better.",
     ),
     LateCommand(
         "diagnose",

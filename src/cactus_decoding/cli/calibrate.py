@@ -64,7 +64,7 @@ def calibrate(
     memory: Annotated[int, option("Memory for an audit's work, in MiB.", "MIB", RUNNING, min=1)] = 512,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Recommend a rule, its knob, protection and length for a limit, with the evidence, or say that lossless is better.
+    """Recommend a rule, its knob, protection and length for a limit, with evidence, or say that lossless is better.
 
     Asks which setting to take, from what 'cactus frontier' (nats) or 'cactus eval' (scores) recorded. What to try
     'cactus diagnose' says. Limits on nats hold exactly at the recorded positions; speed is estimated from steps on this

@@ -45,7 +45,7 @@ def demo(
     as_json: Annotated[bool, option("Write one JSON object to stdout, and nothing else.", flag="--json")] = False,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, and on a budget."""
+    """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, on a budget."""
     from cactus_decoding import load_pair, stream
     from cactus_decoding.cli.demo_report import beside_lossless, report
     from cactus_decoding.core.files.provenance import provenance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 BUNDLED = "bundled"
@@ -18,7 +19,8 @@ def path(role: str) -> Path:
         >>> (path("target") / "config.json").exists()
         True
     """
-    _check_choice("role", role, ROLES)
+    if role not in ROLES:
+        raise ValueError(f"role must be one of {', '.join(ROLES)}, but is {role!r}")
     return Path(__file__).parent / "word_problems" / role
 
 
@@ -34,7 +36,11 @@ def full_name(draft: str) -> str:
     if draft == BUNDLED:
         return f"{BUNDLED}:{DRAFTS[0]}"
     if draft.startswith(f"{BUNDLED}:"):
-        _check_choice("a bundled draft", draft, tuple(f"{BUNDLED}:{name}" for name in DRAFTS))
+        known = [f"{BUNDLED}:{name}" for name in DRAFTS]
+        if draft not in known:
+            close = get_close_matches(draft, known, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"a bundled draft must be one of {', '.join(known)}, but is {draft!r}{meant}")
     return draft
 
 
@@ -60,9 +66,3 @@ def importance_path(draft: str | Path) -> Path | None:
     """
     folder = draft_path(draft)  # beside the folder: engines read every safetensors file in a model's
     return None if folder is None else folder.with_name(f"{folder.name}-importance.safetensors")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    from cactus_decoding.core.values import check_choice
-
-    check_choice(name, value, choices)

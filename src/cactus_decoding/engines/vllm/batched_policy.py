@@ -233,7 +233,7 @@ def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor
 
 
 def admitted(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
-    """Return which positions the budgets pay for: `cactus_decoding.core.policy` admits the same, one response at a time.
+    """Return which positions the budgets pay for: `core.policy` admits the same, one response at a time.
 
     Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
     cost, infinite or NaN, and so is every position once the budget is used up. Nothing waits for the device.

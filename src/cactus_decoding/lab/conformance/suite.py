@@ -43,7 +43,7 @@ def conform(
     samples are drawn. So a right engine is called wrong with probability ``false_alarm`` at most, over all checks.
 
     Args:
-        engine: one of `cactus_decoding.lab.conformance.engines`, or a function ``(prompt, sampling, seed) -> tokens`` over
+        engine: an engine's adapter, or a function ``(prompt, sampling, seed) -> tokens`` over
             the models that `write_models` makes; ``sampling`` is a `Sampling`.
         samples: responses a check draws, if it finds nothing; a few draw more.
         false_alarm: in (0, 1).

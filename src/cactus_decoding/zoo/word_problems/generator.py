@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cactus_decoding.core.checks import check_number
 from cactus_decoding.zoo.word_problems.families import FAMILIES
 from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
 
@@ -122,7 +121,8 @@ def word_problems(split: SplitName, seed: int = 0, habit: float = 0.0) -> Iterat
     """
     if split not in get_args(SplitName):
         raise ValueError(f"split must be one of {', '.join(get_args(SplitName))}, but is {split!r}")
-    check_number("habit", habit, 0, 1)
+    if not 0 <= habit <= 1:
+        raise ValueError(f"habit must be in [0, 1], but is {habit!r}")
     return _stream(split, seed, habit)
 
 

@@ -34,8 +34,8 @@ class AutoLength(PerResponse):
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
-        profile: a file of pass times, as `cactus_decoding.core.drafting.automatic.times` keeps them; that of the pair on
-            this machine, measured where there is none, if None.
+        profile: a file of pass times, as `PassTimes` keeps them; that of the pair on this machine, measured where there
+            is none, if None.
 
     Raises:
         ValueError: for a parameter out of range, or, when a response begins, a file that is no profile.

@@ -32,7 +32,7 @@ def read_if_lean(model: PreTrainedModel) -> LeanWeights | str:
     """Return the weights of a model whose forward pass `LeanForward` reproduces, or why it does not.
 
     Both passes are compared once for each model, and again when something of it, or of the code that computes it, was
-    replaced: see `cactus_decoding.engines.transformers.lean.recognition.fingerprint`. Where they differ there is a warning, once too.
+    replaced: see `fingerprint`. Where they differ there is a warning, once too.
     """
     obstacle = lean_obstacle(model)
     if obstacle is not None:
