@@ -19,7 +19,7 @@ from llama_cpp import Llama
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import Answer, prompts_of
+from cactus_decoding.engines.llama_cpp.answering import answer_to, prompts_of
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.request import read_completion
@@ -46,7 +46,7 @@ def told(
     def count(request: Request, outcome: Outcome) -> None:
         outcomes.append(outcome)
 
-    pieces = list(Answer(pair, asked, prompt_ids, usual).pieces(count))
+    pieces = list(answer_to(pair, asked, prompt_ids, usual).pieces(count, asked.logprobs))
     logprobs = [each.logprob for piece in pieces for each in piece.logprobs]
     answer = [token for outcome in outcomes for token in outcome.token_ids]
     answer = answer[: len(logprobs)]  # of an end token nothing is told

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
-import torch
-
 from cactus_decoding.core.checks import shown
-from cactus_decoding.core.loop import StoppingCriteria, decode
-from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.core.loop import cut_at_stop
 from cactus_decoding.core.request import Request, Settings
-from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.session import Session, begin, within
 from cactus_decoding.core.settings import with_default_proposals
-from cactus_decoding.core.types import Fate, Outcome
 
 if TYPE_CHECKING:
     from cactus_decoding.core.pair import Pair
 
 
-class Response(Iterator[Outcome]):
+class Response(Session):
     """A response that grows as its steps are taken.
 
-    From its first step until it is finished, closed, or no longer referred to, no other response runs on its pair.
+    From its first step until it is finished, closed, or no longer referred to, no other response runs on its pair: the
+    first step of another one raises `RuntimeError`.
 
     Attributes:
         request: what was asked for.
@@ -34,39 +29,9 @@ class Response(Iterator[Outcome]):
         metrics: counts and seconds so far.
     """
 
-    def __init__(
-        self,
-        pair: Pair,
-        request: Request,
-        prompt_token_ids: list[int],
-        outcomes: Generator[Outcome],
-        stopping_criteria: StoppingCriteria,
-    ) -> None:
-        self.request, self.prompt_token_ids = request, prompt_token_ids
-        self.token_ids: list[int] = []
-        self.fates: list[Fate] = []
-        self.finish_reason: str | None = None
-        self.metrics = Metrics()
-        self._pair, self._outcomes, self._stopping_criteria = pair, outcomes, stopping_criteria
-
-    def __next__(self) -> Outcome:
-        """Take one step; one that fails, or is interrupted, ends the response.
-
-        Raises:
-            RuntimeError: for the first step while another response runs on the pair.
-        """
-        start = time.perf_counter()
-        outcome = next(self._outcomes)
-        self.token_ids += outcome.token_ids
-        self.fates += outcome.fates
-        self.finish_reason = outcome.finish_reason
-        self.metrics += Metrics.of(outcome)
-        self.metrics.seconds += time.perf_counter() - start
-        return outcome
-
-    def close(self) -> None:
-        """Take no further step, and leave the pair to other responses; what there is stays as it is."""
-        self._outcomes.close()
+    def __init__(self, pair: Pair, session: Session) -> None:
+        super().__init__(session.request, session.prompt_token_ids, within(pair.reserve, session.outcomes))
+        self._pair = pair
 
     @property
     def budget_left(self) -> float | None:
@@ -85,7 +50,8 @@ class Response(Iterator[Outcome]):
     @property
     def text(self) -> str:
         """The text so far, without special tokens, cut before a stop string."""
-        return self._stopping_criteria.trim(self._pair.tokenizer.decode(self.token_ids, skip_special_tokens=True))
+        text = self._pair.tokenizer.decode(self.token_ids, skip_special_tokens=True)
+        return cut_at_stop(text, self.request.stop)
 
 
 def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[Settings]) -> Response:
@@ -100,47 +66,24 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
     """
     given = settings if request is not None else with_default_proposals(settings, automatic=pair.chooses)
     request = Request.of(request, given)
-    pair.check(request)
-    prompt_ids = check_prompt(pair, prompt, request)
+    session = begin(pair.target, pair.drafter, request, tokens_of(pair, prompt), tokenizer=pair.tokenizer)
     pair.prepare(request.draft_length)
-    to_probs = as_logits_to_probs(request.sampling)
-    policy = request.policy.fit(pair.tokenizer, pair.target.vocabulary_size)
-    max_length = len(prompt_ids) + request.max_new_tokens
-    if pair.target.max_length is not None:
-        max_length = min(max_length, pair.target.max_length)
-    generator = torch.Generator(pair.target.device)
-    if request.seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(request.seed)
-    stopping_criteria = StoppingCriteria(pair.stop_token_ids, request.stop, pair.tokenizer, len(prompt_ids))
-    outcomes = decode(
-        pair.target,
-        pair.drafter,
-        prompt_ids,
-        request.verifier(to_probs, as_logits_to_probs(SamplingParams()), request.sampling, policy),
-        to_probs,
-        length=request.draft_length,
-        max_length=max_length,
-        stopping_criteria=stopping_criteria,
-        generator=generator,
-    )
-    return Response(pair, request, prompt_ids, _alone(pair, outcomes), stopping_criteria)
+    return Response(pair, session)
 
 
-def _alone(pair: Pair, outcomes: Iterator[Outcome]) -> Generator[Outcome]:
-    """Yield the outcomes of a response that has the pair for itself."""
-    with pair.reserve():
-        yield from outcomes
-
-
-def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
-    """Return a prompt's tokens; raise for what is no text, is empty, or leaves no room in a context window."""
+def tokens_of(pair: Pair, prompt: object) -> list[int]:
+    """Return a prompt's tokens; raise for what is no text, or is empty."""
     if not isinstance(prompt, str):
         raise TypeError(f"prompt must be a string, but is {shown(prompt)}")
     prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")
+    return prompt_ids
+
+
+def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
+    """Return a prompt's tokens; raise for what is no text, is empty, or leaves no room in a context window."""
+    prompt_ids = tokens_of(pair, prompt)
     request.check_room(pair.target.max_length, pair.drafter.max_length, len(prompt_ids))
     return prompt_ids
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,10 +49,10 @@ class StoppingCriteria:
         text = self._tokenizer.decode(token_ids[start:], skip_special_tokens=True)
         return any(s in text for s in self._strings)
 
-    def trim(self, text: str) -> str:
-        """Cut a response's text before the first stop string in it."""
-        ends = [text.index(s) for s in self._strings if s in text]
-        return text[: min(ends)] if ends else text
+
+def cut_at_stop(text: str, strings: Sequence[str]) -> str:
+    """Return a response's text before the first stop string in it."""
+    return text[: min((text.index(s) for s in strings if s in text), default=len(text))]
 
 
 def decode(
@@ -67,10 +67,10 @@ def decode(
     stopping_criteria: StopCheck,
     generator: torch.Generator | None,
     first_alone: bool = False,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
-    Arguments are taken as checked: `cactus_decoding.generate` is the entry that checks them. ``to_probs`` is what the
+    Arguments are taken as checked: `session.begin` is what checks them. ``to_probs`` is what the
     draft samples with; ``generator`` must be on the target's device; with ``first_alone`` the first step proposes
     nothing, so that a token is there before the draft has read the prompt.
     """

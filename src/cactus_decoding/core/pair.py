@@ -26,6 +26,7 @@ from cactus_decoding.core.models.saved import SavedRoom
 from cactus_decoding.core.models.tokenizers import Tokenizer, check_same_vocabulary
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.session import check_models, stop_token_ids
 from cactus_decoding.core.sizes import kept_limits
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.core.types.drafting import check_drafter
@@ -166,9 +167,7 @@ class Pair:
 
     def check(self, request: Request) -> None:
         """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""
-        request.check_drafter(self.drafter)
-        if request.tree is not None:
-            self.target.check_reads_trees()
+        check_models(self.target, self.drafter, request)
 
     def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
         """Return the pass times by which a draft length chooses how much is proposed, and their ``source``, as values.
@@ -205,8 +204,7 @@ class Pair:
     @property
     def stop_token_ids(self) -> list[int]:
         """The target's end-of-sequence tokens."""
-        given, theirs = self.target.stop_token_ids, self.tokenizer.eos_token_id
-        return given if given is not None else [] if theirs is None else [int(theirs)]
+        return stop_token_ids(self.target, self.tokenizer)
 
 
 def load_pair(

@@ -203,7 +203,8 @@ class Request:
         from cactus_decoding.core.models.base import check_fits
 
         length = self.draft_length
-        proposals = 0 if isinstance(length, PerResponse) else length.max_draft_tokens
+        most = getattr(length, "first_draft_tokens", length.max_draft_tokens)  # schedules may begin with fewer
+        proposals = 0 if isinstance(length, PerResponse) else most
         check_fits("target", target, num_tokens, proposals)
         if proposals:
             check_fits("draft", draft, num_tokens, proposals)

@@ -156,6 +156,21 @@ def test_settings_are_a_calls_own(gguf):
         llama.generate([1])
 
 
+def test_the_request_says_what_is_sampled(ours, monkeypatch):
+    seen = []
+    monkeypatch.setattr(ours, "on_step", lambda request, outcome: seen.append(request))
+    ours(QUESTION, max_tokens=7, seed=5, stop=["@", "#"], temperature=0.6, top_k=9, top_p=0.8, min_p=0.1)
+    asked = seen.pop()
+    assert asked.sampling == SamplingParams(0.6, 9, 0.8, 0.1)
+    assert (asked.max_new_tokens, asked.stop, asked.seed) == (7, ("@", "#"), 5)
+    ours(QUESTION, max_tokens=-1, stop="@", temperature=-1, logit_bias={"20": 30.0, "21": -30.0})
+    asked, room = seen.pop(), ours.n_ctx() - len(ours.tokenize(QUESTION.encode()))
+    assert asked.sampling == SamplingParams(), "what llama.cpp makes of a temperature below 0"
+    assert (asked.max_new_tokens, asked.stop) == (room, ("@",))
+    ours(QUESTION, max_tokens=2, temperature=0)
+    assert seen.pop().sampling == SamplingParams(0, 40, 0.95, 0.05)
+
+
 def test_the_same_seed_gives_the_same_text_and_others_others(ours):
     texts = [ours(QUESTION, max_tokens=40, temperature=1.5, seed=seed)["choices"][0]["text"] for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
@@ -305,7 +320,8 @@ def test_two_tokens_follow_the_law_of_llama_cpp(gguf, ours, drafted):
         running = llama.generate(prompt_ids, **SAMPLING)
         counts[next(running), next(running)] += 1
         running.close()
-    right, wrong = LlamaSampling(2.0, 8, 0.8, 0.01), SamplingParams(2.0, 8, 0.8, 0.01)
+    wrong = SamplingParams(2.0, 8, 0.8, 0.01)
+    right = LlamaSampling(wrong)
     verdicts = []
     for to_probs in (right, lambda logits, _: wrong(logits)):
         law = law_of_two(prompt_ids, to_probs)

@@ -8,9 +8,16 @@ import pytest
 import torch
 from llama_cpp import LlamaGrammar
 
+from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
 from cactus_decoding.engines.llama_cpp.models.library import CANDIDATE
-from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, LogitBias, Penalties, row_processor
+from cactus_decoding.engines.llama_cpp.sampling import (
+    LlamaSampling,
+    LogitBias,
+    Penalties,
+    as_sampling_params,
+    row_processor,
+)
 
 PROMPT, GENERATED = [1, 9, 9], [5, 9, 5]
 
@@ -57,7 +64,7 @@ def settings(**given):
 def test_rows_are_those_that_llama_cpp_draws_from(theirs, given):
     given = settings(**given)
     rows = 3 * torch.randn(3, theirs.n_vocab(), generator=torch.Generator().manual_seed(0))
-    sampling = LlamaSampling(given["temp"], given["top_k"], given["top_p"], given["min_p"])
+    sampling = LlamaSampling(as_sampling_params(given["temp"], given["top_k"], given["top_p"], given["min_p"]))
     expected = torch.stack([chain(theirs, row, **given) for row in rows])
     torch.testing.assert_close(sampling(rows, [1, 2, 3]), expected, atol=2e-6, rtol=1e-5)
     if sampling.plain is not None:
@@ -73,7 +80,7 @@ def test_penalties_are_those_of_llama_cpp(theirs):
     generated = [5, 9, 5, *range(20, 84)]  # the first three are 64 tokens back
     for tokens in ([], GENERATED, generated):
         penalties = Penalties(len(PROMPT), 64, 1.3, 0.4, -0.2)
-        ours = LlamaSampling(1.0, 0, 1.0, 0.0, [penalties])(row.unsqueeze(0), PROMPT + tokens)[0]
+        ours = LlamaSampling(SamplingParams(), [penalties])(row.unsqueeze(0), PROMPT + tokens)[0]
         torch.testing.assert_close(ours, chain(theirs, row, tokens, **given), atol=2e-6, rtol=1e-5)
 
 
@@ -86,7 +93,7 @@ def test_every_row_sees_the_tokens_before_it():
         return scores
 
     rows = torch.zeros(2, 4)
-    probs = LlamaSampling(1.0, 0, 1.0, 0.0, [row_processor(processor), LogitBias({1: 60}, 4)])(rows, [7, 8, 9])
+    probs = LlamaSampling(SamplingParams(), [row_processor(processor), LogitBias({1: 60}, 4)])(rows, [7, 8, 9])
     assert seen == [[7, 8], [7, 8, 9]]
     assert probs.argmax(-1).tolist() == [1, 1]
     assert not rows.any()
@@ -106,7 +113,7 @@ def test_a_grammar_masks_what_llama_cpp_masks(theirs, ours):
     digit = theirs.tokenize(b"7", add_bos=False)[-1]
     row = torch.randn(theirs.n_vocab(), generator=torch.Generator().manual_seed(2))
     mask = GrammarMask(ours._runtime._weights, grammar, len(PROMPT))
-    sampling = LlamaSampling(1.0, 0, 1.0, 0.0, [mask])
+    sampling = LlamaSampling(SamplingParams(), [mask])
     expected = {n: chain(theirs, row, [digit] * n, **settings(grammar=grammar)) for n in range(4)}
     for n in (0, 2, 3, 1, 0):  # forth and back, as rejections go
         probs = sampling(row.unsqueeze(0), PROMPT + [digit] * n)[0]

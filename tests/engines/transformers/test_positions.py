@@ -93,6 +93,13 @@ def test_the_response_goes_on_as_in_generate(kind, prompt_length):
         assert torch.equal(speculate(model, prompt, num_speculative_tokens=number), plain)
 
 
+@all_of("asked", [{"verification": "block"}, {"tree": "static=2.2"}, {"num_speculative_tokens": "auto"}])
+def test_where_rotations_change_a_draft_may_do_what_it_may_do_elsewhere(asked):
+    model = model_of(GOES_ON["dynamic rotations"])
+    plain = model.generate(PROMPT, do_sample=False, max_length=LENGTH)
+    assert torch.equal(speculate(model, rule="clamped:width=1", **asked), plain)
+
+
 def test_dynamic_rotations_read_one_token_at_a_time_beyond_the_window():
     model, metrics = model_of(GOES_ON["dynamic rotations"]), Metrics()
     speculate(model, metrics=metrics)

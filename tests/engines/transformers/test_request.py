@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from support.tables import all_of
+from support.tiny_architectures import letter_tokenizer
 from support.tiny_models import tiny_llama
-from transformers import GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList, StopStringCriteria
 from transformers.generation import logits_process as processors
 
 from cactus_decoding import ModelDrafter, SamplingParams, speculative_generate
@@ -69,3 +73,45 @@ def test_the_fast_way_takes_the_tokens_of_the_slow_one(settings, rule, monkeypat
     fast = tokens()
     monkeypatch.setattr(adapter, "sampling_of", lambda *_: None)
     assert tokens() == fast
+
+
+def asked_of(monkeypatch, **given):
+    """Return the request that a call begins, and how its rows come about."""
+    seen, begin = [], adapter.begin
+
+    def watched(target, drafter, request, token_ids, **more):
+        seen.append((request, more["sampling"]))
+        return begin(target, drafter, request, token_ids, **more)
+
+    monkeypatch.setattr(adapter, "begin", watched)
+    custom = partial(speculative_generate, drafter=ModelDrafter(tiny_llama(1)), tokenizer=letter_tokenizer("abcdefgh"))
+    tiny_llama(0).generate(torch.tensor([[1, 2, 3]]), custom_generate=custom, pad_token_id=0, **given)
+    return seen.pop()
+
+
+SAMPLING = {"do_sample": True, "temperature": 0.6, "top_k": 5, "top_p": 0.9}
+
+
+@all_of(
+    "given, sampling, plain",
+    [
+        ({"do_sample": False}, SamplingParams(0), True),
+        ({"do_sample": False, "repetition_penalty": 1.5}, SamplingParams(0), False),
+        (SAMPLING, SamplingParams(0.6, 5, 0.9), True),
+        (SAMPLING | {"repetition_penalty": 1.5}, SamplingParams(0.6), False),
+        (SAMPLING | {"repetition_penalty": 1.5, "temperature": 1e-25}, SamplingParams(0), False),
+    ],
+)
+def test_the_request_says_what_will_happen(monkeypatch, given, sampling, plain):
+    """Cuts among other processors are no `SamplingParams`: the temperature is what is left to say."""
+    request, rows = asked_of(monkeypatch, max_new_tokens=9, seed=7, **given)
+    assert (request.sampling, request.max_new_tokens, request.seed, request.stop) == (sampling, 9, 7, ())
+    assert rows.plain == (sampling if plain else None)
+
+
+def test_the_request_has_the_lengths_and_stop_strings_of_the_call(monkeypatch):
+    request, _ = asked_of(monkeypatch, max_length=20, do_sample=False)
+    assert (request.max_new_tokens, request.seed) == (17, None)
+    criteria = [StopStringCriteria(letter_tokenizer("abcdefgh"), ["ab", "c"])]
+    request, _ = asked_of(monkeypatch, max_new_tokens=4, do_sample=False, stopping_criteria=criteria)
+    assert request.stop == ("ab", "c")

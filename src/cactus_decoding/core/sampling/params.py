@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -146,12 +147,29 @@ class SamplingParams(SamplingSettings):
         return probs
 
 
-class PlainSampling:
-    """Sampling as a function that is also told the tokens, which it does not look at.
+class RowSampling(Protocol):
+    """How the logits of one response become the probabilities that its tokens are drawn from.
 
-    Attributes:
-        plain: the sampling; of other functions, that which they do nothing else than, or None.
+    An engine's order of temperature and cuts, logits processors, penalties, biases and grammars all belong here.
+    Calling it is a `LogitsToProbs`; both methods must be functions of their arguments, because they are also asked
+    about tokens that are rejected.
     """
+
+    @property
+    def plain(self) -> SamplingParams | None:
+        """The `SamplingParams` that give the same rows; None where none do."""
+
+    def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
+        ...
+
+    def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return the same before temperature and cuts."""
+        ...
+
+
+class PlainSampling:
+    """Rows that `SamplingParams` give, whatever the tokens before them; see `RowSampling`."""
 
     def __init__(self, sampling: SamplingParams) -> None:
         self.plain = sampling
@@ -159,6 +177,10 @@ class PlainSampling:
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities, ``[rows, vocabulary]``."""
         return self.plain(logits)
+
+    def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return the model's own probabilities."""
+        return SamplingParams()(logits)
 
 
 def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
-import torch
 from llama_cpp import LlamaGrammar
 
 from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.core.loop import StopCheck, StoppingCriteria, decode
+from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.base import without_gradients
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
+from cactus_decoding.core.session import begin
 from cactus_decoding.core.settings import with_default_proposals
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
@@ -62,35 +62,8 @@ def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
     return prompts
 
 
-def respond(
-    pair: Pair,
-    prompt_ids: list[int],
-    request: Request,
-    sampling: LlamaSampling,
-    max_length: int,
-    stopping_criteria: StopCheck,
-) -> Iterator[Outcome]:
-    """Return the steps of a response whose rows are llama.cpp's; a draft model reads the prompt after the first one."""
-    generator = torch.Generator()
-    generator.manual_seed(generator.seed() if request.seed is None else request.seed)
-    policy = request.policy.fit(pair.tokenizer, pair.target.vocabulary_size)
-    return decode(
-        pair.target,
-        pair.drafter,
-        prompt_ids,
-        request.verifier(sampling, sampling.untempered, sampling.plain, policy),
-        sampling,
-        length=request.draft_length,
-        max_length=max_length,
-        stopping_criteria=stopping_criteria,
-        generator=generator,
-        first_alone=isinstance(pair.drafter, ModelDrafter),
-    )
-
-
-@dataclass
-class Answer:
-    """One of a request's choices.
+def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping[str, Any], index: int = 0) -> Answer:
+    """Return one of a request's choices.
 
     Args:
         pair: which answers, of GGUF files.
@@ -99,62 +72,98 @@ class Answer:
         defaults: settings of requests that say nothing.
         index: which choice; of those of a prompt, each has the next seed.
 
+    Raises:
+        TypeError, ValueError: for what cannot be answered, before a token is read.
+    """
+    settings = {**defaults, **asked.settings, **asked.sampling, "stop": asked.stop, "max_new_tokens": asked.max_tokens}
+    settings["seed"] = asked.seed + index % asked.n
+    processors = [LogitBias(asked.logit_bias, pair.target.vocabulary_size)] if asked.logit_bias else []
+    grammar = None if asked.grammar is None else LlamaGrammar.from_string(asked.grammar, verbose=False)
+    return Answer(pair, prompt_ids, settings, processors, asked.penalties, grammar)
+
+
+class Answer:
+    """A response of GGUF files, with the rows of llama.cpp: what the server and `CactusLlama` begin.
+
+    Args:
+        pair: which answers.
+        prompt_ids: what is answered.
+        settings: by the names of `Request.from_dict`; without ``max_new_tokens`` there are as many as fit.
+        processors: of rows, before penalties and the grammar.
+        penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
+        grammar: a `llama_cpp.LlamaGrammar`, or None.
+        reach: how many of the last tokens penalties look at; all, if negative.
+        stop: see `begin`.
+
     Attributes:
+        session: the response.
+        sampling: its rows.
         counts: what its rule did so far.
-        num_tokens: how many it has so far, end tokens left out.
 
     Raises:
         TypeError, ValueError: for what cannot be answered, before a token is read.
     """
 
-    pair: Pair
-    asked: Asked
-    prompt_ids: list[int]
-    defaults: Mapping[str, Any]
-    index: int = 0
+    def __init__(
+        self,
+        pair: Pair,
+        prompt_ids: list[int],
+        settings: Mapping[str, Any],
+        processors: Sequence[RowProcessor] = (),
+        penalties: Sequence[float] = (1.0, 0.0, 0.0),
+        grammar: LlamaGrammar | None = None,
+        *,
+        reach: int = _PENALISED,
+        stop: StopCheck | None = None,
+    ) -> None:
+        start, target = len(prompt_ids), pair.target
+        given = with_default_proposals(settings, automatic=pair.chooses)
+        if given.get("max_new_tokens") is None:
+            given["max_new_tokens"] = max((target.max_length or 0) - start, 1)
+        request, rows = Request.from_dict(given), [*processors]
+        if not without_penalties(*penalties):
+            rows.append(Penalties(start, reach, *penalties))
+        if grammar is not None:
+            rows.append(GrammarMask(target.model, grammar, start))
+        self.sampling = LlamaSampling(request.sampling, rows)
+        self.session = begin(
+            target,
+            pair.drafter,
+            request,
+            prompt_ids,
+            tokenizer=pair.tokenizer,
+            sampling=self.sampling,
+            stop=stop,
+            first_alone=isinstance(pair.drafter, ModelDrafter),
+        )
+        self.counts, self._pair, self._ends = ResponseCounts(), pair, frozenset(pair.stop_token_ids)
 
-    def __post_init__(self) -> None:
-        pair, asked, start = self.pair, self.asked, len(self.prompt_ids)
-        settings = with_default_proposals({**self.defaults, **asked.settings}, automatic=pair.chooses)
-        temperature = 0.0 if asked.sampling["temperature"] == 0 else 1.0
-        settings |= {"temperature": temperature, "seed": asked.seed + self.index % asked.n}
-        self.request = Request.from_dict(settings)
-        self.request.check_room(pair.target.max_length, pair.drafter.max_length, start)
-        pair.check(self.request)
-        self.counts, self.num_tokens = ResponseCounts(), 0
-        processors: list[RowProcessor] = []
-        if asked.logit_bias:
-            processors.append(LogitBias(asked.logit_bias, pair.target.vocabulary_size))
-        if not without_penalties(*asked.penalties):
-            processors.append(Penalties(start, _PENALISED, *asked.penalties))
-        if asked.grammar is not None:
-            grammar = LlamaGrammar.from_string(asked.grammar, verbose=False)
-            processors.append(GrammarMask(pair.target.model, grammar, start))
-        self.sampling = LlamaSampling(**asked.sampling, processors=processors)
-        self._ends = frozenset(pair.stop_token_ids)
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it has so far, end tokens left out."""
+        return sum(token not in self._ends for token in self.session.token_ids)
 
-    def pieces(self, on_step: Callable[[Request, Outcome], None]) -> Iterator[Piece]:
-        """Yield what each step adds; the last piece, and only that, has a finish reason."""
-        pair, asked, start = self.pair, self.asked, len(self.prompt_ids)
-        limit = pair.target.max_length or start + (asked.max_tokens or 0)
-        if asked.max_tokens is not None:
-            limit = min(limit, start + asked.max_tokens)
-        stops = StoppingCriteria([*self._ends], asked.stop, pair.tokenizer, start)
-        detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(pair.tokenizer, asked.stop)
-        known, sent = list[TokenLogprobs](), 0
-        reservation = pair.reserve()
-        try:
-            for outcome in respond(pair, self.prompt_ids, self.request, self.sampling, limit, stops):
-                on_step(self.request, outcome)
+    def pieces(self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None) -> Iterator[Piece]:
+        """Yield what each step adds; the last piece, and only that, has a finish reason.
+
+        Args:
+            on_step: told of each step.
+            logprobs: how many of the likeliest tokens to name at each place; None for no log-probabilities.
+        """
+        request, tokenizer = self.session.request, self._pair.tokenizer
+        detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(tokenizer, request.stop)
+        known, sent, number = list[TokenLogprobs](), 0, count()
+        with self._pair.reserve():
+            for outcome in self.session:
+                on_step(request, outcome)
                 self.counts.add(outcome)
                 parts = []
                 for place, token in enumerate(outcome.token_ids):
                     if token in self._ends:
                         continue
-                    if asked.logprobs is not None:
-                        known.append(self._logprobs(outcome, place, token, asked.logprobs))
-                    parts += detokenizer.push(token, self.num_tokens)
-                    self.num_tokens += 1
+                    if logprobs is not None:
+                        known.append(self._logprobs(outcome, place, token, logprobs))
+                    parts += detokenizer.push(token, next(number))
                 if outcome.finish_reason is not None:
                     parts += detokenizer.finish()
                 settled = parts[-1].fate + 1 if parts else sent
@@ -164,21 +173,19 @@ class Answer:
                 if text or outcome.finish_reason is not None:
                     yield Piece(text, known[sent:settled], outcome.finish_reason)
                     sent = max(sent, settled)
-        finally:
-            reservation.active = False
 
     @without_gradients
-    def _logprobs(self, outcome: Outcome, place: int, token: int, count: int) -> TokenLogprobs:
+    def _logprobs(self, outcome: Outcome, place: int, token: int, number: int) -> TokenLogprobs:
         """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
-        greedy, node = self.request.sampling.temperature == 0, place - 1
+        greedy, node = self.session.request.sampling.temperature == 0, place - 1
         row = outcome.rows.untempered_behind(node) if greedy else outcome.rows.target_behind(node)
         logprobs = row.double().log().clamp(min=LEAST)
-        values, ids = logprobs.topk(min(count, len(logprobs)))
+        values, ids = logprobs.topk(min(number, len(logprobs)))
         top = [(self._bytes(i), value) for i, value in zip(ids.tolist(), values.tolist(), strict=True)]
         return TokenLogprobs(self._bytes(token), float(logprobs[token]), top)
 
     def _bytes(self, token: int) -> bytes:
-        tokenizer: Any = self.pair.tokenizer
+        tokenizer: Any = self._pair.tokenizer
         return bytes(tokenizer.piece(token))
 
 

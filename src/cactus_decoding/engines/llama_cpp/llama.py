@@ -195,7 +195,8 @@ class CactusLlama(Llama):
             from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 
             processors.append(LogitBias(bias, self.n_vocab()))
-        given["logits_processor"] = CallProcessors(processors, settings, given.get("max_tokens", 16))
+        max_tokens, stop = given.get("max_tokens", 16), given.get("stop")
+        given["logits_processor"] = CallProcessors(processors, settings, max_tokens, stop)
         return super().create_completion(**given)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.core.loop import StoppingCriteria
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.request import Request
-from cactus_decoding.core.settings import with_default_proposals
+from cactus_decoding.core.session import Session
 from cactus_decoding.core.types import Drafter
-from cactus_decoding.engines.llama_cpp.answering import respond
+from cactus_decoding.engines.llama_cpp.answering import Answer
 from cactus_decoding.engines.llama_cpp.calls import CallProcessors
-from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.passes import CachedText
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
-from cactus_decoding.engines.llama_cpp.sampling import (
-    LlamaSampling,
-    LogitBias,
-    Penalties,
-    RowProcessor,
-    row_processor,
-    without_penalties,
-)
+from cactus_decoding.engines.llama_cpp.sampling import LogitBias, as_sampling_params, row_processor
 from cactus_decoding.engines.llama_cpp.server.loading import load_drafter
 
 _RANDOM_SEED = 2**32 - 1
@@ -95,49 +84,29 @@ class Runtime:
         stopping_criteria: Any,
     ) -> Generator[int]:
         """Return a response's tokens, for arguments of `CactusLlama.generate`, which are checked first."""
-        prompt_ids, pair, start = [int(token) for token in tokens], self.pair, len(tokens)
-        if not prompt_ids:
-            raise ValueError("prompt must have at least one token, but has none")
-        processors: list[RowProcessor] = [
-            each if isinstance(each, LogitBias) else row_processor(each) for each in asked
-        ]
-        if not without_penalties(*penalties):
-            processors.append(Penalties(start, llama.last_n_tokens_size, *penalties))
-        if grammar is not None:
-            processors.append(GrammarMask(self._weights, grammar, start))
-        to_probs = LlamaSampling(*sampling, processors)
-        settings = with_default_proposals(llama._defaults | asked.settings, automatic=pair.chooses)
-        seed = None if llama._seed < 0 or llama._seed == _RANDOM_SEED else int(llama._seed)
-        settings |= {"temperature": 0.0 if sampling[0] == 0 else 1.0, "seed": seed}
-        request = Request.from_dict(settings)
-        request.check_room(pair.target.max_length, pair.drafter.max_length, start)
-        pair.check(request)
-        return self._respond(llama, prompt_ids, request, to_probs, asked, stopping_criteria)
+        prompt_ids, pair, seed = [int(token) for token in tokens], self.pair, int(llama._seed)
+        limit = asked.max_tokens
+        settings = llama._defaults | asked.settings | vars(as_sampling_params(*sampling))
+        settings |= {"seed": None if seed < 0 or seed == _RANDOM_SEED else seed, "stop": asked.stop}
+        settings |= {"max_new_tokens": None if limit is None or limit <= 0 else limit}
+        processors = [each if isinstance(each, LogitBias) else row_processor(each) for each in asked]
+        # llama-cpp-python looks for stop strings itself, in its own texts
+        stop = StoppingCriteria(pair.stop_token_ids, (), pair.tokenizer, len(prompt_ids))
+        reach = llama.last_n_tokens_size
+        answer = Answer(pair, prompt_ids, settings, processors, penalties, grammar, reach=reach, stop=stop)
+        return self._tokens_of(answer.session, llama, asked, stopping_criteria)
 
-    def _respond(
-        self,
-        llama: Any,
-        prompt_ids: list[int],
-        request: Request,
-        sampling: LlamaSampling,
-        asked: CallProcessors,
-        stopping_criteria: Any,
-    ) -> Generator[int]:
-        pair = self.pair
-        max_length, ends = llama.n_ctx(), frozenset(pair.stop_token_ids)
-        if asked.max_tokens is not None and asked.max_tokens > 0:
-            max_length = min(max_length, len(prompt_ids) + asked.max_tokens)
-        outcomes = respond(pair, prompt_ids, request, sampling, max_length, lambda token_ids: token_ids[-1] in ends)
-        llama.metrics, written = Metrics(), 0
+    def _tokens_of(self, session: Session, llama: Any, asked: CallProcessors, stopping_criteria: Any) -> Generator[int]:
+        prompt_ids, ends = session.prompt_token_ids, frozenset(self.pair.stop_token_ids)
+        llama.metrics, written = session.metrics, 0
         llama.input_ids[: len(prompt_ids)] = prompt_ids
-        reservation, llama.n_tokens = pair.reserve(), len(prompt_ids)
+        reservation, llama.n_tokens = self.pair.reserve(), len(prompt_ids)
         self._text.cancelled = asked.cancelled
         try:
-            began = time.perf_counter()
-            for outcome in outcomes:
-                llama.metrics += replace(Metrics.of(outcome), seconds=time.perf_counter() - began)
+            for outcome in session:
+                llama.metrics = session.metrics
                 if llama.on_step is not None:
-                    llama.on_step(request, outcome)
+                    llama.on_step(session.request, outcome)
                 for i, token in enumerate(outcome.token_ids):
                     if stopping_criteria is not None and stopping_criteria(
                         llama._input_ids, outcome.rows.logits[i].numpy()
@@ -152,7 +121,6 @@ class Runtime:
                     yield token
                     llama.input_ids[llama.n_tokens] = token
                     llama.n_tokens += 1
-                began = time.perf_counter()
         finally:
             reservation.active, llama._requires_eval = False, True
-            llama.pass_times = pair.pass_times(request.draft_length)
+            llama.pass_times = self.pair.pass_times(session.request.draft_length)

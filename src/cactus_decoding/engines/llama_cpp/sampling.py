@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,61 +19,64 @@ RowProcessor = Callable[[list[int], Tensor], Tensor]
 """``(tokens before the row, logits [vocabulary]) -> logits``, which may be the same object; a pure function."""
 
 
-class LlamaSampling:
-    """Turns logits into the probabilities that llama-cpp-python samples from.
-
-    Processors come first, in order. Then top-k, top-p and min-p cut rows at temperature 1, and the temperature comes
-    last; transformers, vLLM and the rest of this package have it first. A temperature below 0 means 1 and no cuts.
+def as_sampling_params(temperature: float, top_k: int, top_p: float, min_p: float) -> SamplingParams:
+    """Return what llama-cpp-python's values mean.
 
     Args:
-        temperature: 0 takes the most likely token.
+        temperature: 0 takes the most likely token; below 0 it means 1 and no cuts.
         top_k: 0 or less keeps all tokens.
         top_p: 1 or more keeps all; 0 or less the most likely one.
         min_p: 0 or less keeps all.
-        processors: of each row.
-
-    Attributes:
-        plain: the same as `SamplingParams`, where that can say it.
 
     Raises:
         TypeError, ValueError: for values that are no numbers, or ``min_p`` above 1.
 
     Example:
-        >>> LlamaSampling(0.5, 2, 1.0, 0.0)(torch.tensor([[1.0, 3.0, 2.0]]), [7]).round(decimals=2)
+        >>> as_sampling_params(-1.0, 40, 0.95, 0.05) == SamplingParams()
+        True
+    """
+    for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        check_number(name, value, -math.inf, math.inf)
+    top_k = check_integer("top_k", top_k, -(2**31))
+    if temperature < 0:
+        return SamplingParams()
+    if top_p <= 0:
+        top_k, top_p = 1, 1.0
+    hottest = min(temperature, sys.float_info.max)
+    return SamplingParams(hottest, max(top_k, 0), min(top_p, 1.0), max(min_p, 0.0))
+
+
+class LlamaSampling:
+    """Rows in llama.cpp's order, which has the temperature last; see `RowSampling`.
+
+    Processors come first, in order. Then top-k, top-p and min-p cut rows at temperature 1, and the temperature comes
+    last; transformers, vLLM and the rest of this package have it before the cuts.
+
+    Args:
+        sampling: temperature and cuts.
+        processors: of each row.
+
+    Attributes:
+        plain: the sampling, where its order makes no difference and nothing is processed.
+
+    Example:
+        >>> LlamaSampling(SamplingParams(0.5, 2))(torch.tensor([[1.0, 3.0, 2.0]]), [7]).round(decimals=2)
         tensor([[0.0000, 0.8800, 0.1200]])
     """
 
-    def __init__(
-        self, temperature: float, top_k: int, top_p: float, min_p: float, processors: Sequence[RowProcessor] = ()
-    ) -> None:
-        for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
-            check_number(name, value, -math.inf, math.inf)
-        top_k = check_integer("top_k", top_k, -(2**31))
-        if temperature < 0:
-            temperature, top_k, top_p, min_p = 1.0, 0, 1.0, 0.0
-        if top_p <= 0:
-            top_k, top_p = 1, 1.0
-        self._cut = SamplingParams(top_k=max(top_k, 0), top_p=min(top_p, 1.0), min_p=max(min_p, 0.0))
-        self._temperature, self._processors = temperature, processors
-        self.plain: SamplingParams | None = None
-        if processors:
-            return
-        if temperature == 1:
-            self.plain = self._cut
-        elif temperature == 0 or not self._cut.truncates:
-            self.plain = SamplingParams(temperature)
+    def __init__(self, sampling: SamplingParams, processors: Sequence[RowProcessor] = ()) -> None:
+        self._sampling, self._processors = sampling, processors
+        self._cut = SamplingParams(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
+        self._in_any_order = sampling.temperature in (0, 1) or not self._cut.truncates
+        self.plain = sampling if self._in_any_order and not processors else None
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
         logits = self._processed(logits, token_ids)
-        if self._temperature == 0:
-            return SamplingParams(0.0)(logits)
-        if not self._cut.truncates:
-            return SamplingParams(self._temperature)(logits)
+        if self._in_any_order:
+            return self._sampling(logits)
         probs = self._cut(logits)
-        if self._temperature == 1:
-            return probs
-        tempered = (probs / probs.amax(-1, keepdim=True)) ** (1 / self._temperature)
+        tempered = (probs / probs.amax(-1, keepdim=True)) ** (1 / self._sampling.temperature)
         return tempered / tempered.sum(-1, keepdim=True)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:

@@ -46,6 +46,7 @@ class ScheduledLength(LearnsNothing):
         num_tokens: proposals in the next step, 1 or more.
         max_draft_tokens: as many as the response may have.
         threshold: a row whose likeliest token has less probability is the last of its step.
+        first_draft_tokens: proposals in the first step, for which a context window must have room.
     """
 
     num_tokens: int
@@ -53,6 +54,9 @@ class ScheduledLength(LearnsNothing):
     threshold: float = 0.0
 
     fixed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.first_draft_tokens = self.begin_step()
 
     def begin_step(self) -> int:
         """Return how many tokens to propose."""

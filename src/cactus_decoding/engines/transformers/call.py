@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.generation import utils as generation
 
-from cactus_decoding.core.checks import check_generator, check_integer
-from cactus_decoding.core.settings import MAX_SEED
+from cactus_decoding.core.checks import check_generator
 
 
 def named_arguments_of_generate(model: PreTrainedModel) -> dict[str, Any]:
@@ -46,12 +45,13 @@ def check_not_synced(model: PreTrainedModel, synced_gpus: bool | None) -> None:
         raise ValueError(f"synced_gpus{cause} is not supported: processes would take different numbers of steps")
 
 
-def random_source(generator: torch.Generator | None, seed: int | None, device: torch.device) -> torch.Generator | None:
-    """Return the generator to draw from; None is torch's default one, as `generate` has it."""
-    if seed is not None:
-        if generator is not None:
-            raise ValueError("generator and seed exclude each other: give one of them")
-        check_integer("seed", seed, 0, MAX_SEED)
-        return torch.Generator(device).manual_seed(seed)
-    check_generator(generator, device)
-    return generator
+def random_source(
+    generator: torch.Generator | None, seed: int | None, device: torch.device
+) -> torch.Generator | Literal["seed"] | None:
+    """Return the generator to draw from, as `begin` takes it; None is torch's default one, as `generate` has it."""
+    if seed is None:
+        check_generator(generator, device)
+        return generator
+    if generator is not None:
+        raise ValueError("generator and seed exclude each other: give one of them")
+    return "seed"

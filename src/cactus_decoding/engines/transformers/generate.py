@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import time
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +26,15 @@ from cactus_decoding.core.drafting.ngram import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.knobs import settings_of
-from cactus_decoding.core.loop import decode
 from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.core.models.base import ForwardName, check_fits
+from cactus_decoding.core.models.base import ForwardName
 from cactus_decoding.core.request import Request
-from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.session import begin
 from cactus_decoding.core.settings import DECODING, PARTS
-from cactus_decoding.core.types import Drafter, LogitsToProbs
-from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance, ScheduledLength
-from cactus_decoding.engines.transformers.cached_model import CachedModel, vocabulary_size
+from cactus_decoding.core.types import Drafter
+from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance
+from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.call import check_not_synced, named_arguments_of_generate, random_source
 from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
 from cactus_decoding.engines.transformers.request import (
@@ -142,56 +142,41 @@ def speculative_generate(
     stop = StoppingCheck(stopping_criteria, generation_config, input_ids, padding)
     assistance = Assistance(model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer)
     plain = sampling_of(logits_processor, generation_config)
-    sampling = plain or SamplingParams(temperature=1.0 if generation_config.do_sample else 0.0)
+    rows = ProcessedProbs(logits_processor, generation_config, input_ids, padding, plain)
     own = assistance.length(
         proposals_of(settings.pop("num_speculative_tokens", None), settings.pop("tree", None)),
         stop.max_length - len(prompt_ids),
     )
     settings["tree" if isinstance(own, TreeShape) else "num_speculative_tokens"] = own
-    request = Request.from_dict(settings | vars(sampling) | {"seed": seed})
-    length, target, reach = request.draft_length, CachedModel(model, forward), position_limit(model, len(prompt_ids))
-    proposals = length.begin_step() if isinstance(length, ScheduledLength) else length.max_draft_tokens
-    policy = request.policy.fit(tokenizer, vocabulary_size(model))
-    check_fits("target", reach.end, len(prompt_ids), proposals)
-    proposer: Drafter = NgramDrafter()
-    if proposals:
-        proposer = assistance.choose_drafter()
-        check_fits("draft", proposer.max_length, len(prompt_ids), proposals)
-    request.check_drafter(proposer)
-
-    to_probs: LogitsToProbs = ProcessedProbs(logits_processor, generation_config, input_ids, padding)
-    if plain is not None:
-        to_probs = as_logits_to_probs(plain)
-    # without sampling there is neither temperature nor truncation among the processors
-    untempered = ProcessedProbs(logits_processor, generation_config, input_ids, padding, greedy=False)
-    outcomes = decode(
+    settings |= vars(plain or SamplingParams(rows.temperature)) | {"seed": seed, "stop": stop.strings}
+    request = Request.from_dict(settings | {"max_new_tokens": max(stop.max_length - len(prompt_ids), 1)})
+    target, reach = CachedModel(model, forward), position_limit(model, len(prompt_ids))
+    proposer = assistance.choose_drafter() if request.draft_length.max_draft_tokens else NgramDrafter()
+    session = begin(
         target,
         read_in_blocks(model, proposer, len(prompt_ids)),
+        request,
         prompt_ids,
-        request.verifier(to_probs, untempered, plain, policy),
-        to_probs,
-        length=length,
-        max_length=min(stop.max_length, reach.end or stop.max_length),
-        stopping_criteria=stop,
+        tokenizer=tokenizer,
+        sampling=rows,
+        stop=stop,
         generator=random_source(generator, seed, target.device),
+        max_length=reach.end or sys.maxsize,
     )
-    response: list[int] = []
-    start = time.perf_counter()
-    for outcome in outcomes:
-        response += outcome.token_ids
-        if streamer is not None:
-            for token in outcome.token_ids:
-                streamer.put(torch.tensor([token]))
+    try:
+        for outcome in session:
+            if streamer is not None:
+                for token in outcome.token_ids:
+                    streamer.put(torch.tensor([token]))
+    finally:
         if metrics is not None:
-            vars(metrics).update(vars(metrics + Metrics.of(outcome)))  # the caller's own object
-    if metrics is not None:
-        metrics.seconds += time.perf_counter() - start
-    assistance.remember(length)
+            vars(metrics).update(vars(metrics + session.metrics))  # the caller's own object
+    assistance.remember(request.draft_length)
     if streamer is not None:
         streamer.end()
-    if outcome.finish_reason == "length" and len(prompt_ids) + len(response) < stop.max_length:
+    if session.finish_reason == "length" and len(prompt_ids) + len(session.token_ids) < stop.max_length:
         warnings.warn(f"the response ends at the target's {reach.end} positions, {reach.cause}", stacklevel=2)
-    sequences = torch.cat([input_ids, input_ids.new_tensor([response])], dim=1)
+    sequences = torch.cat([input_ids, input_ids.new_tensor([session.token_ids])], dim=1)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
 
 

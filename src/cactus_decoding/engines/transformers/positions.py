@@ -75,6 +75,8 @@ class _BlocksWithin(Drafter):
     def __init__(self, drafter: Drafter, place: int, *, beyond: bool) -> None:
         self._drafter, self._place, self._beyond = drafter, place, beyond
         self.max_length = drafter.max_length
+        for name in ("fixed_blocks", "grows_trees", "may_be_left_out"):  # what may be asked of it is the drafter's
+            vars(self)[name] = getattr(drafter, name)
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Pass it on."""

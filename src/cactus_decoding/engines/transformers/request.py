@@ -46,10 +46,13 @@ _PREPARED = frozenset({"attention_mask", "logits_to_keep", "past_key_values", "p
 
 
 class ProcessedProbs:
-    """Turns logits into probabilities with a `generate` call's processors; each row sees the tokens before it.
+    """Rows after a `generate` call's processors, each of which sees the tokens before the row; see `RowSampling`.
 
-    Processors see the padding too, as in `generate`. All the mass goes to the most likely token where ``greedy``, or,
-    if that is None, ``do_sample`` says so.
+    Processors see the padding too, as in `generate`. All the mass goes to the most likely token without ``do_sample``.
+
+    Attributes:
+        plain: as given: what the processors come to, from `sampling_of`; they are then left out, which is faster.
+        temperature: what the processors divide by; 0 where the most likely token is taken.
     """
 
     def __init__(
@@ -58,18 +61,26 @@ class ProcessedProbs:
         config: GenerationConfig,
         input_ids: Tensor,
         padding: int,
-        *,
-        greedy: bool | None = None,
+        plain: SamplingParams | None = None,
     ) -> None:
+        self.plain = plain
         kept = [processor for processor in processors if not _vanishes(processor)]
         self._processors = [(type(processor) in _ROW_WISE, processor) for processor in kept]
         self._padding = input_ids[0, :padding].tolist()
-        if greedy is None:
-            greedy = not config.do_sample or len(kept) < len(processors)
+        greedy = not config.do_sample or len(kept) < len(processors)
         self._sampling = SamplingParams(temperature=0.0 if greedy else 1.0)
+        warpers = (each for each in kept if isinstance(each, logits_process.TemperatureLogitsWarper))
+        self.temperature = 0.0 if greedy else math.prod(each.temperature for each in warpers)
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities ``[rows, vocabulary]``; the last row follows all the tokens."""
+        return self._sampling(self._processed(logits, token_ids)) if self.plain is None else self.plain(logits)
+
+    def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        """Return the same before the most likely token takes all; processors that cut or divide are not left out."""
+        return SamplingParams()(self._processed(logits, token_ids))
+
+    def _processed(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         scores = logits.to(torch.float32, copy=True)  # what `generate` works with; processors may write into it
         history: Tensor | None = None
         for row_wise, processor in self._processors:
@@ -81,7 +92,7 @@ class ProcessedProbs:
             first = history.shape[1] - len(scores) + 1
             rows = [processor(history[:, : first + i], scores[i : i + 1]) for i in range(len(scores))]
             scores = torch.cat(rows)
-        return self._sampling(scores)
+        return scores
 
 
 def _vanishes(processor: object) -> bool:
@@ -143,6 +154,7 @@ class StoppingCheck:
 
     Attributes:
         max_length: the longest sequence, without padding.
+        strings: the stop strings among the criteria.
     """
 
     def __init__(
@@ -154,6 +166,8 @@ class StoppingCheck:
         self._end_ids = frozenset(int(token) for criterion in ends for token in criterion.eos_token_id)
         # the loop looks after lengths, and a set after end tokens: the rest need a tensor of all tokens
         self._others = [c for c in criteria if type(c) not in (MaxLengthCriteria, EosTokenCriteria)]
+        named = [string for c in self._others if isinstance(c, StopStringCriteria) for string in c.stop_strings]
+        self.strings = tuple(string for string in named if string)
         self._padding, self._device = input_ids[0, :padding].tolist(), input_ids.device
 
     def __call__(self, token_ids: list[int]) -> bool:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from support.tables import all_of
 
+from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
-from cactus_decoding.engines.llama_cpp.answering import Answer, prompts_of
+from cactus_decoding.engines.llama_cpp.answering import answer_to, prompts_of
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.server.completion import Completion
 from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
@@ -99,7 +100,7 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
     assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
     told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
     asked = read_completion({"prompt": QUESTION} | same, {}, chat=False)
-    to_probs = Answer(pair, asked, prompt, {}).sampling
+    to_probs = answer_to(pair, asked, prompt, {}).sampling
     twin = pair.target.twin()
     logits = twin.append(prompt + tokens, len(tokens) + 1)
     for i, token in enumerate(tokens[: len(told["tokens"])]):
@@ -137,6 +138,26 @@ def test_several_choices_have_the_next_seeds_and_each_its_place(ask):
         parts = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
         assert joined(parts, "delta", "content") == text
     assert whole["usage"]["completion_tokens"] == sum(each["usage"]["completion_tokens"] for each in alone)
+
+
+@all_of(
+    "body, sampling",
+    [
+        ({"temperature": 0.6, "top_k": 9, "top_p": 0.8, "min_p": 0.1}, SamplingParams(0.6, 9, 0.8, 0.1)),
+        ({"temperature": 0, "top_k": 9}, SamplingParams(0, 9)),
+        ({"top_k": -1}, SamplingParams()),
+        ({}, SamplingParams()),
+    ],
+)
+def test_the_request_says_what_is_sampled(ask, body, sampling):
+    seen = []
+    same = {"prompt": QUESTION, "max_tokens": 3, "stop": ["@"], "seed": 4}
+    ask(lambda request, outcome: seen.append(request), n=2, **same, **body).whole()
+    first, last = seen[0], seen[-1]
+    assert (first.sampling, first.max_new_tokens, first.stop) == (sampling, 3, ("@",))
+    assert (first.seed, last.seed) == (4, 5)
+    ask(lambda request, outcome: seen.append(request), messages=CHAT, stop=[" "], **body).whole()
+    assert seen[-1].max_new_tokens > 400, "as many as there is room for"
 
 
 def test_a_report_says_what_the_counters_count(ask):

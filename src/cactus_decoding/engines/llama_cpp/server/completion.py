@@ -11,7 +11,7 @@ from typing import Any
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, answer_to, text_of
 from cactus_decoding.engines.llama_cpp.server.request import Asked
 from cactus_decoding.engines.openai.reports import REPORT_KEY
 
@@ -42,10 +42,11 @@ class Completion:
         model: str,
         on_step: StepReader = lambda *_: None,
     ) -> None:
-        self._asked, self._on_step = asked, on_step
+        self._asked, self._on_step, self._tokenizer = asked, on_step, pair.tokenizer
         self._num_read = sum(map(len, prompts))
         self._answers = [
-            Answer(pair, asked, prompts[index // asked.n], defaults, index) for index in range(len(prompts) * asked.n)
+            answer_to(pair, asked, prompts[index // asked.n], defaults, index)
+            for index in range(len(prompts) * asked.n)
         ]
         kind = "chat.completion" if asked.chat else "text_completion"
         self._head = {
@@ -58,35 +59,32 @@ class Completion:
     def whole(self) -> dict[str, Any]:
         """Return the answer in one."""
         choices = []
-        for answer in self._answers:
-            pieces = [*answer.pieces(self._on_step)]
+        for index, answer in enumerate(self._answers):
+            pieces = [*answer.pieces(self._on_step, self._asked.logprobs)]
             text = "".join(piece.text for piece in pieces)
             logprobs = [each for piece in pieces for each in piece.logprobs]
-            said = self._message(text) if self._asked.chat else {"text": self._echo(answer) + text}
+            said = self._message(text) if self._asked.chat else {"text": self._echo(index) + text}
             finish_reason = "tool_calls" if "tool_calls" in said.get("message", {}) else pieces[-1].finish_reason
             choices.append(
-                {"index": answer.index}
-                | said
-                | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
+                {"index": index} | said | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
             )
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
     def chunks(self) -> Iterator[dict[str, Any]]:
         """Yield the answer bit by bit; the usage comes last, where it was asked for."""
         head = self._head | {"object": "chat.completion.chunk"} if self._asked.chat else self._head
-        for answer in self._answers:
+        for index, answer in enumerate(self._answers):
             last = answer is self._answers[-1] and not self._asked.usage
-            for choice in self._deltas(answer) if self._asked.chat else self._texts(answer):
-                chunk = head | {"choices": [{"index": answer.index} | choice]}
+            for choice in self._deltas(answer) if self._asked.chat else self._texts(answer, self._echo(index)):
+                chunk = head | {"choices": [{"index": index} | choice]}
                 yield chunk | (self._metrics if last and choice["finish_reason"] else {})
         if self._asked.usage:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
-    def _texts(self, answer: Answer) -> Iterator[dict[str, Any]]:
+    def _texts(self, answer: Answer, echo: str) -> Iterator[dict[str, Any]]:
         """Yield the parts of a completion."""
-        echo = self._echo(answer)
         offset = len(echo)
-        for piece in answer.pieces(self._on_step):
+        for piece in answer.pieces(self._on_step, self._asked.logprobs):
             logprobs = self._logprobs(piece.logprobs, offset)
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
             echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
@@ -94,7 +92,7 @@ class Completion:
     def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its role, its text as it grows, calls as a whole, and why it ended."""
         text, shown, begun, held = "", 0, False, list[TokenLogprobs]()
-        for piece in answer.pieces(self._on_step):
+        for piece in answer.pieces(self._on_step, self._asked.logprobs):
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
@@ -144,11 +142,11 @@ class Completion:
             "text_offset": [*accumulate((len(token) for token in tokens), initial=offset)][: len(tokens)],
         }
 
-    def _echo(self, answer: Answer) -> str:
+    def _echo(self, index: int) -> str:
         if not self._asked.echo:
             return ""
-        given = self._asked.prompts[answer.index // self._asked.n]
-        return given if isinstance(given, str) else answer.pair.tokenizer.decode(given)
+        given = self._asked.prompts[index // self._asked.n]
+        return given if isinstance(given, str) else self._tokenizer.decode(given)
 
     @property
     def _usage(self) -> dict[str, int]:

@@ -102,7 +102,8 @@ def read_completion(body: Mapping[str, Any], defaults: Mapping[str, Any], *, cha
     needed = "messages" if chat else "prompt"
     if needed not in values:
         raise ValueError(f"a request must have {needed}")
-    settings = _settings(values, defaults)
+    sampling = {each.name: values.get(each.name, each.default) for each in _SAMPLING}
+    settings = _settings(values, sampling, defaults)
     tools = Tools.of(values)
     logprobs = _logprobs(values, chat=chat)
     if logprobs is not None and values.get("echo"):
@@ -112,7 +113,7 @@ def read_completion(body: Mapping[str, Any], defaults: Mapping[str, Any], *, cha
         prompts=[] if chat else values["prompt"],
         messages=values.get("messages", []),
         settings=settings,
-        sampling={each.name: values.get(each.name, each.default) for each in _SAMPLING},
+        sampling=sampling,
         penalties=tuple(values.get(name, default) for name, default in _PENALTIES.items()),
         logit_bias=values.get("logit_bias", {}),
         grammar=grammar_of(values, tools),
@@ -137,14 +138,12 @@ def _check_names(given: Mapping[str, Any], readers: Mapping[str, read.Reader]) -
         raise ValueError(f"{refused[0]} is not served: {_NOT_SERVED[refused[0]]}")
 
 
-def _settings(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(values: dict[str, Any], sampling: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return our settings among a request's values, as those of a `Request`."""
     settings = read_keys({name: values[name] for name in KEYS if name in values}, defaults)
     if "rule" in settings:
         parse_rule(settings["rule"], importing=False)  # no request runs a module's code
-    # combined as the completion will combine them
-    greedy = values.get("temperature", 1.0) == 0
-    Request.from_dict({**defaults, **settings, "temperature": 0.0 if greedy else 1.0})
+    Request.from_dict({**defaults, **settings, **sampling})  # combined as the answer will combine them
     return settings
 
 
@@ -171,7 +170,7 @@ _READERS: dict[str, read.Reader] = {
     "model": read.text,
     "max_tokens": read.integer(1),
     **{each.name: _knob(each) for each in _SAMPLING},
-    "top_k": read.integer(-1),
+    "top_k": lambda name, value: max(read.integer(-1)(name, value), 0),  # clients write -1 or 0 for all tokens
     "presence_penalty": read.number(-2, 2),
     "frequency_penalty": read.number(-2, 2),
     "repeat_penalty": read.number(0, math.inf, low_open=True, high_open=True),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.loop import StoppingCriteria
+from cactus_decoding.core.loop import StoppingCriteria, cut_at_stop
 from cactus_decoding.core.models.base import BaseCachedModel, num_shared, without_gradients
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -98,8 +98,9 @@ def _continue(
         if live:
             rows = reader.read_next([sequences[i][-1] for i in live], kept)
     texts = []
-    for sequence, branch, each in zip(sequences, branches, criteria, strict=True):
-        texts.append(each.trim(pair.tokenizer.decode(sequence[branch.prompt_length :], skip_special_tokens=True)))
+    for sequence, branch in zip(sequences, branches, strict=True):
+        text = pair.tokenizer.decode(sequence[branch.prompt_length :], skip_special_tokens=True)
+        texts.append(cut_at_stop(text, stop))
     return texts
 
 

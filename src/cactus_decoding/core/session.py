@@ -1,0 +1,161 @@
+"""A response that is under way, and the one way to begin it, whichever engine asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from cactus_decoding.core.loop import StopCheck, StoppingCriteria, decode
+from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.sampling.params import PlainSampling, RowSampling
+from cactus_decoding.core.types import Drafter, Fate, Outcome
+
+if TYPE_CHECKING:
+    from cactus_decoding.core.models.tokenizers import Tokenizer
+
+
+class Session(Iterator[Outcome]):
+    """A response that grows as its steps are taken.
+
+    Attributes:
+        request: what was asked for.
+        prompt_token_ids: of the prompt.
+        outcomes: the steps that are not taken yet.
+        token_ids: tokens so far, a stop token included.
+        fates: how each of them came about.
+        finish_reason: ``stop`` or ``length`` once it is finished, else None.
+        metrics: counts and seconds so far.
+    """
+
+    def __init__(self, request: Request, prompt_token_ids: list[int], outcomes: Generator[Outcome]) -> None:
+        self.request, self.prompt_token_ids, self.outcomes = request, prompt_token_ids, outcomes
+        self.token_ids: list[int] = []
+        self.fates: list[Fate] = []
+        self.finish_reason: str | None = None
+        self.metrics = Metrics()
+
+    def __next__(self) -> Outcome:
+        """Take one step; one that fails, or is interrupted, ends the response."""
+        start = time.perf_counter()
+        outcome = next(self.outcomes)
+        self.token_ids += outcome.token_ids
+        self.fates += outcome.fates
+        self.finish_reason = outcome.finish_reason
+        self.metrics += Metrics.of(outcome)
+        self.metrics.seconds += time.perf_counter() - start
+        return outcome
+
+    def close(self) -> None:
+        """Take no further step; what there is stays as it is."""
+        self.outcomes.close()
+
+
+def begin(
+    target: BaseCachedModel,
+    drafter: Drafter,
+    request: Request,
+    token_ids: Sequence[int],
+    *,
+    tokenizer: Tokenizer | None,
+    sampling: RowSampling | None = None,
+    stop: StopCheck | None = None,
+    generator: torch.Generator | Literal["seed"] | None = "seed",
+    max_length: int | None = None,
+    first_alone: bool = False,
+) -> Session:
+    """Check that a request can be answered, and return its response, of which no step is taken yet.
+
+    Only one response at a time may run on the models' caches. Nothing here looks after that: a `Pair` is reserved by
+    whoever takes the steps.
+
+    Args:
+        target: the verifying model.
+        drafter: where proposals come from.
+        request: what is asked for.
+        token_ids: of the prompt, at least one.
+        tokenizer: the target's; None where ``stop`` is given, and the request's policy needs no texts.
+        sampling: how logits become probabilities; what ``request.sampling`` says, in this package's order, if None.
+        stop: ends the response; by default the target's end tokens and the request's stop strings do.
+        generator: source of the random numbers, on the target's device; None for torch's default one, and ``seed`` for
+            a new one with the request's seed.
+        max_length: tokens that the sequence may have at most; by default the target's context window. The request's
+            ``max_new_tokens`` is another limit.
+        first_alone: whether the first step proposes nothing, so that a token is there before the draft has read the
+            prompt.
+
+    Raises:
+        TypeError: for what is no drafter, or without a tokenizer where texts have to be known.
+        ValueError: for a request that does not go with the models, or a prompt that leaves no room in a context window.
+
+    Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
+
+    Example:
+        >>> from cactus_decoding import load_pair
+        >>> pair = load_pair()
+        >>> token_ids = pair.tokenizer("Question:").input_ids
+        >>> request = Request(max_new_tokens=4, seed=0)
+        >>> session = begin(pair.target, pair.drafter, request, token_ids, tokenizer=pair.tokenizer)
+        >>> sum(len(outcome.token_ids) for outcome in session), session.finish_reason
+        (4, 'length')
+    """
+    prompt_ids, window = list(token_ids), target.max_length if max_length is None else max_length
+    if not prompt_ids:
+        raise ValueError("prompt must have at least one token, but has none")
+    check_models(target, drafter, request)
+    request.check_room(window, drafter.max_length, len(prompt_ids))
+    longest = len(prompt_ids) + request.max_new_tokens
+    if stop is None:
+        if tokenizer is None:
+            raise TypeError("tokenizer must be given where stop is None: stop strings are looked for in texts")
+        stop = StoppingCriteria(stop_token_ids(target, tokenizer), request.stop, tokenizer, len(prompt_ids))
+    if sampling is None:
+        sampling = PlainSampling(request.sampling)
+    fitted = request.policy.fit(tokenizer, target.vocabulary_size)
+    outcomes = decode(
+        target,
+        drafter,
+        prompt_ids,
+        request.verifier(sampling, sampling.untempered, sampling.plain, fitted),
+        sampling,
+        length=request.draft_length,
+        max_length=longest if window is None else min(longest, window),
+        stopping_criteria=stop,
+        generator=_seeded(request.seed, target.device) if generator == "seed" else generator,
+        first_alone=first_alone,
+    )
+    return Session(request, prompt_ids, outcomes)
+
+
+def within(reserve: Callable[[], AbstractContextManager[Any]], outcomes: Iterator[Outcome]) -> Generator[Outcome]:
+    """Yield outcomes while what ``reserve`` returns is held: from the first step to the last."""
+    with reserve():
+        yield from outcomes
+
+
+def check_models(target: BaseCachedModel, drafter: Drafter, request: Request) -> None:
+    """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""
+    request.check_drafter(drafter)
+    if request.tree is not None:
+        target.check_reads_trees()
+
+
+def stop_token_ids(target: BaseCachedModel, tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that end a sequence: those that the target names, or else its tokenizer's."""
+    given, theirs = target.stop_token_ids, tokenizer.eos_token_id
+    return given if given is not None else [] if theirs is None else [int(theirs)]
+
+
+def _seeded(seed: int | None, device: torch.device) -> torch.Generator:
+    """Return a new source of random numbers; without a seed, other ones each time."""
+    generator = torch.Generator(device)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator
