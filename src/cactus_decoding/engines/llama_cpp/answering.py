@@ -12,22 +12,19 @@ from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.base import without_gradients
-from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.session import begin
 from cactus_decoding.core.settings import with_default_proposals
 from cactus_decoding.core.types import Outcome
+from cactus_decoding.engines.llama_cpp.counters import ResponseCounts
 from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
 from cactus_decoding.engines.llama_cpp.sampling import (
     LlamaSampling,
-    LogitBias,
     Penalties,
     RowProcessor,
     without_penalties,
 )
-from cactus_decoding.engines.llama_cpp.server.counters import ResponseCounts
-from cactus_decoding.engines.llama_cpp.server.request import Asked
 
 _PENALISED = 64
 """How many of the last tokens penalties look at, as in llama.cpp."""
@@ -49,37 +46,6 @@ class Piece(NamedTuple):
     text: str
     logprobs: list[TokenLogprobs]
     finish_reason: str | None
-
-
-def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
-    """Return a request's prompts in tokens; raise `ValueError` for one that the model cannot read."""
-    tokenizer: Any = pair.tokenizer
-    tools = {} if asked.tools is None else {"tools": asked.tools.described}
-    texts = asked.prompts or [conversation_prompt(tokenizer, asked.messages, **asked.template, **tools)]
-    prompts = [list(tokenizer(text).input_ids if isinstance(text, str) else text) for text in texts]
-    if any(not ids or max(ids) >= pair.target.vocabulary_size for ids in prompts):
-        raise ValueError(f"prompt must be tokens from 0 to {pair.target.vocabulary_size - 1}, and at least one of them")
-    return prompts
-
-
-def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping[str, Any], index: int = 0) -> Answer:
-    """Return one of a request's choices.
-
-    Args:
-        pair: which answers, of GGUF files.
-        asked: what was asked.
-        prompt_ids: one of `prompts_of`.
-        defaults: settings of requests that say nothing.
-        index: which choice; of those of a prompt, each has the next seed.
-
-    Raises:
-        TypeError, ValueError: for what cannot be answered, before a token is read.
-    """
-    settings = {**defaults, **asked.settings, **asked.sampling, "stop": asked.stop, "max_new_tokens": asked.max_tokens}
-    settings["seed"] = asked.seed + index % asked.n
-    processors = [LogitBias(asked.logit_bias, pair.target.vocabulary_size)] if asked.logit_bias else []
-    grammar = None if asked.grammar is None else LlamaGrammar.from_string(asked.grammar, verbose=False)
-    return Answer(pair, prompt_ids, settings, processors, asked.penalties, grammar)
 
 
 class Answer:

@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
+from llama_cpp import LlamaGrammar
+
+from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, answer_to, text_of
+from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.request import Asked
 from cactus_decoding.engines.openai.reports import REPORT_KEY
 
@@ -170,3 +174,34 @@ def _delta(
 
 def _entry(token: bytes, logprob: float) -> dict[str, Any]:
     return {"token": text_of(token), "logprob": logprob, "bytes": [*token]}
+
+
+def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
+    """Return a request's prompts in tokens; raise `ValueError` for one that the model cannot read."""
+    tokenizer: Any = pair.tokenizer
+    tools = {} if asked.tools is None else {"tools": asked.tools.described}
+    texts = asked.prompts or [conversation_prompt(tokenizer, asked.messages, **asked.template, **tools)]
+    prompts = [list(tokenizer(text).input_ids if isinstance(text, str) else text) for text in texts]
+    if any(not ids or max(ids) >= pair.target.vocabulary_size for ids in prompts):
+        raise ValueError(f"prompt must be tokens from 0 to {pair.target.vocabulary_size - 1}, and at least one of them")
+    return prompts
+
+
+def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping[str, Any], index: int = 0) -> Answer:
+    """Return one of a request's choices.
+
+    Args:
+        pair: which answers, of GGUF files.
+        asked: what was asked.
+        prompt_ids: one of `prompts_of`.
+        defaults: settings of requests that say nothing.
+        index: which choice; of those of a prompt, each has the next seed.
+
+    Raises:
+        TypeError, ValueError: for what cannot be answered, before a token is read.
+    """
+    settings = {**defaults, **asked.settings, **asked.sampling, "stop": asked.stop, "max_new_tokens": asked.max_tokens}
+    settings["seed"] = asked.seed + index % asked.n
+    processors = [LogitBias(asked.logit_bias, pair.target.vocabulary_size)] if asked.logit_bias else []
+    grammar = None if asked.grammar is None else LlamaGrammar.from_string(asked.grammar, verbose=False)
+    return Answer(pair, prompt_ids, settings, processors, asked.penalties, grammar)

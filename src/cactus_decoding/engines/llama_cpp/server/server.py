@@ -32,10 +32,9 @@ from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import prompts_of
+from cactus_decoding.engines.llama_cpp.counters import RuleCounters
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
-from cactus_decoding.engines.llama_cpp.server.completion import Completion
-from cactus_decoding.engines.llama_cpp.server.counters import RuleCounters
+from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
 from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import Seats
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
