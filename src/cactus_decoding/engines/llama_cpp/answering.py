@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from llama_cpp import LlamaGrammar
-
 from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
@@ -57,7 +55,7 @@ class Answer:
         settings: by the names of `Request.from_dict`; without ``max_new_tokens`` there are as many as fit.
         processors: of rows, before penalties and the grammar.
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
-        grammar: a `llama_cpp.LlamaGrammar`, or None.
+        grammar: a `llama_cpp.LlamaGrammar`, or a client's `Grammar`, or None.
         reach: how many of the last tokens penalties look at; all, if negative.
         stop: see `begin`.
 
@@ -77,7 +75,7 @@ class Answer:
         settings: Mapping[str, Any],
         processors: Sequence[RowProcessor] = (),
         penalties: Sequence[float] = (1.0, 0.0, 0.0),
-        grammar: LlamaGrammar | None = None,
+        grammar: Any = None,
         *,
         reach: int = _PENALISED,
         stop: StopCheck | None = None,

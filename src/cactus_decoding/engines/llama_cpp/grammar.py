@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cactus_decoding.engines.llama_cpp.gbnf import Followed, Grammar
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
@@ -21,24 +22,27 @@ class _State:
 
     Args:
         handle: llama.cpp's pointer, freed with this object.
+        followed: the same in a grammar that is bounded.
     """
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+    def __init__(self, handle: Any, followed: Followed | None) -> None:
+        self._handle, self.followed = handle, followed
         finalize(self, library.free_grammar, handle)
 
     def mask(self, candidates: np.ndarray[Any, Any]) -> None:
         """Set the logits of candidates that are not allowed to minus infinity."""
         library.mask_by_grammar(self._handle, candidates)
 
-    def after(self, token: int) -> _State | None:
-        """Return the state behind one more token; None where that is not allowed, which llama.cpp would die of."""
+    def allows(self, token: int) -> bool:
+        """Return whether a token may come next; llama.cpp would die of one that may not."""
         candidate = np.zeros(1, library.CANDIDATE)
         candidate["id"] = token
         self.mask(candidate)
-        if np.isneginf(candidate["logit"][0]):
-            return None
-        return _State(library.grammar_behind(self._handle, token))
+        return not np.isneginf(candidate["logit"][0])
+
+    def after(self, token: int, followed: Followed | None) -> _State:
+        """Return the state after one more token, which must be allowed."""
+        return _State(library.grammar_behind(self._handle, token), followed)
 
 
 class GrammarMask:
@@ -49,7 +53,7 @@ class GrammarMask:
 
     Args:
         model: whose tokens they are.
-        grammar: a `llama_cpp.LlamaGrammar`.
+        grammar: a `llama_cpp.LlamaGrammar`, or a client's, which is bounded.
         prompt_length: tokens of the prompt, which the grammar says nothing about.
 
     Raises:
@@ -57,11 +61,15 @@ class GrammarMask:
     """
 
     def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:
-        handle = library.make_grammar(model.vocab, grammar._grammar, grammar._root)
+        self._bounded = grammar if isinstance(grammar, Grammar) else None
+        text, root = (grammar.text, "root") if isinstance(grammar, Grammar) else (grammar._grammar, grammar._root)
+        handle = library.make_grammar(model.vocab, text, root)
         if not handle:
-            raise ValueError("llama.cpp cannot read the grammar: it must be GBNF with a rule named root")
-        self._prompt_length = prompt_length
-        self._tokens, self._states = list[int](), {0: _State(handle)}
+            must = "be GBNF with a rule named root" if self._bounded is None else "not repeat what may be empty"
+            raise ValueError(f"llama.cpp cannot read the grammar: it must {must}")
+        self._prompt_length, self._vocab, self._ends = prompt_length, model.vocab, frozenset(model.stop_token_ids)
+        followed = None if self._bounded is None else self._bounded.start()
+        self._tokens, self._states = list[int](), {0: _State(handle, followed)}
         self._candidates = np.zeros(model.vocabulary_size, library.CANDIDATE)
         self._candidates["id"] = np.arange(model.vocabulary_size)
 
@@ -83,12 +91,17 @@ class GrammarMask:
         self._tokens = tokens[:known]
         self._states = {depth: state for depth, state in self._states.items() if depth == 0 or _near(depth, known)}
         for depth in range(known, len(tokens)):
-            state = self._states[depth].after(tokens[depth])
-            if state is None:
+            state, token = self._states[depth], tokens[depth]
+            if not state.allows(token):
                 return None
-            self._tokens.append(tokens[depth])
-            self._states[depth + 1] = state
+            self._states[depth + 1] = state.after(token, self._follow(state.followed, token))
+            self._tokens.append(token)
         return self._states[len(tokens)]
+
+    def _follow(self, followed: Followed | None, token: int) -> Followed | None:
+        if self._bounded is None or followed is None or token in self._ends:
+            return followed
+        return self._bounded.after(followed, library.token_piece(self._vocab, token))
 
 
 def _near(depth: int, known: int) -> bool:

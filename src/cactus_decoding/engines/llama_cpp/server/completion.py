@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-from llama_cpp import LlamaGrammar
-
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -203,5 +201,4 @@ def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping
     settings = {**defaults, **asked.settings, **asked.sampling, "stop": asked.stop, "max_new_tokens": asked.max_tokens}
     settings["seed"] = asked.seed + index % asked.n
     processors = [LogitBias(asked.logit_bias, pair.target.vocabulary_size)] if asked.logit_bias else []
-    grammar = None if asked.grammar is None else LlamaGrammar.from_string(asked.grammar, verbose=False)
-    return Answer(pair, prompt_ids, settings, processors, asked.penalties, grammar)
+    return Answer(pair, prompt_ids, settings, processors, asked.penalties, asked.grammar)

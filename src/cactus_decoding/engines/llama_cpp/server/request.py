@@ -13,6 +13,7 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.settings import SamplingSettings
 from cactus_decoding.core.values import shown, suggestion
+from cactus_decoding.engines.llama_cpp.gbnf import Grammar
 from cactus_decoding.engines.llama_cpp.server import fields as read
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, grammar_of
 from cactus_decoding.engines.openai.keys import KEYS, LIMITS, RULE_KEY, read_keys
@@ -36,7 +37,7 @@ class Asked:
         sampling: by the names of `SamplingSettings`.
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
         logit_bias: what to add to logits, by token.
-        grammar: in GBNF; None where anything may be written.
+        grammar: of the answer; None where anything may be written.
         tools: that the answer may call.
         template: further names for the chat template.
         max_tokens: of each choice; None for as many as there is room for.
@@ -56,7 +57,7 @@ class Asked:
     sampling: dict[str, Any]
     penalties: tuple[float, ...]
     logit_bias: dict[str, Any]
-    grammar: str | None
+    grammar: Grammar | None
     tools: Tools | None
     template: dict[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None

@@ -84,7 +84,9 @@ class LlamaServer:
 
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
         """Check what is asked, and answer when it is its turn."""
-        asked = read_completion(await read_json(request, MAX_BODY), self._defaults, chat=chat)
+        body = await read_json(request, MAX_BODY)
+        # a thread, because a large grammar takes a second to check and other answers go on meanwhile
+        asked = await run_sync(partial(read_completion, body, self._defaults, chat=chat))
         self.queue.check_open()
         cancelled = threading.Event()
         kind = "text/event-stream" if asked.stream else "application/json"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding.core.values import check_choice, shown
+from cactus_decoding.engines.llama_cpp.gbnf import Grammar
+from cactus_decoding.engines.llama_cpp.schemas import schema_grammar
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 """Around a call where models write what they please: Hermes' form, which Qwen's and others' templates teach."""
@@ -133,23 +135,37 @@ def _call(name: str, arguments: str) -> dict[str, Any]:
     }
 
 
-def grammar_of(values: Mapping[str, Any], tools: Tools | None) -> str | None:
-    """Return the grammar, in GBNF, of what a request's answer must look like; None where it may be anything.
+def grammar_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | None:
+    """Return the grammar of what a request's answer must look like; None where it may be anything.
 
     Raises:
-        ValueError: for a form that is not known, a schema that llama.cpp cannot read, or two forms at once.
+        ValueError: for a form that is not known, a schema that llama.cpp cannot read, a grammar beyond the bounds of
+            `Grammar`, or two forms at once.
     """
-    schemas: list[tuple[str, Any]] = []
+    forms: list[str] = []
     if (form := values.get("response_format")) is not None and form.get("type") != "text":
-        schemas.append(("response_format", _schema_of(form)))
+        forms.append("response_format")
     if tools is not None and tools.schema is not None:
-        schemas.append(("tool_choice", tools.schema))
-    given = [name for name, _ in schemas] + ["grammar"] * ("grammar" in values)
-    if len(given) > 1:
-        raise ValueError(f"{given[0]} and {given[1]} exclude each other: each says what the answer looks like")
-    if not schemas:
-        return values.get("grammar")
-    return _gbnf(*schemas[0])
+        forms.append("tools")
+    if values.get("grammar"):
+        forms.append("grammar")
+    if len(forms) > 1:
+        raise ValueError(f"{forms[0]} and {forms[1]} exclude each other: each says what the answer looks like")
+    if "response_format" in forms:
+        return schema_grammar("the JSON schema of response_format", _schema_of(values["response_format"]))
+    if tools is not None and tools.schema is not None:
+        try:
+            return schema_grammar("the tools' JSON schemas together", tools.schema)
+        except ValueError:
+            for each in tools.forced:
+                schema_grammar(f"the JSON schema of the tool {shown(each['name'])}", _parameters(each))
+            raise
+    if "grammar" not in forms:
+        return None
+    try:
+        return Grammar(values["grammar"])
+    except ValueError as error:
+        raise ValueError(f"cannot read the grammar: {error}") from None
 
 
 def _schema_of(form: Mapping[str, Any]) -> Any:
@@ -161,15 +177,3 @@ def _schema_of(form: Mapping[str, Any]) -> Any:
     if not isinstance(described, dict) or not isinstance(described.get("schema"), dict):
         raise ValueError(f"response_format must have a json_schema with a schema, but it is {shown(described)}")
     return described["schema"]
-
-
-def _gbnf(name: str, schema: Any) -> str:
-    from llama_cpp.llama_grammar import JSON_GBNF, json_schema_to_gbnf
-
-    if schema == {"type": "object"}:
-        return str(JSON_GBNF)
-    try:
-        return str(json_schema_to_gbnf(json.dumps(schema)))
-    except Exception as error:  # it raises what it comes across
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"llama.cpp cannot read the JSON schema of {name}: {said}") from error
