@@ -34,7 +34,7 @@ from typing import Any
 
 PATHS = {
     "CactusLlama": (
-        "cactus_decoding.engines.llama_cpp:CactusLlama",
+        "cactus_decoding.integrations.llama_cpp:CactusLlama",
         "cactus_decoding.engines.llama_cpp:CactusLlama",
         "cactus_decoding:CactusLlama",
     ),
