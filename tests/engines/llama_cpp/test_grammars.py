@@ -54,7 +54,7 @@ REFUSED = {
         + '\ns ::= " " s "b" | " " s "c" | "d"',
         "ambiguous",
     ),
-    "many rules": (chained(900, '"a" NEXT') + "\n" + "\n".join(f'x{i} ::= "a"' for i in range(2_200)), "3,000 rules"),
+    "many rules": (chained(900, '"a" NEXT') + "\n" + "\n".join(f'x{i} ::= "a"' for i in range(5_200)), "6,000 rules"),
     "a token within a word": ('root ::= "a" !<[5]>', "may not name tokens"),
     "an unknown rule": ('root ::= foo "a"', "no rule named foo"),
     "no root": ('foo ::= "a"', "rule named root"),

@@ -31,9 +31,9 @@ MAX_READINGS = 10_000
 """Ways to read one token: llama.cpp tries each of them, also where they lead to the same place."""
 _TOKEN_LENGTH, _RUN_LENGTH = 16, 128
 """Characters of the tokens that readings are counted for; those that repeat one character are longer."""
-MAX_RULES = 3000
+MAX_RULES = 6000
 """Rules and parentheses: texts with many readings are looked for from each."""
-_WORK, _LEAST_WORK = 20_000, 100
+_WORK, _LEAST_WORK = 20_000, 50
 """How much is looked at in a search for a text with many readings, about 0.1 seconds, and from each rule at least."""
 _SEARCHED = 200
 """Stacks from which it is searched on; responses themselves are followed up to `MAX_WAYS`."""
